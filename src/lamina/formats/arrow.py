@@ -1,0 +1,171 @@
+"""Moves columns between Arrow and kernels without touching single records.
+
+In: a record batch is exported through Arrow's C data interface; kernels read its buffers in place.
+Out: kernels fill plain arrays, which become Arrow arrays without a copy.
+
+Rules.
+1. Kernels trust that offsets lie inside the data buffer, as `RecordBatch.validate` checks; they
+   check themselves that offsets do not decrease. Batches from outside the process are validated on
+   arrival.
+2. Null slots may hold any bytes: a kernel asks `is_null` before it looks at a slot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.errors import InvalidRequest, UnsupportedField
+from lamina.formats.binary import peek_i64, peek_u8, peek_u32
+from lamina.formats.compile import inlined
+
+_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_in.restype = ctypes.c_void_p
+_pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+# Positions in struct ArrowArray, in bytes.
+_LENGTH, _OFFSET, _BUFFERS, _CHILDREN = 0, 16, 40, 48
+
+
+@inlined
+def length_of(array: int) -> int:
+    """The number of rows of an exported array."""
+    return peek_i64(array + _LENGTH)
+
+
+@inlined
+def child_of(array: int, index: int) -> int:
+    """The address of a struct's field or of a list's items."""
+    return peek_i64(peek_i64(array + _CHILDREN) + 8 * index)
+
+
+@inlined
+def column(parent: int, index: int) -> tuple[int, int, int, int]:
+    """A binary column as (validity, offsets, data, first row); validity 0 means no nulls."""
+    array = child_of(parent, index)
+    buffers = peek_i64(array + _BUFFERS)
+    first = peek_i64(array + _OFFSET) + peek_i64(parent + _OFFSET)
+    return peek_i64(buffers), peek_i64(buffers + 8), peek_i64(buffers + 16), first
+
+
+@inlined
+def fixed_column(parent: int, index: int) -> tuple[int, int, int, int]:
+    """A fixed-width or list column as (validity, buffer, 0, first row)."""
+    array = child_of(parent, index)
+    buffers = peek_i64(array + _BUFFERS)
+    first = peek_i64(array + _OFFSET) + peek_i64(parent + _OFFSET)
+    return peek_i64(buffers), peek_i64(buffers + 8), 0, first
+
+
+@inlined
+def is_null(column: tuple[int, int, int, int], row: int) -> bool:
+    """Whether a slot holds nothing."""
+    if column[0] == 0:
+        return False
+    index = column[3] + row
+    return (peek_u8(column[0] + (index >> 3)) >> (index & 7)) & 1 == 0
+
+
+@inlined
+def slot_start(column: tuple[int, int, int, int], row: int) -> int:
+    """The offset at which a row of a binary or list column begins; row = length gives the end."""
+    return peek_u32(column[1] + 4 * (column[3] + row))
+
+
+@inlined
+def slot(column: tuple[int, int, int, int], row: int) -> tuple[int, int]:
+    """The address and length of a row of a binary column; below 0 the batch is broken."""
+    start = slot_start(column, row)
+    return column[2] + start, slot_start(column, row + 1) - start
+
+
+@inlined
+def number(column: tuple[int, int, int, int], row: int) -> int:
+    """A row of an int64 or timestamp column."""
+    return peek_i64(column[1] + 8 * (column[3] + row))
+
+
+@inlined
+def spread(column: tuple[int, int, int, int], rows: int) -> int:
+    """The bytes (or items) that all rows of a binary (or list) column span together."""
+    if rows == 0:
+        return 0
+    return slot_start(column, rows) - slot_start(column, 0)
+
+
+Encoded: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""What encoding a batch gives: the bytes, and where in them each record starts."""
+
+# What an encode kernel answers, beside a number: bytes written or needed, or the row at fault.
+OK, NO_ROOM, NULL_VALUE, TOO_LARGE, BROKEN = 0, 1, 2, 3, 4
+_NO_BYTES = np.empty(0, dtype=np.uint8)
+
+
+def encode_with(
+    encoder: Callable[..., tuple[int, int]],
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    out: NDArray[np.uint8] | None,
+    *arguments: object,
+) -> Encoded:
+    """Runs an encode kernel over a batch, into `out` where that has room, else into new memory."""
+    if not batch.schema.equals(schema):
+        raise InvalidRequest(f"a batch of {schema.names} is needed, as records.prepare makes it")
+    positions = np.empty(batch.num_rows, dtype=np.int64)
+    _, capsule = batch.__arrow_c_array__()  # keeps the buffers alive while the kernel reads them
+    address = _pointer_in(capsule, b"arrow_array")
+    data = _NO_BYTES if out is None else out
+    status, detail = encoder(address, data, positions, *arguments)
+    if status == NO_ROOM:
+        data = empty_bytes(detail)
+        status, detail = encoder(address, data, positions, *arguments)
+    if status != OK:
+        raise _problem(status, detail)
+    return data[:detail], positions
+
+
+def _problem(status: int, row: int) -> InvalidRequest:
+    if status == NULL_VALUE:
+        return UnsupportedField(
+            f"row {row}: this format has no null values; a keratin topic keeps them"
+        )
+    if status == TOO_LARGE:
+        return InvalidRequest(f"row {row}: the record is larger than the format allows")
+    return InvalidRequest(
+        f"row {row}: the Arrow batch is broken: offsets decrease or a null in headers"
+    )
+
+
+_SMALL_BYTES = 64 << 10
+
+
+def empty_bytes(size: int) -> NDArray[np.uint8]:
+    """Allocates bytes to fill; large ones from Arrow's pool, which keeps its pages warm."""
+    if size < _SMALL_BYTES:
+        return np.empty(size, dtype=np.uint8)
+    return np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)
+
+
+def binary_array(
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], validity: NDArray[np.uint8] | None = None
+) -> pa.Array:
+    """Wraps what a kernel filled as a binary array; validity is a bitmap, None means no nulls."""
+    bits = None if validity is None else pa.py_buffer(validity)
+    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def number_array(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    """Wraps fixed-width values as an Arrow array."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def bitmap(rows: int) -> NDArray[np.uint8]:
+    """Allocates a cleared validity bitmap; kernels set the bit of each row that holds something."""
+    return np.zeros((rows + 7) >> 3, dtype=np.uint8)

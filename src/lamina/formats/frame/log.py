@@ -1,0 +1,313 @@
+"""Frame v1 segment log (`<base_offset>.log`): a plain run of frames, one record each.
+
+Truth: every other file of the partition can be rebuilt from this one.
+All integers little-endian. Checksum: CRC-32 (zlib's) over header, key and value.
+
+    | at | size | field        | type | meaning                                     |
+    |----|------|--------------|------|---------------------------------------------|
+    |  0 |    4 | magic        | u32  | 0xB10B5E01                                  |
+    |  4 |    2 | version      | u16  | 1                                           |
+    |  6 |    2 | flags        | u16  | 0; anything else is a newer format          |
+    |  8 |    8 | offset       | i64  | record number, continues the file           |
+    | 16 |    8 | timestamp_ms | i64  | milliseconds since 1970                     |
+    | 24 |    4 | key_len      | u32  | bytes of key; 0 reads back as no key        |
+    | 28 |    4 | value_len    | u32  | bytes of value                              |
+
+    followed by: key, value, and the trailer
+
+    | at | size | field        | type | meaning                                     |
+    |----|------|--------------|------|---------------------------------------------|
+    |  0 |    4 | crc32        | u32  | over everything before it                   |
+    |  4 |    4 | frame_len    | u32  | 40 + key_len + value_len                    |
+
+Awkward cases. An empty key and no key have the same bytes: both read back as no key.
+The trailing length allows reading backwards; it must agree with the header.
+
+Rules.
+1. Nothing here reads a file or a clock.
+2. `scan` never raises on bad bytes; it stops and says why.
+3. `decode` is only called on what `scan` accepted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.formats import arrow
+from lamina.formats.binary import (
+    Layout,
+    address_of,
+    as_bytes,
+    copy,
+    peek_i64,
+    peek_u16,
+    peek_u32,
+    poke_i64,
+    poke_u16,
+    poke_u32,
+)
+from lamina.formats.compile import inlined, kernel
+from lamina.formats.crc import crc32
+from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HEADER = Layout(
+    "<",
+    magic="u32",
+    version="u16",
+    flags="u16",
+    offset="i64",
+    timestamp_ms="i64",
+    key_len="u32",
+    value_len="u32",
+)
+TRAILER = Layout(
+    "<",
+    crc32="u32",
+    frame_len="u32",
+)
+MAGIC = 0xB10B5E01
+VERSION = 1
+OVERHEAD_BYTES = HEADER.size + TRAILER.size
+BODY_BYTES_MAX = 16 << 20
+RESYNC_BYTES_PER_BYTE = 64
+
+_FLAGS = HEADER.at("flags")
+_VERSION = HEADER.at("version")
+_OFFSET = HEADER.at("offset")
+_TIMESTAMP = HEADER.at("timestamp_ms")
+_KEY_LEN = HEADER.at("key_len")
+_VALUE_LEN = HEADER.at("value_len")
+_BODY = HEADER.size
+_GOOD = -1
+_END = int(Stop.END)
+_LIMIT = int(Stop.LIMIT)
+_TORN = int(Stop.TORN)
+_BAD_MAGIC = int(Stop.BAD_MAGIC)
+_BAD_VERSION = int(Stop.BAD_VERSION)
+_BAD_LENGTH = int(Stop.BAD_LENGTH)
+_BAD_CHECKSUM = int(Stop.BAD_CHECKSUM)
+_BAD_OFFSET = int(Stop.BAD_OFFSET)
+
+
+def encode(
+    batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
+) -> arrow.Encoded:
+    """Encodes a batch as consecutive frames from `base_offset` on.
+
+    The result lies in `out` where that has room. Raises InvalidRequest for a null value or a record
+    whose key and value exceed `BODY_BYTES_MAX`; nothing is written then.
+    """
+    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["frame"], out, base_offset)
+
+
+@kernel
+def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int, int]:
+    rows = arrow.length_of(batch)
+    timestamps = arrow.fixed_column(batch, 0)
+    keys = arrow.column(batch, 1)
+    values = arrow.column(batch, 2)
+    needed = rows * OVERHEAD_BYTES + arrow.spread(keys, rows) + arrow.spread(values, rows)
+    if needed > len(out):
+        return arrow.NO_ROOM, needed
+    start = address_of(out)
+    position = 0
+    for row in range(rows):
+        key, key_len = arrow.slot(keys, row)
+        value, value_len = arrow.slot(values, row)
+        if arrow.is_null(values, row):
+            return arrow.NULL_VALUE, row
+        if key_len < 0 or value_len < 0:
+            return arrow.BROKEN, row
+        if arrow.is_null(keys, row):
+            key_len = 0
+        if key_len + value_len > BODY_BYTES_MAX:
+            return arrow.TOO_LARGE, row
+        positions[row] = position
+        frame = start + position
+        poke_u32(frame, MAGIC)
+        poke_u16(frame + _VERSION, VERSION)
+        poke_u16(frame + _FLAGS, 0)
+        poke_i64(frame + _OFFSET, base_offset + row)
+        poke_i64(frame + _TIMESTAMP, arrow.number(timestamps, row))
+        poke_u32(frame + _KEY_LEN, key_len)
+        poke_u32(frame + _VALUE_LEN, value_len)
+        if key_len > 0:
+            copy(frame + _BODY, key, key_len)
+        copy(frame + _BODY + key_len, value, value_len)
+        checked = _BODY + key_len + value_len
+        poke_u32(frame + checked + 4, checked + 8)
+        if row > 0:
+            _seal(start + positions[row - 1])
+        position += checked + 8
+    if rows > 0:
+        _seal(start + positions[rows - 1])
+    return arrow.OK, position
+
+
+@inlined
+def _seal(frame: int) -> None:
+    """Adds the checksum. One row late: reading bytes stored just now stalls the processor."""
+    checked = _BODY + peek_u32(frame + _KEY_LEN) + peek_u32(frame + _VALUE_LEN)
+    poke_u32(frame + checked, crc32(frame, checked))
+
+
+@inlined
+def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[int, int]:
+    """Judges the frame at a position: (_GOOD or why not, its length). -1 expects any offset."""
+    remaining = size - position
+    frame = start + position
+    if remaining < 4:
+        return _TORN, 0
+    magic = peek_u32(frame)
+    if magic == 0:
+        return _TORN, 0
+    if magic != MAGIC:
+        return _BAD_MAGIC, 0
+    if remaining < OVERHEAD_BYTES:
+        return _TORN, 0
+    if peek_u16(frame + _VERSION) != VERSION or peek_u16(frame + _FLAGS) != 0:
+        return _BAD_VERSION, 0
+    body = peek_u32(frame + _KEY_LEN) + peek_u32(frame + _VALUE_LEN)
+    if body > BODY_BYTES_MAX:
+        return _BAD_LENGTH, 0
+    length = OVERHEAD_BYTES + body
+    if length > remaining:
+        return _TORN, 0
+    if peek_u32(frame + length - 4) != length:
+        return _BAD_LENGTH, 0
+    if peek_u32(frame + length - 8) != crc32(frame, length - 8):
+        return _BAD_CHECKSUM, 0
+    offset = peek_i64(frame + _OFFSET)
+    if offset < 0 or (expected_offset >= 0 and offset != expected_offset):
+        return _BAD_OFFSET, 0
+    return _GOOD, length
+
+
+def scan(
+    buffer: Buffer, start: int = 0, *, expected_offset: int | None = None, limit: Limit = Limit()
+) -> Scan:
+    """Walks the frames of a buffer from `start`, checking every field.
+
+    `expected_offset` is what the first frame must carry (the file's name says it); None takes it
+    from that frame. Each following frame must continue it.
+    """
+    data = as_bytes(buffer)
+    positions = room_for_positions(len(data) - start, OVERHEAD_BYTES, limit)
+    expected = -1 if expected_offset is None else expected_offset
+    count, end, stop, key_bytes = _scan(data, start, expected, limit.max_bytes, positions)
+    value_bytes = end - start - count * OVERHEAD_BYTES - key_bytes
+    return Scan(positions[:count], end, Stop(stop), (key_bytes, value_bytes))
+
+
+@kernel
+def _scan(
+    data: Any, start: int, expected_offset: int, max_bytes: int, positions: Any
+) -> tuple[int, int, int, int]:
+    size = len(data)
+    origin = address_of(data)
+    position = start
+    count = 0
+    key_bytes = 0
+    while position < size:
+        if count == len(positions):
+            return count, position, _LIMIT, key_bytes
+        verdict, length = _check(origin, position, size, expected_offset)
+        if verdict != _GOOD:
+            return count, position, verdict, key_bytes
+        if count > 0 and position + length - start > max_bytes:
+            return count, position, _LIMIT, key_bytes
+        positions[count] = position
+        count += 1
+        key_bytes += peek_u32(origin + position + _KEY_LEN)
+        expected_offset = peek_i64(origin + position + _OFFSET) + 1
+        position += length
+    return count, position, _END, key_bytes
+
+
+def resync(buffer: Buffer, start: int, *, minimum_offset: int = 0) -> int | None:
+    """Finds the next sound frame at or after `start`, as one must after damage; None if none is.
+
+    Frames with an offset below `minimum_offset` do not count: they are leftovers of older times.
+    """
+    found = _resync(as_bytes(buffer), start, minimum_offset)
+    return None if found < 0 else int(found)
+
+
+@kernel
+def _resync(data: Any, start: int, minimum_offset: int) -> int:
+    size = len(data)
+    origin = address_of(data)
+    budget = RESYNC_BYTES_PER_BYTE * (size - start)
+    for position in range(start, size - OVERHEAD_BYTES + 1):
+        if peek_u32(origin + position) != MAGIC:
+            continue
+        verdict, _ = _check(origin, position, size, -1)
+        if verdict == _GOOD and peek_i64(origin + position + _OFFSET) >= minimum_offset:
+            return position
+        if verdict == _BAD_CHECKSUM:
+            budget -= peek_u32(origin + position + _KEY_LEN)
+            budget -= peek_u32(origin + position + _VALUE_LEN)
+            if budget < 0:
+                return -1
+    return -1
+
+
+def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:
+    """Gathers the columns of the records that `scan` found in the same buffer."""
+    rows = len(found)
+    offsets = np.empty(rows, dtype=np.int64)
+    timestamps = np.empty(rows, dtype=np.int64)
+    key_offsets = np.empty(rows + 1, dtype=np.int32)
+    value_offsets = np.empty(rows + 1, dtype=np.int32)
+    key_bits = arrow.bitmap(rows)
+    key_data, value_data = (arrow.empty_bytes(size) for size in found.column_bytes)
+    _gather(
+        as_bytes(buffer),
+        found.positions,
+        (offsets, timestamps),
+        (key_offsets, key_data, key_bits),
+        (value_offsets, value_data),
+    )
+    columns = [
+        arrow.number_array(pa.int64(), offsets),
+        arrow.number_array(TIMESTAMP, timestamps),
+        arrow.binary_array(key_offsets, key_data, key_bits),
+        arrow.binary_array(value_offsets, value_data),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=OUTPUT_SCHEMAS["frame"])
+
+
+@kernel
+def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> None:
+    origin = address_of(data)
+    offsets, timestamps = numbers
+    key_offsets, key_data, key_bits = keys
+    value_offsets, value_data = values
+    key_target = address_of(key_data)
+    value_target = address_of(value_data)
+    key_end = 0
+    value_end = 0
+    for row in range(len(positions)):
+        frame = origin + positions[row]
+        key_len = peek_u32(frame + _KEY_LEN)
+        value_len = peek_u32(frame + _VALUE_LEN)
+        offsets[row] = peek_i64(frame + _OFFSET)
+        timestamps[row] = peek_i64(frame + _TIMESTAMP)
+        key_offsets[row] = key_end
+        value_offsets[row] = value_end
+        if key_len > 0:
+            copy(key_target + key_end, frame + _BODY, key_len)
+            key_bits[row >> 3] |= np.uint8(1 << (row & 7))
+        copy(value_target + value_end, frame + _BODY + key_len, value_len)
+        key_end += key_len
+        value_end += value_len
+    key_offsets[len(positions)] = key_end
+    value_offsets[len(positions)] = value_end

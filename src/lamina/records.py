@@ -1,0 +1,164 @@
+"""The record as Arrow columns: which there are, what each format keeps, how input becomes them.
+
+A batch of records is a `pyarrow.RecordBatch`; no record is ever a Python object inside the engine.
+
+| column    | type                                     | meaning                               |
+|-----------|------------------------------------------|---------------------------------------|
+| offset    | int64                                    | the record's number in its partition  |
+| timestamp | timestamp[ms, UTC]                       | event time; missing means append time |
+| key       | binary                                   | null is not empty, except in frame    |
+| value     | binary                                   | null is a tombstone, where kept       |
+| headers   | list<struct<key: string, value: binary>> | ordered, names may repeat             |
+| tag, node | binary                                   | what to delete by; who wrote it (wal) |
+
+Rule: a column that a format cannot keep is refused, naming a format that can; it is never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lamina.errors import InvalidRequest, UnsupportedField
+
+TIMESTAMP = pa.timestamp("ms", tz="UTC")
+HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+HEADERS = pa.list_(pa.field("item", HEADER, nullable=False))
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", TIMESTAMP, nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("tag", pa.binary()),
+        pa.field("node", pa.binary()),
+    ]
+)
+"""Every column that a record can have, in order."""
+
+KEPT_COLUMNS: dict[str, tuple[str, ...]] = {
+    "frame": ("timestamp", "key", "value"),
+    "keratin": ("timestamp", "key", "value", "headers"),
+    "wal": ("timestamp", "value", "tag", "node"),
+    "strm": ("offset", "timestamp", "key", "value", "headers", "tag", "node"),
+}
+"""What a writer of each format takes: the columns it can give back."""
+
+NULL_VALUES = frozenset({"keratin", "strm"})
+"""The formats that tell a null value from an empty one."""
+
+
+def _select(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
+
+
+INPUT_SCHEMAS = {format_name: _select(names) for format_name, names in KEPT_COLUMNS.items()}
+"""The exact schema that each format's `encode` takes; `prepare` makes it from what a user has."""
+
+OUTPUT_SCHEMAS = {
+    format_name: _select(dict.fromkeys(("offset", *names)))
+    for format_name, names in KEPT_COLUMNS.items()
+}
+"""The exact schema that each format's `decode` gives."""
+
+Rows: TypeAlias = Sequence[bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any]]
+Records: TypeAlias = pa.RecordBatch | pa.Table | Rows
+
+
+def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatch:
+    """Makes the exact input batch of a format from a batch, a table or a list of small rows.
+
+    Missing timestamps become `now_ms`. Raises UnsupportedField for a column or a null that the
+    format cannot keep, InvalidRequest for an unknown column or a type that does not fit.
+    """
+    schema = INPUT_SCHEMAS[format_name]
+    if isinstance(records, pa.RecordBatch) and records.schema.equals(schema):
+        batch = records
+    else:
+        batch = _conform(_as_table(records), format_name)
+    timestamps = batch.column("timestamp")
+    if timestamps.null_count:
+        filled = pc.fill_null(timestamps, pa.scalar(now_ms, TIMESTAMP))
+        batch = batch.set_column(
+            schema.get_field_index("timestamp"), schema.field("timestamp"), filled
+        )
+    if format_name not in NULL_VALUES and batch.column("value").null_count:
+        raise UnsupportedField(
+            f"format {format_name} has no null values; use an empty value, or a keratin topic"
+        )
+    return batch
+
+
+def _as_table(records: Records) -> pa.Table:
+    if isinstance(records, pa.Table):
+        return records
+    if isinstance(records, pa.RecordBatch):
+        return pa.Table.from_batches([records])
+    return pa.Table.from_pylist([_as_dict(row) for row in records], schema=_small_schema(records))
+
+
+def _as_dict(row: object) -> Mapping[str, Any]:
+    if isinstance(row, bytes | bytearray | memoryview):
+        return {"value": bytes(row)}
+    if isinstance(row, tuple) and len(row) == 2:
+        return {"key": row[0], "value": row[1]}
+    if isinstance(row, Mapping):
+        _refuse_unknown(row)
+        return row
+    raise InvalidRequest(
+        f"a record is bytes, a (key, value) tuple or a dict of columns, not {type(row).__name__}"
+    )
+
+
+def _small_schema(rows: Rows) -> pa.Schema:
+    names = {name for row in rows if isinstance(row, Mapping) for name in row}
+    if any(isinstance(row, tuple) for row in rows):
+        names.add("key")
+    names.add("value")
+    return _select(name for name in RECORD_SCHEMA.names if name in names)
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in RECORD_SCHEMA.names:
+            known = ", ".join(RECORD_SCHEMA.names)
+            raise InvalidRequest(f"unknown column {name!r}; a record has {known}")
+
+
+def _conform(table: pa.Table, format_name: str) -> pa.RecordBatch:
+    _refuse_unknown(table.schema.names)
+    schema = INPUT_SCHEMAS[format_name]
+    for name in table.schema.names:
+        if name not in schema.names and table.column(name).null_count < table.num_rows:
+            _refuse_unkept(name, format_name)
+    columns = [_column(table, field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _refuse_unkept(name: str, format_name: str) -> None:
+    if name == "offset":
+        raise InvalidRequest("offsets are assigned by the log; leave the column out")
+    able = [other for other in ("keratin", "wal") if name in KEPT_COLUMNS[other]]
+    raise UnsupportedField(
+        f"format {format_name} cannot keep {name!r}; a topic of format {' or '.join(able)} can"
+    )
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.Array:
+    if field.name not in table.schema.names:
+        if field.name == "value":
+            raise InvalidRequest("records need a 'value' column")
+        return pa.nulls(table.num_rows, field.type)
+    try:
+        chunked = table.column(field.name).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        found = table.schema.field(field.name).type
+        raise InvalidRequest(
+            f"column {field.name!r} must be {field.type}, not {found}: {error}"
+        ) from error
+    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
