@@ -31,7 +31,7 @@ test-long: $(READY)
 	$(BIN)/python -m pytest -m long
 
 bench-formats: $(READY)
-	$(BIN)/python benchmarks/formats.py
+	$(BIN)/python -m benchmarks.formats
 
 clean:
 	rm -rf $(VENV) build dist demo-data

@@ -2,20 +2,43 @@
 
     LaminaError
     ├── InvalidRequest        fix the call
-    │   └── UnsupportedField    … or choose a format that keeps the field
+    │   ├── UnsupportedField    … or choose a format that keeps the field
+    │   ├── UnknownTopic        … or create the topic
+    │   ├── OffsetOutOfRange    … or start at an offset that is there
+    │   └── OutOfSequence       … or continue where this producer left off
     ├── Unavailable           try again later
-    ├── Closed                reopen: closed, fenced or poisoned
+    │   ├── QueueFull           … when the writer has caught up
+    │   ├── Locked              … when the other writer is gone
+    │   └── StorageFull         … when there is space again
+    ├── Closed                reopen
+    │   ├── Fenced              … as a newer producer: another one took over
+    │   └── Poisoned            … through recovery: a write or fsync failed
     └── CorruptData           a human should look; names path, position, expected, found
-        └── NewerFormat         … or a newer Lamina should
+        ├── NewerFormat         … or a newer Lamina should
+        └── RecordsMissing      a range of offsets is gone; names range, reason, where to go on
 
 Exit codes, HTTP status and Spark's retries are tables over the four families (`EXIT_CODES` here).
 """
 
 from __future__ import annotations
 
+import copy
+from typing import Any, Self
+
 
 class LaminaError(Exception):
-    """The base of every error that Lamina raises on purpose."""
+    """The base of every error that Lamina raises on purpose.
+
+    Process pools and Spark pickle errors: whatever a class's constructor takes, its errors come
+    back whole, because they are rebuilt from their attributes and not by calling it.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[LaminaError], arguments: tuple[Any, ...]) -> LaminaError:
+    return kind.__new__(kind, *arguments)
 
 
 class InvalidRequest(LaminaError):
@@ -26,12 +49,44 @@ class UnsupportedField(InvalidRequest):
     """The topic's format has no room for a field of the record."""
 
 
+class UnknownTopic(InvalidRequest):
+    """There is no such topic or partition."""
+
+
+class OffsetOutOfRange(InvalidRequest):
+    """The offset is below the earliest or beyond the end."""
+
+
+class OutOfSequence(InvalidRequest):
+    """An idempotent producer skipped sequence numbers, or repeats one too old to remember."""
+
+
 class Unavailable(LaminaError):
     """The call may succeed when it is made again; nothing was acknowledged."""
 
 
+class QueueFull(Unavailable):
+    """The writer's queue is full and the caller chose not to wait longer."""
+
+
+class Locked(Unavailable):
+    """Another process has the directory open for writing."""
+
+
+class StorageFull(Unavailable):
+    """The device is full; nothing of the request was kept. Reads and trims go on."""
+
+
 class Closed(LaminaError):
     """The object can no longer be used and must be opened again."""
+
+
+class Fenced(Closed):
+    """A newer epoch of the same producer has written: this one is a zombie."""
+
+
+class Poisoned(Closed):
+    """A write or fsync failed: memory and disk may disagree until the store is opened again."""
 
 
 class CorruptData(LaminaError):
@@ -58,22 +113,33 @@ class CorruptData(LaminaError):
 
     def __str__(self) -> str:
         where = f"{self.path}: byte {self.position}" if self.path else f"byte {self.position}"
-        detail = f" (expected {self.expected}, found {self.found})" if self.expected else ""
-        return f"{where}: {self.problem}{detail}"
+        pairs = (("expected", self.expected), ("found", self.found))
+        details = ", ".join(f"{name} {text}" for name, text in pairs if text)
+        return f"{where}: {self.problem}{f' ({details})' if details else ''}"
 
-    def at_path(self, path: str) -> CorruptData:
+    def at_path(self, path: str) -> Self:
         """Returns the same finding with the file named; the formats themselves know no paths."""
-        return type(self)(
-            self.problem,
-            path=path,
-            position=self.position,
-            expected=self.expected,
-            found=self.found,
-        )
+        named = copy.copy(self)
+        named.path = path
+        return named
 
 
 class NewerFormat(CorruptData):
     """The file was written by a newer version: refused, never truncated."""
+
+
+class RecordsMissing(CorruptData):
+    """Offsets `first` up to `end` cannot be read; go on at `end`."""
+
+    def __init__(self, problem: str, *, first: int, end: int, reason: str) -> None:
+        super().__init__(problem)
+        self.first = first
+        self.end = end
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.problem}: offsets {self.first} to {self.end} ({self.reason})"
 
 
 EXIT_CODES: dict[type[LaminaError], int] = {

@@ -87,6 +87,10 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
         batch = batch.set_column(
             schema.get_field_index("timestamp"), schema.field("timestamp"), filled
         )
+    if "offset" in schema.names and batch.column("offset").null_count:
+        raise InvalidRequest(f"format {format_name} needs an offset for each record")
+    if "headers" in schema.names:
+        _refuse_nameless(batch.column("headers"))
     if format_name not in NULL_VALUES and batch.column("value").null_count:
         raise UnsupportedField(
             f"format {format_name} has no null values; use an empty value, or a keratin topic"
@@ -99,7 +103,13 @@ def _as_table(records: Records) -> pa.Table:
         return records
     if isinstance(records, pa.RecordBatch):
         return pa.Table.from_batches([records])
-    return pa.Table.from_pylist([_as_dict(row) for row in records], schema=_small_schema(records))
+    rows = [_as_dict(row) for row in records]
+    names = {name for row in rows for name in row} | {"value"}
+    schema = _select(name for name in RECORD_SCHEMA.names if name in names)
+    try:
+        return pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"a record's field has a value that does not fit: {error}") from error
 
 
 def _as_dict(row: object) -> Mapping[str, Any]:
@@ -109,18 +119,15 @@ def _as_dict(row: object) -> Mapping[str, Any]:
         return {"key": row[0], "value": row[1]}
     if isinstance(row, Mapping):
         _refuse_unknown(row)
+        if "value" not in row:
+            raise InvalidRequest("a record needs a 'value'; a tombstone says 'value': None")
+        for header in row.get("headers") or ():
+            if isinstance(header, Mapping) and header.keys() != {"key", "value"}:
+                raise InvalidRequest(f"a header has a key and a value, not {', '.join(header)}")
         return row
     raise InvalidRequest(
         f"a record is bytes, a (key, value) tuple or a dict of columns, not {type(row).__name__}"
     )
-
-
-def _small_schema(rows: Rows) -> pa.Schema:
-    names = {name for row in rows if isinstance(row, Mapping) for name in row}
-    if any(isinstance(row, tuple) for row in rows):
-        names.add("key")
-    names.add("value")
-    return _select(name for name in RECORD_SCHEMA.names if name in names)
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
@@ -130,8 +137,22 @@ def _refuse_unknown(names: Iterable[str]) -> None:
             raise InvalidRequest(f"unknown column {name!r}; a record has {known}")
 
 
+def _refuse_doubled(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequest(f"column {name!r} is given {names.count(name)} times")
+
+
+def _refuse_nameless(headers: pa.Array) -> None:
+    """Arrow lets nulls into fields that have none; a header without a name has no meaning."""
+    items = headers.flatten()
+    if items.null_count or items.field("key").null_count:
+        raise InvalidRequest("a header has a null key; every header has a name")
+
+
 def _conform(table: pa.Table, format_name: str) -> pa.RecordBatch:
     _refuse_unknown(table.schema.names)
+    _refuse_doubled(table.schema.names)
     schema = INPUT_SCHEMAS[format_name]
     for name in table.schema.names:
         if name not in schema.names and table.column(name).null_count < table.num_rows:
@@ -151,14 +172,14 @@ def _refuse_unkept(name: str, format_name: str) -> None:
 
 def _column(table: pa.Table, field: pa.Field) -> pa.Array:
     if field.name not in table.schema.names:
-        if field.name == "value":
-            raise InvalidRequest("records need a 'value' column")
+        if field.name in ("value", "offset"):
+            raise InvalidRequest(f"records need a column {field.name!r}")
         return pa.nulls(table.num_rows, field.type)
     try:
         chunked = table.column(field.name).cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
+    except pa.ArrowException as error:
         found = table.schema.field(field.name).type
         raise InvalidRequest(
             f"column {field.name!r} must be {field.type}, not {found}: {error}"
         ) from error
-    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)

@@ -29,6 +29,10 @@ _pointer_in.restype = ctypes.c_void_p
 _pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
+_ABSENT = -1
+NO_COLUMN = (_ABSENT, 0, 0, 0)
+"""Stands for a column that a batch does not have: every row of it is null."""
+
 # Positions in struct ArrowArray, in bytes.
 _LENGTH, _OFFSET, _BUFFERS, _CHILDREN = 0, 16, 40, 48
 
@@ -66,8 +70,8 @@ def fixed_column(parent: int, index: int) -> tuple[int, int, int, int]:
 @inlined
 def is_null(column: tuple[int, int, int, int], row: int) -> bool:
     """Whether a slot holds nothing."""
-    if column[0] == 0:
-        return False
+    if column[0] <= 0:
+        return column[0] == _ABSENT
     index = column[3] + row
     return (peek_u8(column[0] + (index >> 3)) >> (index & 7)) & 1 == 0
 

@@ -1,9 +1,10 @@
 """XXH3-64 with a seed, for kernels (`xxh3`) and for Python code (`xxh3_of`).
 
 The algorithm has a branch for each range of lengths (0, 1-3, 4-8, 9-16, 17-128, 129-240, longer);
-the constants below are its published secret and primes. The long branch mixes eight 64-bit lanes
-over stripes of 64 bytes. A seed other than 0 changes the secret of the long branch, so that is
-derived on the spot: only control frames use one, and they are rare.
+the constants below are its published secret and primes. The long branch mixes eight 64-bit lanes,
+held in vector registers of whatever width the processor has, over stripes of 64 bytes. A seed other
+than 0 changes the secret of the long branch, so that is derived on the spot: only control frames
+use one, and they are rare.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from lamina.formats.binary import address_of, as_bytes, peek_u8, peek_u32, peek_u64
@@ -48,6 +50,16 @@ _PRIME64_4 = _u64(0x85EBCA77C2B2AE63)
 _PRIME64_5 = _u64(0x27D4EB2F165667C5)
 _MIX_1 = _u64(0x165667919E3779F9)
 _MIX_2 = _u64(0x9FB21C651E98DF25)
+_FIRST_LANES = (
+    _PRIME32_3,
+    _PRIME64_1,
+    _PRIME64_2,
+    _PRIME64_3,
+    _PRIME64_4,
+    _PRIME32_2,
+    _PRIME64_5,
+    _PRIME32_1,
+)
 
 
 def _secret_word(position: int) -> Any:
@@ -154,56 +166,119 @@ def _up_to_240(address: int, length: int, secret: int, seed: Any) -> Any:
     return _avalanche(total)
 
 
+class _Lanes(types.Type):  # type: ignore[misc]  # numba has no type information
+    """Eight 64-bit lanes in vector registers; lives only inside a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__(name="lamina.Lanes8x64")
+
+
+_LANES = _Lanes()
+_EIGHT_WORDS = ir.VectorType(ir.IntType(64), 8)
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, lanes_type: Any) -> None:
+        super().__init__(manager, lanes_type, _EIGHT_WORDS)
+
+
+def _eight(value: int) -> Any:
+    return ir.Constant(_EIGHT_WORDS, [value] * 8)
+
+
+def _load_eight(builder: Any, address: Any) -> Any:
+    return builder.load(builder.inttoptr(address, _EIGHT_WORDS.as_pointer()), align=1)
+
+
+@instruction
+def _first_lanes(typing_context: Any) -> Any:
+    """The lanes before the first stripe."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(_EIGHT_WORDS, [int(prime) for prime in _FIRST_LANES])
+
+    return _LANES(), generate
+
+
+@instruction
+def _accumulate(typing_context: Any, lanes: Any, address: Any, secret: Any) -> Any:
+    """Mixes one stripe of 64 bytes into the lanes; each value also goes to its neighbour."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        before, stripe, key = arguments
+        value = _load_eight(builder, stripe)
+        keyed = builder.xor(value, _load_eight(builder, key))
+        order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
+        swapped = builder.shuffle_vector(value, value, order)
+        low = builder.and_(keyed, _eight(0xFFFFFFFF))
+        product = builder.mul(low, builder.lshr(keyed, _eight(32)))
+        return builder.add(builder.add(before, swapped), product)
+
+    return _LANES(_LANES, types.int64, types.int64), generate
+
+
+@instruction
+def _scramble(typing_context: Any, lanes: Any, secret: Any) -> Any:
+    """Stirs the lanes after every sixteenth stripe."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        before, key = arguments
+        mixed = builder.xor(before, builder.lshr(before, _eight(47)))
+        mixed = builder.xor(mixed, _load_eight(builder, key))
+        return builder.mul(mixed, _eight(int(_PRIME32_1)))
+
+    return _LANES(_LANES, types.int64), generate
+
+
+def _lane_of(index: int) -> Any:
+    @instruction
+    def lane(typing_context: Any, lanes: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.extract_element(arguments[0], ir.Constant(ir.IntType(32), index))
+
+        return types.uint64(_LANES), generate
+
+    return lane
+
+
+_lane_0, _lane_1, _lane_2, _lane_3, _lane_4, _lane_5, _lane_6, _lane_7 = map(_lane_of, range(8))
+
+
 @inlined
-def _accumulate(lanes: Any, address: int, secret: int) -> None:
-    for lane in range(8):
-        value = peek_u64(address + 8 * lane)
-        keyed = value ^ peek_u64(secret + 8 * lane)
-        lanes[lane ^ 1] += value
-        lanes[lane] += (keyed & np.uint64(0xFFFFFFFF)) * (keyed >> np.uint64(32))
+def _merge(first: Any, second: Any, secret: int) -> Any:
+    return _multiply_fold(first ^ peek_u64(secret), second ^ peek_u64(secret + 8))
 
 
 @inlined
 def _long(address: int, length: int, secret: int) -> Any:
-    lanes = np.array(
-        [
-            _PRIME32_3,
-            _PRIME64_1,
-            _PRIME64_2,
-            _PRIME64_3,
-            _PRIME64_4,
-            _PRIME32_2,
-            _PRIME64_5,
-            _PRIME32_1,
-        ],
-        dtype=np.uint64,
-    )
+    lanes = _first_lanes()
     stripes = (length - 1) // 64
     for stripe in range(stripes):
-        step = stripe % 16
-        _accumulate(lanes, address + 64 * stripe, secret + 8 * step)
+        step = stripe & 15
+        lanes = _accumulate(lanes, address + 64 * stripe, secret + 8 * step)
         if step == 15:
-            for lane in range(8):
-                value = lanes[lane]
-                value ^= value >> np.uint64(47)
-                lanes[lane] = (value ^ peek_u64(secret + 128 + 8 * lane)) * _PRIME32_1
-    _accumulate(lanes, address + length - 64, secret + 192 - 64 - 7)
+            lanes = _scramble(lanes, secret + 128)
+    lanes = _accumulate(lanes, address + length - 64, secret + 192 - 64 - 7)
     total = np.uint64(length) * _PRIME64_1
-    for pair in range(4):
-        low = lanes[2 * pair] ^ peek_u64(secret + 11 + 16 * pair)
-        high = lanes[2 * pair + 1] ^ peek_u64(secret + 11 + 16 * pair + 8)
-        total += _multiply_fold(low, high)
+    total += _merge(_lane_0(lanes), _lane_1(lanes), secret + 11)
+    total += _merge(_lane_2(lanes), _lane_3(lanes), secret + 27)
+    total += _merge(_lane_4(lanes), _lane_5(lanes), secret + 43)
+    total += _merge(_lane_6(lanes), _lane_7(lanes), secret + 59)
     return _avalanche(total)
 
 
-@inlined
-def _seeded_secret(seed: Any) -> Any:
+@kernel
+def _long_seeded(address: int, length: int, seed: Any) -> Any:
+    """Not inlined: rare, and it allocates the secret that belongs to the seed."""
     words = np.empty(24, dtype=np.uint64)
     default = address_of(_SECRET)
     for pair in range(12):
         words[2 * pair] = peek_u64(default + 16 * pair) + seed
         words[2 * pair + 1] = peek_u64(default + 16 * pair + 8) - seed
-    return words
+    total = _long(address, length, address_of(words))
+    words[0] = total  # an address keeps nothing alive: without a later use the words are freed
+    return total
 
 
 @inlined
@@ -215,8 +290,7 @@ def xxh3(address: int, length: int, seed: Any) -> Any:
         return _up_to_240(address, length, address_of(_SECRET), seed)
     if seed == np.uint64(0):
         return _long(address, length, address_of(_SECRET))
-    secret = _seeded_secret(seed)
-    return _long(address, length, address_of(secret))
+    return _long_seeded(address, length, seed)
 
 
 @kernel

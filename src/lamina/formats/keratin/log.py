@@ -1,0 +1,439 @@
+"""Keratin v1 segment log (`<base_offset>.log`): a header, then one record after the other.
+
+Truth: every other file of the partition can be rebuilt from this one.
+All integers big-endian. Checksums: CRC-32C. The file header:
+
+    | at | size | field         | type      | meaning                                       |
+    |----|------|---------------|-----------|-----------------------------------------------|
+    |  0 |    8 | magic         | bytes[8]  | "KLOG", four zeros                            |
+    |  8 |    2 | version       | u16       | 1                                             |
+    | 10 |    2 | flags         | u16       | written as 0, ignored                         |
+    | 12 |    4 | header_len    | u32       | 68                                            |
+    | 16 |    8 | base_offset   | i64       | offset of the first record, the file's name   |
+    | 24 |    8 | created_ts_ms | i64       | milliseconds since 1970                       |
+    | 32 |   32 | reserved      | bytes[32] | zeros                                         |
+    | 64 |    4 | header_crc32c | u32       | over the 64 bytes before it                   |
+
+A record:
+
+    | at | size | field         | type | meaning                                            |
+    |----|------|---------------|------|----------------------------------------------------|
+    |  0 |    2 | magic         | u16  | 0x4B52 ("KR")                                      |
+    |  2 |    2 | version       | u16  | 1                                                  |
+    |  4 |    2 | flags         | u16  | written as 0, ignored                              |
+    |  6 |    2 | reserved0     | u16  | written as 0, ignored                              |
+    |  8 |    4 | header_len    | u32  | bytes of headers                                   |
+    | 12 |    4 | payload_len   | u32  | bytes of payload                                   |
+    | 16 |    8 | timestamp_ms  | i64  | milliseconds since 1970                            |
+    | 24 |    8 | offset        | i64  | record number, continues the file                  |
+
+    followed by: headers, payload, and the trailer
+
+    | at | size | field         | type | meaning                                            |
+    |----|------|---------------|------|----------------------------------------------------|
+    |  0 |    4 | crc32c        | u32  | from version through payload, without the magic    |
+
+The payload is the value. Key, headers and a null value travel in `headers`, as an envelope
+(`lamina.formats.envelope`); a record without them has header_len 0.
+
+Awkward cases. The document says u64 where this says i64: the bytes are the same below 2^63, and an
+offset at or above it is damage. Headers bytes that are no envelope of a keratin record (foreign
+bytes, a tag or node, a null value that has a payload) surface as one header; nothing is dropped.
+
+Rules.
+1. Nothing here reads a file or a clock.
+2. `scan` never raises on bad bytes; it stops and says why.
+3. `decode` is only called on what `scan` accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.formats import arrow, envelope
+from lamina.formats.binary import (
+    Layout,
+    address_of,
+    as_bytes,
+    copy,
+    peek_i64_be,
+    peek_u16_be,
+    peek_u32_be,
+    poke_i64_be,
+    poke_u16_be,
+    poke_u32_be,
+)
+from lamina.formats.compile import inlined, kernel
+from lamina.formats.crc import crc32c
+from lamina.formats.keratin import header
+from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.records import HEADERS, INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+FILE_HEADER = Layout(
+    ">",
+    magic="bytes[8]",
+    version="u16",
+    flags="u16",
+    header_len="u32",
+    base_offset="i64",
+    created_ts_ms="i64",
+    reserved="bytes[32]",
+    header_crc32c="u32",
+)
+FILE_MAGIC = b"KLOG\0\0\0\0"
+HEADER = Layout(
+    ">",
+    magic="u16",
+    version="u16",
+    flags="u16",
+    reserved0="u16",
+    header_len="u32",
+    payload_len="u32",
+    timestamp_ms="i64",
+    offset="i64",
+)
+TRAILER = Layout(
+    ">",
+    crc32c="u32",
+)
+MAGIC = 0x4B52
+VERSION = 1
+FILE_HEADER_BYTES = FILE_HEADER.size
+OVERHEAD_BYTES = HEADER.size + TRAILER.size
+BODY_BYTES_MAX = 1 << 30
+RESYNC_BYTES_PER_BYTE = 64
+
+_VERSION = HEADER.at("version")
+_FLAGS = HEADER.at("flags")
+_HEADER_LEN = HEADER.at("header_len")
+_PAYLOAD_LEN = HEADER.at("payload_len")
+_TIMESTAMP = HEADER.at("timestamp_ms")
+_OFFSET = HEADER.at("offset")
+_BODY = HEADER.size
+_GOOD = -1
+_END = int(Stop.END)
+_LIMIT = int(Stop.LIMIT)
+_TORN = int(Stop.TORN)
+_BAD_MAGIC = int(Stop.BAD_MAGIC)
+_BAD_VERSION = int(Stop.BAD_VERSION)
+_BAD_LENGTH = int(Stop.BAD_LENGTH)
+_BAD_CHECKSUM = int(Stop.BAD_CHECKSUM)
+_BAD_OFFSET = int(Stop.BAD_OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What the header of a segment log says."""
+
+    base_offset: int
+    created_ms: int
+
+
+def encode_header(base_offset: int, created_ms: int) -> bytes:
+    """Encodes the header of a segment log."""
+    return header.encode(FILE_HEADER, FILE_MAGIC, base_offset=base_offset, created_ts_ms=created_ms)
+
+
+def decode_header(buffer: Buffer) -> FileHeader:
+    """Reads the header of a segment log. Raises CorruptData, or NewerFormat for one not ours."""
+    fields = header.decode(buffer, FILE_HEADER, FILE_MAGIC)
+    header.refuse_negative(FILE_HEADER, fields, "base_offset")
+    return FileHeader(fields["base_offset"], fields["created_ts_ms"])
+
+
+def encode(
+    batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
+) -> arrow.Encoded:
+    """Encodes a batch as consecutive records from `base_offset` on, without a file header.
+
+    The result lies in `out` where that has room. Raises InvalidRequest for a record whose fields
+    exceed `BODY_BYTES_MAX` together.
+    """
+    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["keratin"], out, base_offset)
+
+
+@kernel
+def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int, int]:
+    rows = arrow.length_of(batch)
+    timestamps = arrow.fixed_column(batch, 0)
+    values = arrow.column(batch, 2)
+    fields = (
+        *(arrow.column(batch, 1), values, envelope.header_columns(batch, 3)),
+        *(arrow.NO_COLUMN, arrow.NO_COLUMN),
+    )
+    room = len(out)
+    needed = rows * OVERHEAD_BYTES + arrow.spread(values, rows) + envelope.spread(fields, rows)
+    if needed > room:
+        return arrow.NO_ROOM, needed
+    start = address_of(out)
+    position = 0
+    for row in range(rows):
+        flags = envelope.flags_of(fields, row)
+        value, value_len = arrow.slot(values, row)
+        if flags & envelope.NULL_VALUE:
+            value_len = 0
+        header_len = envelope.size_of(fields, row, flags)
+        body = header_len + value_len
+        if body > BODY_BYTES_MAX:
+            return arrow.TOO_LARGE, row
+        if header_len < 0 or value_len < 0 or position + OVERHEAD_BYTES + body > room:
+            return arrow.BROKEN, row
+        positions[row] = position
+        record = start + position
+        poke_u16_be(record, MAGIC)
+        poke_u16_be(record + _VERSION, VERSION)
+        poke_u32_be(record + _FLAGS, 0)
+        poke_u32_be(record + _HEADER_LEN, header_len)
+        poke_u32_be(record + _PAYLOAD_LEN, value_len)
+        poke_i64_be(record + _TIMESTAMP, arrow.number(timestamps, row))
+        poke_i64_be(record + _OFFSET, base_offset + row)
+        envelope.write(record + _BODY, fields, row, flags)
+        copy(record + _BODY + header_len, value, value_len)
+        if row > 0:
+            _seal(start + positions[row - 1])
+        position += OVERHEAD_BYTES + body
+    if rows > 0:
+        _seal(start + positions[rows - 1])
+    return arrow.OK, position
+
+
+@inlined
+def _checked_bytes(record: int) -> int:
+    """The bytes from the version through the payload: what the checksum is over."""
+    body = peek_u32_be(record + _HEADER_LEN) + peek_u32_be(record + _PAYLOAD_LEN)
+    return _BODY - _VERSION + body
+
+
+@inlined
+def _seal(record: int) -> None:
+    """Adds the checksum. One row late: reading bytes stored just now stalls the processor."""
+    checked = _checked_bytes(record)
+    poke_u32_be(record + _VERSION + checked, crc32c(record + _VERSION, checked))
+
+
+@inlined
+def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[int, int]:
+    """Judges the record at a position: (_GOOD or why not, its length). -1 expects any offset."""
+    remaining = size - position
+    record = start + position
+    if remaining < 2:
+        return _TORN, 0
+    magic = peek_u16_be(record)
+    if magic == 0:
+        return _TORN, 0
+    if magic != MAGIC:
+        return _BAD_MAGIC, 0
+    if remaining < OVERHEAD_BYTES:
+        return _TORN, 0
+    if peek_u16_be(record + _VERSION) != VERSION:
+        return _BAD_VERSION, 0
+    body = peek_u32_be(record + _HEADER_LEN) + peek_u32_be(record + _PAYLOAD_LEN)
+    if body > BODY_BYTES_MAX:
+        return _BAD_LENGTH, 0
+    length = OVERHEAD_BYTES + body
+    if length > remaining:
+        return _TORN, 0
+    checked = _checked_bytes(record)
+    if peek_u32_be(record + _VERSION + checked) != crc32c(record + _VERSION, checked):
+        return _BAD_CHECKSUM, 0
+    offset = peek_i64_be(record + _OFFSET)
+    if offset < 0 or (expected_offset >= 0 and offset != expected_offset):
+        return _BAD_OFFSET, 0
+    return _GOOD, length
+
+
+def scan(
+    buffer: Buffer,
+    start: int = FILE_HEADER_BYTES,
+    *,
+    expected_offset: int | None = None,
+    limit: Limit = Limit(),
+) -> Scan:
+    """Walks the records of a buffer from `start` (behind the file header), checking every field.
+
+    `expected_offset` is what the first record must carry (the file's name says it); None takes it
+    from that record. Each following record must continue it.
+    """
+    data = as_bytes(buffer)
+    positions = room_for_positions(len(data) - start, OVERHEAD_BYTES, limit)
+    expected = -1 if expected_offset is None else expected_offset
+    count, end, stop, header_bytes = _scan(data, start, expected, limit.max_bytes, positions)
+    value_bytes = end - start - count * OVERHEAD_BYTES - header_bytes
+    return Scan(positions[:count], end, Stop(stop), (header_bytes, value_bytes))
+
+
+@kernel
+def _scan(
+    data: Any, start: int, expected_offset: int, max_bytes: int, positions: Any
+) -> tuple[int, int, int, int]:
+    size = len(data)
+    origin = address_of(data)
+    position = start
+    count = 0
+    header_bytes = 0
+    while position < size:
+        if count == len(positions):
+            return count, position, _LIMIT, header_bytes
+        verdict, length = _check(origin, position, size, expected_offset)
+        if verdict != _GOOD:
+            return count, position, verdict, header_bytes
+        if count > 0 and position + length - start > max_bytes:
+            return count, position, _LIMIT, header_bytes
+        positions[count] = position
+        count += 1
+        header_bytes += peek_u32_be(origin + position + _HEADER_LEN)
+        expected_offset = peek_i64_be(origin + position + _OFFSET) + 1
+        position += length
+    return count, position, _END, header_bytes
+
+
+def resync(buffer: Buffer, start: int, *, minimum_offset: int = 0) -> int | None:
+    """Finds the next sound record at or after `start`, as one must after damage; None if none is.
+
+    Records with an offset below `minimum_offset` do not count: they are leftovers of older times.
+    """
+    found = _resync(as_bytes(buffer), start, minimum_offset)
+    return None if found < 0 else int(found)
+
+
+@kernel
+def _resync(data: Any, start: int, minimum_offset: int) -> int:
+    size = len(data)
+    origin = address_of(data)
+    budget = RESYNC_BYTES_PER_BYTE * (size - start)
+    for position in range(start, size - OVERHEAD_BYTES + 1):
+        if peek_u16_be(origin + position) != MAGIC:
+            continue
+        verdict, _ = _check(origin, position, size, -1)
+        if verdict == _GOOD and peek_i64_be(origin + position + _OFFSET) >= minimum_offset:
+            return position
+        if verdict == _BAD_CHECKSUM:
+            budget -= _checked_bytes(origin + position)
+            if budget < 0:
+                return -1
+    return -1
+
+
+# ---------------------------------------------------------------- from bytes to columns
+
+
+def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:
+    """Gathers the columns of the records that `scan` found in the same buffer."""
+    rows = len(found)
+    data = as_bytes(buffer)
+    header_bytes, value_bytes = found.column_bytes
+    nulls, key_bytes, *totals = _measure(data, found.positions) if header_bytes else (0,) * 6
+    offsets = np.empty(rows, dtype=np.int64)
+    timestamps = np.empty(rows, dtype=np.int64)
+    key_offsets = np.empty(rows + 1, dtype=np.int32)
+    value_offsets = np.empty(rows + 1, dtype=np.int32)
+    key_bits = arrow.bitmap(rows)
+    value_bits = arrow.bitmap(rows)
+    key_data, value_data = arrow.empty_bytes(key_bytes), arrow.empty_bytes(value_bytes)
+    keys = (key_offsets, key_data, key_bits)
+    values = (value_offsets, value_data, value_bits)
+    _gather(data, found.positions, (offsets, timestamps), keys, values)
+    columns = [
+        arrow.number_array(pa.int64(), offsets),
+        arrow.number_array(TIMESTAMP, timestamps),
+        arrow.binary_array(key_offsets, key_data, key_bits),
+        arrow.binary_array(value_offsets, value_data, value_bits if nulls else None),
+        _headers_column(data, found, *totals),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=OUTPUT_SCHEMAS["keratin"])
+
+
+def _headers_column(data: NDArray[np.uint8], found: Scan, lists: int, *totals: int) -> pa.Array:
+    rows = len(found)
+    if lists == 0:
+        return pa.nulls(rows, HEADERS)
+    arrays = envelope.HeaderArrays.with_room(rows, *totals)
+    ends = np.zeros(3, dtype=np.int64)
+    _gather_headers(data, found.positions, tuple(arrays), ends)
+    return arrays.column(ends)
+
+
+@inlined
+def _look(record: int, header_len: int) -> Any:
+    """Judges the headers of a record: an envelope counts only if keratin could have written it."""
+    found = envelope.look(record + _BODY, header_len)
+    flags = found[0]
+    if flags < 0 or flags & (envelope.TAG | envelope.NODE):
+        return envelope.foreign(record + _BODY, header_len)
+    if flags & envelope.NULL_VALUE and peek_u32_be(record + _PAYLOAD_LEN) > 0:
+        return envelope.foreign(record + _BODY, header_len)
+    return found
+
+
+@kernel
+def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
+    """Counts null values, key bytes, rows with headers, headers, name bytes, header value bytes."""
+    origin = address_of(data)
+    nulls, key_bytes, lists, items, name_bytes, item_bytes = 0, 0, 0, 0, 0, 0
+    for row in range(len(positions)):
+        record = origin + positions[row]
+        header_len = peek_u32_be(record + _HEADER_LEN)
+        if header_len == 0:
+            continue
+        found = _look(record, header_len)
+        flags = found[0]
+        key_bytes += found[2]
+        items += found[8]
+        name_bytes += found[9]
+        item_bytes += found[10]
+        if flags == envelope.FOREIGN or flags & envelope.HAS_HEADERS:
+            lists += 1
+        if flags != envelope.FOREIGN and flags & envelope.NULL_VALUE:
+            nulls += 1
+    return nulls, key_bytes, lists, items, name_bytes, item_bytes
+
+
+@kernel
+def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> None:
+    origin = address_of(data)
+    offsets, timestamps = numbers
+    key_offsets, key_data, key_bits = keys
+    value_offsets, value_data, value_bits = values
+    key_target = address_of(key_data)
+    value_target = address_of(value_data)
+    key_end = 0
+    value_end = 0
+    for row in range(len(positions)):
+        record = origin + positions[row]
+        header_len = peek_u32_be(record + _HEADER_LEN)
+        value_len = peek_u32_be(record + _PAYLOAD_LEN)
+        offsets[row] = peek_i64_be(record + _OFFSET)
+        timestamps[row] = peek_i64_be(record + _TIMESTAMP)
+        key_offsets[row] = key_end
+        value_offsets[row] = value_end
+        flags = 0
+        if header_len > 0:
+            found = _look(record, header_len)
+            flags = max(found[0], 0)
+            copy(key_target + key_end, found[1], found[2])
+            key_end += found[2]
+        if flags & envelope.KEY:
+            key_bits[row >> 3] |= np.uint8(1 << (row & 7))
+        if not flags & envelope.NULL_VALUE:
+            value_bits[row >> 3] |= np.uint8(1 << (row & 7))
+        copy(value_target + value_end, record + _BODY + header_len, value_len)
+        value_end += value_len
+    key_offsets[len(positions)] = key_end
+    value_offsets[len(positions)] = value_end
+
+
+@kernel
+def _gather_headers(data: Any, positions: Any, targets: Any, ends: Any) -> None:
+    origin = address_of(data)
+    for row in range(len(positions)):
+        record = origin + positions[row]
+        header_len = peek_u32_be(record + _HEADER_LEN)
+        envelope.put_headers(targets, ends, row, _look(record, header_len), header_len)

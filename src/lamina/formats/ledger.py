@@ -1,0 +1,119 @@
+"""The ledger of a partition (`ledger.json`): why each missing range of offsets is missing.
+
+Truth: nothing else remembers reasons. If it is lost, ranges that are missing on disk are entered
+anew with the reason "lost"; what is there is never affected.
+
+    {"version": 1, "gaps": [{"first": 0, "end": 4096, "reason": "retention", "at_ms": …,
+                             "detail": "…"}, …]}
+
+`first` is the first missing offset, `end` one past the last. Gaps are sorted and do not overlap;
+neighbours with the same reason are joined, so the ledger stays small however long the log lives.
+
+| reason    | what happened                                                                  |
+|-----------|--------------------------------------------------------------------------------|
+| retention | removed by age or size                                                         |
+| trim      | removed because somebody asked                                                 |
+| deleted   | removed record by record (erasure, deletes by tag)                             |
+| truncated | a torn tail that had been given offsets but was never durable                  |
+| lost      | durable once, now damaged or gone: the only reason that is a failure           |
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lamina.errors import CorruptData
+from lamina.formats import strict_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VERSION = 1
+REASONS = ("retention", "trim", "deleted", "truncated", "lost")
+
+_FILE = {"version": int, "gaps": list}
+_GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets from `first` up to `end`, exclusive, are missing, since `at_ms`, for a reason."""
+
+    first: int
+    end: int
+    reason: str
+    at_ms: int
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end:
+            raise ValueError(f"a gap holds at least one offset, got {self.first} to {self.end}")
+        if self.reason not in REASONS:
+            raise ValueError(f"a gap has one of the reasons {REASONS}, got {self.reason!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All gaps of a partition, sorted, without overlap."""
+
+    gaps: tuple[Gap, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(before.end > after.first for before, after in pairwise(self.gaps)):
+            raise ValueError("gaps must be sorted and must not overlap")
+
+    def with_gap(self, new: Gap) -> Ledger:
+        """Returns the ledger with one more gap, which wins over older ones that it overlaps."""
+        kept = [part for gap in self.gaps for part in _outside(gap, new)]
+        joined: list[Gap] = []
+        for gap in sorted([*kept, new], key=lambda gap: gap.first):
+            last = joined[-1] if joined else None
+            if last and last.end == gap.first and last.reason == gap.reason:
+                latest = max(last, gap, key=lambda each: each.at_ms)
+                joined[-1] = Gap(last.first, gap.end, gap.reason, latest.at_ms, latest.detail)
+            else:
+                joined.append(gap)
+        return Ledger(tuple(joined))
+
+    def at(self, offset: int) -> Gap | None:
+        """Returns the gap that an offset lies in."""
+        return next((gap for gap in self.gaps if gap.first <= offset < gap.end), None)
+
+    def between(self, first: int, end: int) -> tuple[Gap, ...]:
+        """Returns the gaps that touch a range."""
+        return tuple(gap for gap in self.gaps if gap.first < end and first < gap.end)
+
+
+def _outside(gap: Gap, new: Gap) -> list[Gap]:
+    parts = []
+    if gap.first < new.first:
+        end = min(gap.end, new.first)
+        parts.append(Gap(gap.first, end, gap.reason, gap.at_ms, gap.detail))
+    if new.end < gap.end:
+        first = max(gap.first, new.end)
+        parts.append(Gap(first, gap.end, gap.reason, gap.at_ms, gap.detail))
+    return parts
+
+
+def encode(ledger: Ledger) -> bytes:
+    """Encodes a ledger; equal ledgers give equal bytes."""
+    lines = ",\n".join(json.dumps(asdict(gap)) for gap in ledger.gaps)
+    return f'{{"version": {VERSION}, "gaps": [\n{lines}\n]}}\n'.encode()
+
+
+def decode(buffer: Buffer) -> Ledger:
+    """Decodes a ledger; raises CorruptData or NewerFormat for what is not exactly one."""
+    document = strict_json.parse(buffer)
+    strict_json.check_version(document, VERSION)
+    strict_json.check_fields(document, "the ledger", _FILE)
+    try:
+        gaps = []
+        for number, fields in enumerate(document["gaps"]):
+            strict_json.check_fields(fields, f"gap {number}", _GAP)
+            gaps.append(Gap(**fields))
+        return Ledger(tuple(gaps))
+    except ValueError as error:
+        raise CorruptData(f"the ledger contradicts itself: {error}") from error

@@ -1,0 +1,71 @@
+"""A topic's own file (`topic.json`): format, partitions, epoch and settings.
+
+    {"version": 1, "name": "orders", "format": "keratin", "partitions": 4, "epoch": 1,
+     "created_ms": …, "deleted": false, "settings": {"retention.ms": 86400000}}
+
+Writing it is what creates a topic, after its directories exist; writing it with `deleted` is what
+deletes one, before its files go. A deleted topic's file stays, so that the epoch of the same name
+grows when it is created again and readers of the old one can tell.
+
+`settings` holds only what was set; defaults are the code's. If the file is lost, format and
+partitions are found from the segment files and the settings are the defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lamina.errors import CorruptData
+from lamina.formats import strict_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VERSION = 1
+
+_FIELDS = {
+    "version": int,
+    "name": str,
+    "format": str,
+    "partitions": int,
+    "epoch": int,
+    "created_ms": int,
+    "deleted": bool,
+    "settings": dict,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    """What is written about a topic."""
+
+    name: str
+    format: str
+    partitions: int
+    epoch: int
+    created_ms: int
+    deleted: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1 or self.epoch < 1:
+            raise ValueError(f"partitions and epoch count from 1, got {self}")
+
+
+def encode(topic: TopicFile) -> bytes:
+    """Encodes a topic's file."""
+    return (json.dumps({"version": VERSION, **asdict(topic)}, indent=2) + "\n").encode()
+
+
+def decode(buffer: Buffer) -> TopicFile:
+    """Decodes a topic's file; raises CorruptData or NewerFormat for what is not exactly one."""
+    document = strict_json.parse(buffer)
+    strict_json.check_version(document, VERSION)
+    strict_json.check_fields(document, "the topic", _FIELDS)
+    del document["version"]
+    try:
+        return TopicFile(**document)
+    except ValueError as error:
+        raise CorruptData(f"the topic contradicts itself: {error}") from error

@@ -1,0 +1,271 @@
+"""The only code that touches the operating system's files.
+
+The engine is written against two small protocols, `Files` and `File`; `LocalFiles` is the real one.
+Tests put a simulated file system behind the same protocols and lose power at every step.
+
+Rules.
+1. A write is complete or raises: short writes are continued here, nowhere else.
+2. A new file exists for good only after `sync_directory` of its directory; `replace` does all four
+   steps of an atomic replacement itself.
+3. Nothing here retries an fsync: after a failure the kernel may have dropped the pages.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from lamina.errors import Locked
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+class File(Protocol):
+    """An open file. Positions are bytes from its start."""
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Writes all of the data, or raises OSError."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Reads up to `length` bytes; fewer only at the end of the file."""
+
+    def map(self) -> Buffer:
+        """Maps the file as it is now, read-only. The map outlives the file's name."""
+
+    def sync(self) -> None:
+        """Makes written bytes and the size durable (fdatasync)."""
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to a size."""
+
+    def size(self) -> int:
+        """Returns the size in bytes."""
+
+    def close(self) -> None:
+        """Closes the descriptor; maps stay valid."""
+
+
+class Lock(Protocol):
+    """An exclusive lock that ends with the process."""
+
+    def release(self) -> None:
+        """Gives the lock up."""
+
+
+class Files(Protocol):
+    """A file system, as far as the engine needs one. Paths are absolute."""
+
+    def create(self, path: str) -> File:
+        """Creates a file that must not exist, for reading and writing."""
+
+    def open(self, path: str) -> File:
+        """Opens a file for reading and writing."""
+
+    def open_read_only(self, path: str) -> File:
+        """Opens a file for reading."""
+
+    def read(self, path: str) -> bytes:
+        """Reads a small file whole."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Replaces a file atomically and durably: temporary, fsync, rename, fsync of directory."""
+
+    def list(self, directory: str) -> list[str]:
+        """Returns the names in a directory, sorted; none if there is no such directory."""
+
+    def exists(self, path: str) -> bool:
+        """Tells whether a file or directory is there."""
+
+    def size(self, path: str) -> int:
+        """Returns a file's size in bytes."""
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory and its parents durably; it may exist."""
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames within a file system; durable only after the directories are synced."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file; durable only after the directory is synced."""
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory; durable only after its parent is synced."""
+
+    def lock(self, path: str, holder: str) -> Lock:
+        """Takes an exclusive lock or raises Locked naming who holds it."""
+
+
+class LocalFile:
+    """A file of the local file system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Writes all of the data, or raises OSError."""
+        written = os.pwrite(self._descriptor, data, position)
+        view = memoryview(data)
+        total = view.nbytes
+        if written == total:
+            return
+        view = view.cast("B")
+        while written < total:
+            step = os.pwrite(self._descriptor, view[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the device takes no more bytes")
+            written += step
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Reads up to `length` bytes; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, length, position)
+        while 0 < len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def map(self) -> Buffer:
+        """Maps the file as it is now, read-only."""
+        size = self.size()
+        return mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ) if size else b""
+
+    def sync(self) -> None:
+        """Makes written bytes and the size durable (fdatasync)."""
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to a size."""
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        """Returns the size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Closes the descriptor; maps stay valid."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LocalLock:
+    """An flock on a file, which also names its holder."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Gives the lock up."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LocalFiles:
+    """The local file system."""
+
+    def create(self, path: str) -> LocalFile:
+        """Creates a file that must not exist, for reading and writing."""
+        return LocalFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+    def open(self, path: str) -> LocalFile:
+        """Opens a file for reading and writing."""
+        return LocalFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def open_read_only(self, path: str) -> LocalFile:
+        """Opens a file for reading."""
+        return LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def read(self, path: str) -> bytes:
+        """Reads a small file whole."""
+        file = self.open_read_only(path)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Replaces a file atomically and durably."""
+        temporary = path + TEMPORARY_SUFFIX
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        file = LocalFile(descriptor)
+        try:
+            file.write_at(0, data)
+            os.fsync(descriptor)
+        finally:
+            file.close()
+        os.replace(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def list(self, directory: str) -> list[str]:
+        """Returns the names in a directory, sorted; none if there is no such directory."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Tells whether a file or directory is there."""
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        """Returns a file's size in bytes."""
+        return os.stat(path).st_size
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory and its parents durably; it may exist."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directory(parent)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return
+        self.sync_directory(parent)
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames within a file system; durable only after the directories are synced."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Removes a file; durable only after the directory is synced."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory; durable only after its parent is synced."""
+        os.rmdir(path)
+
+    def lock(self, path: str, holder: str) -> LocalLock:
+        """Takes an exclusive lock or raises Locked naming who holds it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            found = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Locked(
+                f"{path}: another writer has this directory open: {found or 'unknown'};"
+                " open it with read_only=True, or stop that process"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+        return LocalLock(descriptor)

@@ -1,0 +1,190 @@
+"""The names of files: built here, parsed here, and nowhere else. parse(build(x)) = x.
+
+    data/
+      meta/broker.id  meta/checkpoint.json  meta/snapshot-<n>.bin  meta/lock
+      topics/<topic>/topic.json
+      topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
+      topics/<topic>/<partition>/manifest.bin
+      wal/[shard-NN/]{CURRENT,wal-<n>.log}
+      segments/<topic_id hex>/seg-<first_seq:020>.{data,idx}
+      groups/<topic-partition>_<group>.{snap,delta}
+      quarantine/
+
+Rules.
+1. A name that does not parse gives None, never an exception: a stray file is somebody else's.
+2. What a user named (topic, group) reaches the disk only through `topic_name` or percent-encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from lamina.errors import InvalidRequest
+
+META = "meta"
+TOPICS = "topics"
+SEGMENTS = "segments"
+GROUPS = "groups"
+WAL = "wal"
+QUARANTINE = "quarantine"
+BROKER_ID = "meta/broker.id"
+CHECKPOINT = "meta/checkpoint.json"
+LOCK = "meta/lock"
+MANIFEST = "manifest.bin"
+TOPIC_SETTINGS = "topic.json"
+CURRENT = "CURRENT"
+
+TOPIC_NAME_MAX = 249
+SEGMENT_SUFFIXES = ("log", "idx", "timeidx", "tidx", "tomb")
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_SEGMENT = re.compile(r"(\d{20})\.(log|idx|timeidx|tidx|tomb)")
+_WAL_FILE = re.compile(r"wal-(\d+)\.log")
+_WAL_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx)")
+_SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
+_SHARD = re.compile(r"shard-(\d{2})")
+_GROUP = re.compile(r"([A-Za-z0-9.%-]+)-(\d+)_([A-Za-z0-9.%-]+)\.(snap|delta)")
+_OBJECT = re.compile(r"data/([^/]+)/(\d+)/(\d{20})\.seg")
+
+
+def topic_name(name: str) -> str:
+    """Checks a topic's name; one that could leave the directory is refused."""
+    if not _TOPIC_NAME.fullmatch(name) or name in (".", "..") or len(name) > TOPIC_NAME_MAX:
+        raise InvalidRequest(
+            f"topic name {name!r} is refused: letters, digits, '.', '_' and '-' are allowed,"
+            f" at most {TOPIC_NAME_MAX}, and not '.' or '..'"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A file of a partition's segment."""
+
+    base_offset: int
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """The file's name: the base offset in 20 digits, so that names sort as numbers."""
+        return f"{self.base_offset:020}.{self.suffix}"
+
+
+def segment_file(name: str) -> SegmentFile | None:
+    """Parses the name of a segment's file."""
+    match = _SEGMENT.fullmatch(name)
+    return SegmentFile(int(match[1]), match[2]) if match else None
+
+
+def wal_file(index: int) -> str:
+    """Names a file of the write-ahead log."""
+    return f"wal-{index}.log"
+
+
+def wal_file_index(name: str) -> int | None:
+    """Parses the name of a file of the write-ahead log."""
+    match = _WAL_FILE.fullmatch(name)
+    return int(match[1]) if match and wal_file(int(match[1])) == name else None
+
+
+@dataclass(frozen=True, slots=True)
+class WalSegmentFile:
+    """A file of a wal topic's materialised segment."""
+
+    first_sequence: int
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """The file's name: `seg-` and the first sequence in 20 digits."""
+        return f"seg-{self.first_sequence:020}.{self.suffix}"
+
+
+def wal_segment_file(name: str) -> WalSegmentFile | None:
+    """Parses the name of a wal topic's segment file."""
+    match = _WAL_SEGMENT.fullmatch(name)
+    return WalSegmentFile(int(match[1]), match[2]) if match else None
+
+
+def wal_topic_directory(topic_id: int) -> str:
+    """Names a wal topic's directory under `segments/`: its id, never its name."""
+    return f"{topic_id:016x}"
+
+
+def snapshot_file(number: int) -> str:
+    """Names a metadata snapshot."""
+    return f"snapshot-{number}.bin"
+
+
+def snapshot_number(name: str) -> int | None:
+    """Parses the name of a metadata snapshot."""
+    match = _SNAPSHOT.fullmatch(name)
+    return int(match[1]) if match and snapshot_file(int(match[1])) == name else None
+
+
+def shard_directory(shard: int) -> str:
+    """Names a shard's directory under `wal/`."""
+    return f"shard-{shard:02}"
+
+
+def shard_number(name: str) -> int | None:
+    """Parses the name of a shard's directory."""
+    match = _SHARD.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFile:
+    """A file of a consumer group's state for one partition."""
+
+    topic: str
+    partition: int
+    group: str
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """The file's name; all but letters, digits, '.' and '-' percent-encoded."""
+        return f"{_encoded(self.topic)}-{self.partition}_{_encoded(self.group)}.{self.suffix}"
+
+
+def group_file(name: str) -> GroupFile | None:
+    """Parses the name of a group's file."""
+    match = _GROUP.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        topic, group = (unquote_to_bytes(part).decode() for part in (match[1], match[3]))
+    except UnicodeDecodeError:
+        return None
+    parsed = GroupFile(topic, int(match[2]), group, match[4])
+    return parsed if parsed.name == name else None
+
+
+def _encoded(text: str) -> str:
+    kept = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-"
+    return "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in text.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """The key of an archived segment in the object store."""
+
+    topic: str
+    partition: int
+    base_offset: int
+
+    @property
+    def name(self) -> str:
+        """The key below the store's prefix, as document 001 gives it."""
+        return f"data/{self.topic}/{self.partition}/{self.base_offset:020}.seg"
+
+
+def object_key(name: str) -> ObjectKey | None:
+    """Parses the key of an archived segment."""
+    match = _OBJECT.fullmatch(name)
+    if match is None:
+        return None
+    parsed = ObjectKey(match[1], int(match[2]), int(match[3]))
+    return parsed if parsed.name == name else None

@@ -1,0 +1,158 @@
+"""Imports flow one way: edges, engine, formats and storage, then records, config and errors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+# What each layer may import of lamina, itself included. The package's face is `lamina` itself.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "config": {"errors"},
+    "records": {"errors", "config"},
+    "formats": {"errors", "config", "records"},
+    "storage": {"errors", "config", "records"},
+    "engine": {"errors", "config", "records", "formats", "storage"},
+    "server": {"errors", "config", "records", "engine"},
+    "spark": {"errors", "config", "records", "engine", "formats", "storage"},
+    "cli": {"errors", "config", "records", "engine", "formats", "storage", "server", "spark"},
+}
+# `lamina` itself re-exports what users need; only edges may import that.
+MAY_IMPORT_FACE = {"server", "spark", "cli", "__main__"}
+FORBIDDEN_IN_FORMATS = {"os", "pathlib", "io", "time", "logging", "random"}
+LAZY_LAYERS = {"cli"}
+
+
+def layer_of(module: str) -> str | None:
+    """The part of lamina that a module belongs to: `lamina.formats.scan` to formats."""
+    parts = module.split(".")
+    if parts[0] != "lamina":
+        return None
+    return parts[1] if len(parts) > 1 else "lamina"
+
+
+def imports_of(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, ast.AST, bool]]:
+    """Each import as (absolute name, node, whether it is inside a function)."""
+    inside = {
+        id(child)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            origin = _absolute(node, module, is_package)
+            for alias in node.names:
+                # `from lamina import records` imports a layer; `from lamina.x import y` names it.
+                name = f"{origin}.{alias.name}" if origin == "lamina" else origin
+                yield name, node, id(node) in inside
+
+
+def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = module.split(".")
+    kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
+    return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def problems(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What breaks the rules in one module's source."""
+    own = layer_of(module)
+    found = []
+    for name, node, in_function in imports_of(ast.parse(source), module, is_package):
+        where = f"{module}:{getattr(node, 'lineno', 0)}: imports {name}"
+        if in_function and own not in LAZY_LAYERS:
+            found.append(f"{where} inside a function")
+        if own == "formats" and name.split(".")[0] in FORBIDDEN_IN_FORMATS:
+            found.append(f"{where}: formats do no input or output and know no time")
+        target = layer_of(name)
+        if target is None or own in (target, "lamina"):
+            continue
+        if own not in ALLOWED and own not in MAY_IMPORT_FACE:
+            found.append(f"{where}: {own} is no known layer")
+        elif target not in ALLOWED:
+            if own not in MAY_IMPORT_FACE:
+                found.append(f"{where}: only edges import the package's face")
+        elif own in ALLOWED and target not in ALLOWED[own]:
+            found.append(f"{where}: {own} may not import {target}")
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_name)
+def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
+    is_package = path.name == "__init__.py"
+    assert problems(path.read_text(), module_name(path), is_package=is_package) == []
+
+
+def test_the_package_is_found() -> None:
+    assert "lamina.formats.frame.log" in {module_name(path) for path in sources()}
+
+
+# ---------------------------------------------------------------- the check can fail
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("lamina.errors", "from lamina.records import prepare"),
+        ("lamina.records", "import lamina.formats.scan"),
+        ("lamina.formats.scan", "from lamina.storage import files"),
+        ("lamina.formats.scan", "from lamina import storage"),
+        ("lamina.formats.scan", "from ..storage import files"),
+        ("lamina.formats.scan", "from .. import storage"),
+        ("lamina.formats.scan", "from lamina.engine.store import Store"),
+        ("lamina.formats.scan", "import os"),
+        ("lamina.formats.scan", "import os.path as p"),
+        ("lamina.formats.scan", "from pathlib import Path"),
+        ("lamina.formats.scan", "import io, json"),
+        ("lamina.formats.scan", "from time import time_ns"),
+        ("lamina.formats.scan", "import logging"),
+        ("lamina.formats.scan", "if True:\n    import random"),
+        ("lamina.formats.scan", "def f():\n    from lamina.errors import Closed"),
+        ("lamina.formats.scan", "from lamina import open"),
+        ("lamina.storage.files", "from lamina.formats import scan"),
+        ("lamina.engine.store", "from lamina.server import http"),
+        ("lamina.engine.store", "from lamina.spark.source import Source"),
+        ("lamina.engine.store", "class A:\n    def f(self):\n        import json"),
+        ("lamina.server.http", "from lamina.formats.frame import log"),
+        ("lamina.server.http", "from lamina.cli import main"),
+        ("lamina.spark.source", "from lamina.server import flight"),
+        ("lamina.spark.source", "def read():\n    import pyarrow"),
+        ("lamina.drawer", "from lamina.errors import Closed"),
+    ],
+)
+def test_a_forbidden_import_is_caught(module: str, source: str) -> None:
+    assert problems(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("lamina.formats.scan", "import re\nfrom lamina.errors import Closed\nfrom . import crc"),
+        ("lamina.formats.scan", "from lamina.formats.crc import crc32\nfrom lamina import records"),
+        ("lamina.engine.store", "import os\nfrom lamina.storage import files\nimport time"),
+        ("lamina.spark.source", "from lamina.formats.frame import log\nimport lamina"),
+        ("lamina.cli.main", "def serve():\n    from lamina.server import http"),
+        ("lamina", "from lamina.engine.store import Store"),
+    ],
+)
+def test_an_allowed_import_passes(module: str, source: str) -> None:
+    assert problems(source, module) == []
