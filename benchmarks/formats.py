@@ -1,4 +1,4 @@
-"""`make bench-formats`: encode and scan+decode of each format, beside a naive loop and beside copying.
+"""`make bench-formats`: each format beside a naive loop and beside copying the same bytes.
 
 Every figure comes from one run with interleaved rounds. Batches are taken in turn from a set that
 is larger than the processor's caches, since a log never encodes the same batch twice; copying the
@@ -25,8 +25,8 @@ from benchmarks.bars import Bar, best_of, finish
 from lamina import records
 from lamina.formats.frame import log as frame
 from lamina.formats.keratin import log as keratin
-from lamina.formats.strm import write as strm_write
 from lamina.formats.strm import segment as strm_segment
+from lamina.formats.strm import write as strm_write
 from lamina.formats.strm.layout import Coding, Compression
 from lamina.formats.wal import log as wal
 

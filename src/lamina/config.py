@@ -1,7 +1,7 @@
 """Settings: frozen values with a unit and a consequence each. An unknown key is an error.
 
-Topic settings carry Kafka's names. -1 (`NO_LIMIT`) means "no limit", as it does there. Components (the file
-system, the clock, the object store) are never settings: they are arguments.
+Topic settings carry Kafka's names. -1 (`NO_LIMIT`) means "no limit", as it does there. Components
+(the file system, the clock, the object store) are never settings: they are arguments.
 """
 
 from __future__ import annotations

@@ -152,4 +152,4 @@ EXIT_CODES: dict[type[LaminaError], int] = {
 
 def exit_code(error: LaminaError) -> int:
     """Returns the process exit code of an error's family."""
-    return next(code for family, code in EXIT_CODES.items() if isinstance(error, family))
+    return next((code for family, code in EXIT_CODES.items() if isinstance(error, family)), 1)

@@ -145,9 +145,14 @@ def _refuse_doubled(names: Sequence[str]) -> None:
 
 def _refuse_nameless(headers: pa.Array) -> None:
     """Arrow lets nulls into fields that have none; a header without a name has no meaning."""
-    items = headers.flatten()
-    if items.null_count or items.field("key").null_count:
+    if headers.null_count == len(headers) or not _has_nameless(headers.values):
+        return
+    if _has_nameless(headers.flatten()):  # a copy, so only when some null is there at all
         raise InvalidRequest("a header has a null key; every header has a name")
+
+
+def _has_nameless(items: pa.Array) -> bool:
+    return bool(items.null_count or items.field("key").null_count)
 
 
 def _conform(table: pa.Table, format_name: str) -> pa.RecordBatch:

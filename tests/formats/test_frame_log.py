@@ -129,3 +129,12 @@ def test_what_the_format_cannot_keep_is_refused() -> None:
 def test_a_leftover_of_an_older_log_is_not_taken_for_the_continuation() -> None:
     data = b"\x00" * 9 + frame_by_hand(3, 1, b"", b"old") + frame_by_hand(12, 1, b"", b"new")
     assert log.resync(data, 0, minimum_offset=10) == 9 + len(frame_by_hand(3, 1, b"", b"old"))
+
+
+def test_a_batch_whose_offsets_go_back_is_refused_before_anything_is_overrun() -> None:
+    offsets = pa.py_buffer(struct.pack("<4i", 0, 4000, 5, 6))
+    values = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(bytes(5000))])
+    good = prepare([b"a", b"b", b"c"], "frame", now_ms=1)
+    broken = good.set_column(2, good.schema.field(2), values)
+    with pytest.raises(InvalidRequest, match="broken"):
+        log.encode(broken, 0)

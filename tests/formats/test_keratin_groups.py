@@ -72,7 +72,7 @@ def test_every_prefix_and_every_longer_snapshot_is_refused() -> None:
         with pytest.raises(CorruptData):
             snapshot.decode(SNAP[:size])
     for more in (b"\0", bytes(24)):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptData, match="size does not fit"):
             snapshot.decode(SNAP + more)
 
 

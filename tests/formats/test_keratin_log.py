@@ -128,18 +128,43 @@ def test_batches_without_headers_decode_to_null_columns() -> None:
     assert empty.num_rows == 0
 
 
-@pytest.mark.parametrize(
-    "offsets",
-    [[0, 3, 1, 3], [0, 3, 0, 3], [3, 0, 3, 3]],
-)
-def test_a_broken_batch_is_refused_and_writes_nothing_out_of_bounds(offsets: list[int]) -> None:
-    items = pa.array(
-        [{"key": "name", "value": b"v" * 50}] * 3, INPUT_SCHEMAS["keratin"][3].type.value_type
-    )
+def binary(offsets: list[int], bits: int) -> pa.Array:
+    """A binary column with any offsets, and a bit for each row that is not null."""
+    buffers = [bytes([bits]), struct.pack("=4i", *offsets), b"v" * max(offsets)]
+    return pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(buffer) for buffer in buffers])
+
+
+def lists(offsets: list[int], items: pa.Array) -> pa.Array:
     buffers = [None, pa.py_buffer(struct.pack("=4i", *offsets))]
-    headers = pa.Array.from_buffers(INPUT_SCHEMAS["keratin"][3].type, 3, buffers, children=[items])
-    whole = prepare([b"a", b"b", b"c"], "keratin", now_ms=1)
-    batch = whole.set_column(3, INPUT_SCHEMAS["keratin"][3], headers)
+    return pa.Array.from_buffers(INPUT_SCHEMAS["keratin"][3].type, 3, buffers, children=[items])
+
+
+def header_items(values: pa.Array) -> pa.Array:
+    item = INPUT_SCHEMAS["keratin"][3].type.value_type
+    return pa.StructArray.from_arrays([pa.array([""] * 3), values], fields=list(item))
+
+
+SMALL = header_items(pa.array([None] * 3, pa.binary()))
+LARGE = header_items(pa.array([b"v" * 500] * 3, pa.binary()))
+BROKEN: list[tuple[str, pa.Array]] = [
+    ("value", binary([0, 500, 0, 500], 0b111)),
+    ("value", binary([0, 500, 0, 500], 0b101)),
+    ("key", binary([0, 500, 0, 500], 0b111)),
+    ("key", binary([0, 500, 0, 500], 0b101)),
+    ("headers", lists([0, 1, 0, 1], SMALL)),
+    ("headers", lists([0, 3, 0, 3], LARGE)),
+    ("headers", lists([3, 0, 3, 3], LARGE)),
+    ("headers", lists([0, 3, 3, 3], header_items(binary([0, 500, 0, 500], 0b101)))),
+]
+
+
+@pytest.mark.parametrize(("name", "column"), BROKEN)
+def test_a_broken_batch_is_refused_before_it_is_written_out_of_bounds(
+    name: str, column: pa.Array
+) -> None:
+    schema = INPUT_SCHEMAS["keratin"]
+    at = schema.get_field_index(name)
+    batch = prepare([b"a", b"b", b"c"], "keratin", now_ms=1).set_column(at, schema[at], column)
     with pytest.raises(InvalidRequest, match="broken"):
         log.encode(batch, 0)
 

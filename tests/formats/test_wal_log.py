@@ -29,6 +29,9 @@ SAMPLE: list[dict[str, Any]] = [
     {"timestamp": 5, "value": b"\x01\x2e\x00\x00\x00" * 3, "tag": b"\xff\x00", "node": b""},
 ]
 
+LARGEST = {"frame_len": 41 + BODY_BYTES_MAX, "data_len": BODY_BYTES_MAX}
+TOO_LARGE = {"frame_len": 42 + BODY_BYTES_MAX, "data_len": BODY_BYTES_MAX + 1}
+
 
 def wal_bytes(batch: pa.RecordBatch, base_sequence: int = 7, topic_id: int = TOPIC) -> bytes:
     encoded = log.encode(batch, topic_id=topic_id, base_sequence=base_sequence, durable=True)
@@ -137,7 +140,8 @@ def test_a_topic_id_of_all_bits_and_a_frame_not_durable() -> None:
         (1, {"frame_len": 40}, Stop.BAD_LENGTH),
         (1, {"frame_len": 0}, Stop.TORN),
         (0, {}, Stop.TORN),
-        (1, {"frame_len": 41 + BODY_BYTES_MAX + 1}, Stop.BAD_LENGTH),
+        (1, TOO_LARGE, Stop.BAD_LENGTH),
+        (1, LARGEST, Stop.TORN),
         (1, {"tag_len": 1, "data_len": 0}, Stop.BAD_LENGTH),
         (1, {"node_len": 1, "data_len": 0}, Stop.BAD_LENGTH),
         (1, {"flags": 8}, Stop.BAD_VERSION),
@@ -191,7 +195,16 @@ def test_a_wal_may_repeat_and_skip_sequences_but_a_segment_only_skips() -> None:
         Stop.BAD_OFFSET,
     )
     assert log.scan_segment(segment, minimum_sequence=6).end == 0
-    assert log.scan_segment(segment, topic_id=TOPIC + 1).stop is Stop.BAD_OFFSET
+
+
+def test_a_segment_holds_one_topic() -> None:
+    mine = frame_by_hand(1, 1, b"v")[1:]
+    segment = mine + frame_by_hand(1, 2, b"v", topic_id=TOPIC + 1)[1:]
+    for topic_id in (TOPIC, None):
+        found = log.scan_segment(segment, topic_id=topic_id)
+        assert (found.end, found.stop) == (len(mine), Stop.BAD_OFFSET)
+    found = log.scan_segment(segment, topic_id=TOPIC + 1)
+    assert (found.end, found.stop) == (0, Stop.BAD_OFFSET)
 
 
 def test_records_of_one_topic_are_chosen_from_a_mixed_wal() -> None:

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
 # `lamina` itself re-exports what users need; only edges may import that.
 MAY_IMPORT_FACE = {"server", "spark", "cli", "__main__"}
 FORBIDDEN_IN_FORMATS = {"os", "pathlib", "io", "time", "logging", "random"}
-LAZY_LAYERS = {"cli"}
+LAZY_LAYERS = {"cli", "lamina"}  # so that `lamina --help` and `import lamina` are instant
 
 
 def layer_of(module: str) -> str | None:

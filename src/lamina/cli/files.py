@@ -1,4 +1,8 @@
-"""`lamina dump` and `lamina verify`: what is in a file, and what is damaged in a tree."""
+"""`lamina dump` and `lamina verify`: what is in a file, and what is damaged in a tree.
+
+Rule: what a file holds, and what a file is called, cannot steer the terminal. Text that is not
+printable is shown as JSON, and nothing of it is ever read as markup.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,28 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
 
 from lamina.engine.filekinds import files_below, open_file, verify_file
 from lamina.engine.inspection import Finding
 from lamina.errors import InvalidRequest
-
-_out = sys.stdout
 
 
 def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: bool) -> int:
     """Prints the contents of one file; returns the exit code."""
     if os.path.isdir(path):
         raise InvalidRequest(f"{path} is a directory; dump shows one file, verify takes a tree")
+    _refuse_special(path)
     kind, data = open_file(path)
     if kind is None:
         raise InvalidRequest(f"{path} is not a file that Lamina writes")
     if not as_json:
-        _print(f"# {path}: {kind.name}, {memoryview(data).nbytes} bytes")
+        _print(f"# {_shown(path)}: {kind.name}, {memoryview(data).nbytes} bytes")
     damaged = False
     for row in itertools.islice(kind.dump(path, data, first), limit):
         damaged = damaged or "problem" in row
@@ -39,24 +41,33 @@ def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: boo
     return 1 if verify and damaged else 0
 
 
+def _refuse_special(path: str) -> None:
+    """Opening a pipe would wait for its writer, and a device cannot be mapped."""
+    if os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path):
+        raise InvalidRequest(f"{path} is no regular file")
+
+
 def _print(line: str) -> None:
-    _out.write(line + "\n")
+    sys.stdout.write(line + "\n")
 
 
 def _line(row: dict[str, Any]) -> str:
     """One row as `name: value` pairs, in the manner of Kafka's dump tool."""
     if "problem" in row:
-        goes_on = row.get("resumes_at")
-        after = f"sound again at byte {goes_on}" if goes_on is not None else "nothing sound follows"
-        return f"!! byte {row['position']}: {row['problem']}; {after}"
+        return f"!! {_damage(row['position'], row['problem'], row.get('resumes_at'))}"
     return " ".join(f"{name}: {_shown(value)}" for name, value in row.items())
+
+
+def _damage(position: int, problem: str, resumes_at: int | None) -> str:
+    after = "" if resumes_at is None else f"; sound again at byte {resumes_at}"
+    return f"byte {position}: {_shown(problem)}{after}"
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value)
     if isinstance(value, str) and not value.isprintable():
-        return json.dumps(value)  # a record must not be able to steer the terminal
+        return json.dumps(value)
     return "null" if value is None else str(value)
 
 
@@ -64,6 +75,7 @@ def verify(path: str, *, as_json: bool) -> int:
     """Checks a file or a tree; prints what is damaged and returns the exit code."""
     if not os.path.exists(path):
         raise InvalidRequest(f"{path}: no such file or directory")
+    _refuse_special(path)
     names = files_below(path)
     findings: list[Finding] = []
     checked = 0
@@ -78,24 +90,29 @@ def verify(path: str, *, as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _with_progress(names: list[str], *, quiet: bool) -> Iterable[list[Finding] | None]:
+def _with_progress(names: list[str], *, quiet: bool) -> Iterator[list[Finding] | None]:
+    """Yields what each file's check found; None for one that is not Lamina's, or gone by now."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("verify", total=sum(os.path.getsize(name) for name in names))
-        for name in names:
-            yield verify_file(name)
-            progress.advance(task, os.path.getsize(name))
+    sizes = [os.path.getsize(name) if os.path.exists(name) else 0 for name in names]
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("verify", total=sum(sizes))
+        for name, size in zip(names, sizes, strict=True):
+            try:
+                yield verify_file(name)
+            except InvalidRequest:
+                if os.path.exists(name):
+                    raise
+                yield None  # retention took it in the meantime
+            progress.advance(task, size)
 
 
 def _report(findings: list[Finding], *, checked: int, skipped: int) -> None:
-    console = Console(soft_wrap=True)
-    if findings:
-        table = Table(Column("file", overflow="fold"), "byte", "damage", "sound again at")
-        for finding in findings:
-            resumes = "-" if finding.resumes_at is None else str(finding.resumes_at)
-            table.add_row(finding.path, str(finding.position), finding.problem, resumes)
-        console.print(table)
+    """One line a damaged spot, as compilers do it: whole paths, for eyes and for grep."""
+    for each in findings:
+        damage = _damage(each.position, each.problem, each.resumes_at)
+        _print(f"{_shown(each.path)}: {damage}")
     others = f" ({skipped} not Lamina's)" if skipped else ""
     verdict = f"damaged spots: {len(findings)}" if findings else "all sound"
-    console.print(f"files checked: {checked}{others}; {verdict}")
+    _print(f"files checked: {checked}{others}; {verdict}")

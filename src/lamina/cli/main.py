@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.errors import LaminaError, exit_code
+from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
 app = typer.Typer(
     name="lamina",
@@ -32,7 +32,10 @@ def dump(
     path: Annotated[str, typer.Argument(help="Any file that Lamina writes.", metavar="FILE")],
     *,
     first: Annotated[
-        int, typer.Option("--from", help="First offset (of a log) or entry (of an index) to show.")
+        int,
+        typer.Option(
+            "--from", help="First offset (of a log) or entry (of an index) to show.", min=0
+        ),
     ] = 0,
     limit: Annotated[int | None, typer.Option(help="Show at most this many.", min=1)] = None,
     verify: Annotated[bool, typer.Option(help="Also exit 1 if anything is damaged.")] = False,
@@ -73,11 +76,20 @@ def main() -> None:
     try:
         app()
     except LaminaError as error:
-        typer.echo(f"lamina: {error}", err=True)
+        _complain(str(error))
         sys.exit(exit_code(error))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        sys.exit(EXIT_CODES[Unavailable])
+
+
+def _complain(problem: str) -> None:
+    """Prints one line; what cannot be printed (a name from a hostile directory) is escaped."""
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in problem)
+    typer.echo(f"lamina: {shown}", err=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Chapter:
 
 def tell(directory: str) -> None:
     """Writes a file of each format, shows it, flips one bit in it and shows what verify finds."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     _start_over(directory)
     for chapter in _chapters(directory):
         _show(console, chapter)
@@ -48,6 +48,8 @@ def tell(directory: str) -> None:
 
 
 def _start_over(directory: str) -> None:
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise InvalidRequest(f"{directory} is no directory; name another")
     marker = os.path.join(directory, _MARKER)
     if os.path.exists(directory) and os.listdir(directory) and not os.path.exists(marker):
         raise InvalidRequest(f"{directory} is not empty and was not made by the demo; name another")

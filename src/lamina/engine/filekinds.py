@@ -1,6 +1,7 @@
 """Which kind of file this is, by content and name, and the kinds that are read as a whole.
 
-A magic number decides where there is one; the name where there is none (`storage.paths` parses it).
+A name that only the WAL uses decides (its bytes may look like any magic number), then a magic
+number, then the name (`storage.paths` parses it).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from lamina.engine import inspection
 from lamina.engine.inspection import FileKind, Finding, files_below, map_file
 from lamina.engine.rendering import Row, render_value
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats import ledger, topic
 from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.frame import index as frame_index
@@ -46,7 +47,7 @@ class WholeFile:
         try:
             self._decode(bytes(data))
         except CorruptData as error:
-            yield Finding(path, error.position, str(error))
+            yield Finding(path, error.position, _described(error))
 
     def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
         """Yields the one value that the file holds."""
@@ -54,7 +55,12 @@ class WholeFile:
             value = render_value(self._decode(bytes(data)))
             yield value if isinstance(value, dict) else {"value": value}
         except CorruptData as error:
-            yield {"position": error.position, "checksum": "bad", "problem": str(error)}
+            yield {"position": error.position, "checksum": "bad", "problem": _described(error)}
+
+
+def _described(error: CorruptData) -> str:
+    """The problem without its position, which a finding has beside it."""
+    return str(error).removeprefix(f"byte {error.position}: ")
 
 
 class IndexFile:
@@ -66,8 +72,10 @@ class IndexFile:
         decode: Callable[[Buffer], Entries],
         rebuild: Callable[[Buffer], Entries],
         log_suffix: str = "log",
+        header_bytes: int = 0,
     ) -> None:
         self.name = name
+        self._header_bytes = header_bytes
         self._decode = decode
         self._rebuild = rebuild
         self._log_suffix = log_suffix
@@ -82,9 +90,17 @@ class IndexFile:
         log = os.path.splitext(path)[0] + "." + self._log_suffix
         if not os.path.exists(log):
             return
-        anew = self._rebuild(map_file(log))[: len(entries)]
-        if not np.array_equal(entries[: len(anew)], anew) or len(anew) < len(entries):
-            yield Finding(path, 0, "the index does not agree with its log; it can be rebuilt")
+        try:
+            anew = self._rebuild(map_file(log))[: len(entries)]
+        except InvalidRequest:  # no index can be made of this log: its own findings say why
+            return
+        agreeing = entries[: len(anew)] == anew
+        row = len(anew) if agreeing.all() else int(np.argmin(agreeing))
+        # An index of a log that was damaged later is still right: the log is what is reported.
+        if row < len(entries) and not verify_file(log):
+            width = (memoryview(data).nbytes - self._header_bytes) // len(entries)
+            problem = f"entry {row} does not agree with the log; the index can be rebuilt"
+            yield Finding(path, self._header_bytes + row * width, problem)
 
     def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
         """Yields the entries from a number on."""
@@ -115,10 +131,16 @@ def _rebuilt_wal_entries(buffer: Buffer) -> Entries:
 _BY_MAGIC: dict[bytes, FileKind] = {
     b"KLOG\0\0\0\0": inspection.KERATIN_LOG,
     b"KIDX\0\0\0\0": IndexFile(
-        "keratin index", lambda data: keratin_index.decode(data).entries, keratin_index.rebuild
+        "keratin index",
+        lambda data: keratin_index.decode(data).entries,
+        keratin_index.rebuild,
+        header_bytes=keratin_index.FILE_HEADER.size,
     ),
     b"KTIX\0\0\0\0": IndexFile(
-        "keratin time index", lambda data: keratin_times.decode(data).entries, keratin_times.rebuild
+        "keratin time index",
+        lambda data: keratin_times.decode(data).entries,
+        keratin_times.rebuild,
+        header_bytes=keratin_index.FILE_HEADER.size,
     ),
     b"KERATIN\0": WholeFile("keratin manifest", manifest.decode),
     b"KSNAP\0\0\0": WholeFile("group snapshot", snapshot.decode),
@@ -131,7 +153,7 @@ _BY_NAME: dict[str, FileKind] = {
     "broker.id": WholeFile("broker identity", broker.decode),
     "checkpoint.json": WholeFile("checkpoint", checkpoint.decode),
     paths.TOPIC_SETTINGS: WholeFile("topic settings", topic.decode),
-    "ledger.json": WholeFile("ledger of gaps", ledger.decode),
+    paths.LEDGER: WholeFile("ledger of gaps", ledger.decode),
     paths.CURRENT: WholeFile("current WAL file", current.decode),
     paths.MANIFEST: WholeFile("keratin manifest", manifest.decode),
 }
@@ -147,16 +169,16 @@ _MAGIC_BYTES_MAX = 8
 
 def recognise(path: str, head: bytes) -> FileKind | None:
     """Tells the kind of a file from its first bytes and its name; None if it is not Lamina's."""
-    for magic, kind in _BY_MAGIC.items():
-        if head.startswith(magic):
-            return kind
     name = os.path.basename(path)
-    if name in _BY_NAME:
-        return _BY_NAME[name]
     if paths.wal_file_index(name) is not None:
         return inspection.WAL_LOG
     if wal_segment := paths.wal_segment_file(name):
         return inspection.WAL_DATA if wal_segment.suffix == "data" else _WAL_INDEX
+    for magic, kind in _BY_MAGIC.items():
+        if head.startswith(magic):
+            return kind
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     if segment := paths.segment_file(name):
         return _segment_kind(path, segment.suffix)
     if group := paths.group_file(name):

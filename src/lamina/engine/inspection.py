@@ -29,7 +29,7 @@ from lamina.formats.strm import segment as strm_segment
 from lamina.formats.wal import control
 from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import log as wal_log
-from lamina.formats.wal.layout import FrameType
+from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 
@@ -63,41 +63,72 @@ class FileKind(Protocol):
 
 
 class LogFormat(Protocol):
-    """What a log of records offers: the functions of its format module."""
+    """A log of numbered records, as `LogFile` walks it.
 
-    def scan(self, buffer: Buffer, start: int, *, limit: Limit) -> Scan: ...  # noqa: D102
-    def decode(self, buffer: Buffer, found: Scan) -> pa.RecordBatch: ...  # noqa: D102
-    def resync(self, buffer: Buffer, start: int) -> int | None: ...  # noqa: D102
+    `expected` is the number after the last sound record, None before the first one. A record that
+    `resync` finds is one that `scan` takes: so a sound record is reported, never skipped.
+    """
+
+    header_bytes: int
+
+    def base_offset(self, header: Buffer) -> int | None:
+        """Checks the file's header; returns the number it names, if it names one."""
+
+    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        """Walks sound records, of which the first is the expected one."""
+
+    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+        """Finds the next sound record that is not below the expected one."""
+
+    def number_at(self, data: Buffer, position: int) -> int | None:
+        """Returns the number of a sound record; None if the log is not ordered by one."""
+
+    def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
+        """Decodes what a scan found."""
 
 
 class LogFile:
     """A log of records: `.log`, `.data`, `.delta`, WAL."""
 
-    def __init__(self, name: str, format_module: Any, header_bytes: int = 0) -> None:
+    def __init__(self, name: str, log_format: LogFormat) -> None:
         self.name = name
-        self._format = format_module
-        self._header_bytes = header_bytes
+        self._format = log_format
 
     def walk(self, path: str, data: Buffer, limit: Limit) -> Iterator[Scan | Finding]:
         """Yields runs of sound records and the damaged spots between them."""
-        start = self._header_bytes
-        if start:
-            try:
-                self._format.decode_header(memoryview(data)[:start])
-            except CorruptData as error:
-                yield Finding(path, error.position, str(error.problem))
+        yield from self._check_start(path, data)
         size = memoryview(data).nbytes
-        position: int | None = min(start, size)
+        position: int | None = min(self._format.header_bytes, size)
+        expected: int | None = None
         while position is not None and position < size:
-            found: Scan = self._format.scan(data, position, limit=limit)
+            found = self._format.scan(data, position, expected, limit)
             if len(found):
                 yield found
+                last = self._format.number_at(data, int(found.positions[-1]))
+                expected = None if last is None else last + 1
             position = found.end
             if found.stop.is_damage:
                 if is_prepared_space(data, found.end):
                     return
-                position = self._format.resync(data, found.end + 1)
+                position = self._format.resync(data, found.end, expected)
                 yield Finding(path, found.end, describe_stop(found.stop), position)
+                if position is not None:
+                    expected = self._format.number_at(data, position)
+
+    def _check_start(self, path: str, data: Buffer) -> Iterator[Finding]:
+        """Checks the header, and that the file begins with the offset that its name says."""
+        start = self._format.header_bytes
+        base_offset = None
+        try:
+            base_offset = self._format.base_offset(memoryview(data)[:start])
+        except CorruptData as error:
+            yield Finding(path, error.position, str(error.problem))
+        if not start and len(self._format.scan(data, 0, None, Limit(max_records=1))):
+            base_offset = self._format.number_at(data, 0)
+        named = paths.segment_file(os.path.basename(path))
+        if named and base_offset is not None and named.base_offset != base_offset:
+            problem = f"the file begins with offset {base_offset}, its name says another"
+            yield Finding(path, 0, problem, start)
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Yields every damaged spot."""
@@ -122,23 +153,85 @@ class LogFile:
                 yield {"position": position, "size": size, "checksum": "ok", **row}
 
 
-class _SegmentData:
-    """A wal segment's `.data`, under the names that `LogFile` uses."""
+class _OffsetLog:
+    """A `.log` of frame or keratin: offsets go up by one."""
 
-    scan = staticmethod(wal_log.scan_segment)
+    def __init__(self, module: Any, header_bytes: int) -> None:
+        self._module = module
+        self.header_bytes = header_bytes
+        self.decode = module.decode
+
+    def base_offset(self, header: Buffer) -> int | None:
+        return int(self._module.decode_header(header).base_offset) if self.header_bytes else None
+
+    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        found: Scan = self._module.scan(data, start, expected_offset=expected, limit=limit)
+        return found
+
+    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+        found: int | None = self._module.resync(data, start, minimum_offset=expected or 0)
+        return found
+
+    def number_at(self, data: Buffer, position: int) -> int | None:
+        return int(self._module.HEADER.unpack(data, position)["offset"])
+
+
+class _Unnumbered:
+    """A log whose order no number tells: the base of the WAL's and of the group journal's."""
+
+    header_bytes = 0
+
+    def base_offset(self, header: Buffer) -> int | None:
+        return None
+
+    def number_at(self, data: Buffer, position: int) -> int | None:
+        return None
+
+
+class _Wal(_Unnumbered):
+    """A file of the WAL: topics are mixed, and each has its own sequence."""
+
+    decode = staticmethod(wal_log.decode)
+
+    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        return wal_log.scan(data, start, limit=limit)
+
+    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+        return wal_log.resync(data, start)
+
+
+class _SegmentData(_Unnumbered):
+    """A wal segment's `.data`: one topic, sequences go up."""
+
     decode = staticmethod(wal_log.decode_segment)
-    resync = staticmethod(wal_log.resync_segment)
+
+    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        return wal_log.scan_segment(data, start, minimum_sequence=expected or 1, limit=limit)
+
+    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+        return wal_log.resync_segment(data, start, minimum_sequence=expected or 1)
+
+    def number_at(self, data: Buffer, position: int) -> int | None:
+        return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
 
 
-class _Delta:
+class _Delta(_Unnumbered):
     """A `.delta` log; after damage nothing in it can be trusted, so there is no resync."""
 
-    scan = staticmethod(delta.scan)
-    decode_header = staticmethod(delta.decode_header)
+    header_bytes = delta.FILE_HEADER_BYTES
 
-    @staticmethod
-    def resync(buffer: Buffer, start: int) -> int | None:
+    def base_offset(self, header: Buffer) -> int | None:
+        delta.decode_header(header)
         return None
+
+    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        return delta.scan(data, start, limit=limit)
+
+    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+        return None
+
+    def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
+        raise NotImplementedError("events are no records; DeltaFile renders them")
 
 
 class DeltaFile(LogFile):
@@ -166,10 +259,24 @@ class DeltaFile(LogFile):
 class WalFile(LogFile):
     """A file of the write-ahead log: frames of many topics and types."""
 
+    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
+        """Yields every damaged spot, and every control frame whose body makes no sense."""
+        for step in self.walk(path, data, Limit()):
+            if isinstance(step, Finding):
+                yield step
+                continue
+            columns = wal_headers.headers(data, step)
+            for row in np.flatnonzero(columns.types != FrameType.APPEND).tolist():
+                kind = FrameType(int(columns.types[row]))
+                problem = _control_row(kind, wal_headers.body_of(data, step, columns, row))
+                if "problem" in problem:
+                    position = int(step.positions[row])
+                    after = position + int(columns.lengths[row])
+                    yield Finding(path, position, problem["problem"], after)
+
     def rows(self, data: Buffer, found: Scan, first: int) -> Iterator[Row]:
         """Renders frames; `first` counts sequences."""
         columns = wal_headers.headers(data, found)
-        view = memoryview(data).cast("B")
         appends = iter(
             render_batch(
                 wal_log.decode(
@@ -185,9 +292,10 @@ class WalFile(LogFile):
             if kind is FrameType.APPEND:
                 out |= next(appends)
             else:
-                end = position + length - 8
-                body = bytes(view[end - int(columns.value_lens[row]) : end])
+                body = wal_headers.body_of(data, found, columns, row)
                 out |= {"sequence": int(columns.sequences[row]), **_control_row(kind, body)}
+                if "problem" in out:
+                    out["resumes_at"] = position + length
             if int(columns.sequences[row]) >= first:
                 yield out
 
@@ -196,7 +304,7 @@ def _control_row(kind: FrameType, body: bytes) -> Row:
     try:
         return {"body": render_value(control.decode(kind, body))}
     except CorruptData as error:
-        return {"problem": str(error)}
+        return {"problem": f"a {kind.name} frame that makes no sense: {error.problem}"}
 
 
 class ColdFile:
@@ -205,14 +313,14 @@ class ColdFile:
     name = "strm segment"
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Checks the object as a whole, then says which blocks are damaged."""
+        """Checks the object as a whole, then says which blocks are damaged, if it is blocks."""
         try:
             strm_segment.verify(data)
         except CorruptData as error:
-            yield Finding(path, error.position, error.problem)
-            yield from self._bad_blocks(path, data, error.position)
+            whole = Finding(path, error.position, error.problem)
+            yield from list(self._bad_blocks(path, data)) or [whole]
 
-    def _bad_blocks(self, path: str, data: Buffer, known: int) -> Iterator[Finding]:
+    def _bad_blocks(self, path: str, data: Buffer) -> Iterator[Finding]:
         try:
             segment = strm_segment.open_segment(data)
         except CorruptData:
@@ -222,9 +330,8 @@ class ColdFile:
             try:
                 strm_segment.read_block(segment, number, memoryview(data)[start:end])
             except CorruptData as error:
-                if error.position != known:
-                    following = segment.block_range(number)[1]
-                    yield Finding(path, error.position, error.problem, following)
+                following = end if number + 1 < len(segment) else None
+                yield Finding(path, error.position, error.problem, following)
 
     def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
         """Yields the header, then the records from an offset on."""
@@ -278,11 +385,11 @@ def _damage_row(finding: Finding) -> Row:
 # ---------------------------------------------------------------- whole files and trees
 
 
-FRAME_LOG = LogFile("frame log", frame_log)
-KERATIN_LOG = LogFile("keratin log", keratin_log, keratin_log.FILE_HEADER.size)
-WAL_LOG = WalFile("write-ahead log", wal_log)
-WAL_DATA = LogFile("wal segment", _SegmentData)
-GROUP_DELTA = DeltaFile("group journal", _Delta, delta.FILE_HEADER_BYTES)
+FRAME_LOG = LogFile("frame log", _OffsetLog(frame_log, 0))
+KERATIN_LOG = LogFile("keratin log", _OffsetLog(keratin_log, keratin_log.FILE_HEADER_BYTES))
+WAL_LOG = WalFile("write-ahead log", _Wal())
+WAL_DATA = LogFile("wal segment", _SegmentData())
+GROUP_DELTA = DeltaFile("group journal", _Delta())
 STRM = ColdFile()
 
 
@@ -299,10 +406,11 @@ def map_file(path: str) -> Buffer:
 
 
 def files_below(path: str) -> list[str]:
-    """Returns the files of a tree (or the one file), sorted, without temporary and lock files."""
+    """Returns the regular files of a tree (or the one file), sorted, without temporary and lock."""
     if not os.path.isdir(path):
         return [path]
     found = []
     for folder, _, names in os.walk(path):
         found += [os.path.join(folder, name) for name in names]
-    return sorted(name for name in found if not name.endswith((".tmp", paths.LOCK)))
+    ours = (name for name in found if not name.endswith((".tmp", f"/{paths.LOCK}")))
+    return sorted(name for name in ours if os.path.isfile(name))

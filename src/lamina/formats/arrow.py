@@ -29,6 +29,12 @@ _pointer_in.restype = ctypes.c_void_p
 _pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
+def address_in(capsule: object) -> int:
+    """Returns the address of the C structure that an `arrow_array` capsule owns."""
+    address: int = _pointer_in(capsule, b"arrow_array")
+    return address
+
+
 _ABSENT = -1
 NO_COLUMN = (_ABSENT, 0, 0, 0)
 """Stands for a column that a batch does not have: every row of it is null."""
@@ -123,7 +129,7 @@ def encode_with(
         raise InvalidRequest(f"a batch of {schema.names} is needed, as records.prepare makes it")
     positions = np.empty(batch.num_rows, dtype=np.int64)
     _, capsule = batch.__arrow_c_array__()  # keeps the buffers alive while the kernel reads them
-    address = _pointer_in(capsule, b"arrow_array")
+    address = address_in(capsule)
     data = _NO_BYTES if out is None else out
     status, detail = encoder(address, data, positions, *arguments)
     if status == NO_ROOM:

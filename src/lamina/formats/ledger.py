@@ -4,7 +4,7 @@ Truth: nothing else remembers reasons. If it is lost, ranges that are missing on
 anew with the reason "lost"; what is there is never affected.
 
     {"version": 1, "gaps": [{"first": 0, "end": 4096, "reason": "retention", "at_ms": …,
-                             "detail": "…"}, …]}
+                             "detail": "…"}, …], "crc32": "…"}
 
 `first` is the first missing offset, `end` one past the last. Gaps are sorted and do not overlap;
 neighbours with the same reason are joined, so the ledger stays small however long the log lives.
@@ -83,8 +83,9 @@ class Ledger:
         return next((gap for gap in self.gaps if gap.first <= offset < gap.end), None)
 
     def between(self, first: int, end: int) -> tuple[Gap, ...]:
-        """Returns the gaps that touch a range."""
-        return tuple(gap for gap in self.gaps if gap.first < end and first < gap.end)
+        """Returns the gaps that have an offset in a range."""
+        touching = (gap for gap in self.gaps if gap.first < end and first < gap.end)
+        return tuple(touching) if first < end else ()
 
 
 def _outside(gap: Gap, new: Gap) -> list[Gap]:
@@ -100,18 +101,24 @@ def _outside(gap: Gap, new: Gap) -> list[Gap]:
 
 def encode(ledger: Ledger) -> bytes:
     """Encodes a ledger; equal ledgers give equal bytes."""
-    lines = ",\n".join(json.dumps(asdict(gap)) for gap in ledger.gaps)
-    return f'{{"version": {VERSION}, "gaps": [\n{lines}\n]}}\n'.encode()
+    gaps = [asdict(gap) for gap in ledger.gaps]
+    seal = strict_json.seal({"version": VERSION, "gaps": gaps})
+    lines = ",\n".join(json.dumps(gap) for gap in gaps)
+    return (
+        f'{{"version": {VERSION}, "gaps": [\n{lines}\n], "{strict_json.SEAL}": "{seal}"}}\n'
+    ).encode()
 
 
 def decode(buffer: Buffer) -> Ledger:
     """Decodes a ledger; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
     strict_json.check_version(document, VERSION)
+    document = strict_json.check_seal(document)
     strict_json.check_fields(document, "the ledger", _FILE)
     try:
         gaps = []
-        for number, fields in enumerate(document["gaps"]):
+        for number, value in enumerate(document["gaps"]):
+            fields = strict_json.as_object(value, f"gap {number}")
             strict_json.check_fields(fields, f"gap {number}", _GAP)
             gaps.append(Gap(**fields))
         return Ledger(tuple(gaps))

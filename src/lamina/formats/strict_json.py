@@ -1,5 +1,9 @@
 """Small JSON files read strictly: what is not exactly as documented is damage, never a guess.
 
+Files that are truth (topic, ledger) carry a seal, so that a changed digit is damage and not another
+number: `"crc32"`, the checksum of all other fields as JSON with sorted keys and no spaces, in 8 hex
+digits.
+
 Rules.
 1. A field twice, an unknown field, a missing one or one of another type is CorruptData.
 2. The version is judged before anything else: a higher one is NewerFormat, whatever else is there.
@@ -9,6 +13,7 @@ Rules.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +22,7 @@ from lamina.errors import CorruptData, NewerFormat
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+SEAL = "crc32"
 _INTEGER_END = 1 << 63
 
 
@@ -46,6 +52,25 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
+
+
+def seal(fields: Mapping[str, Any]) -> str:
+    """Returns the checksum that a file carries over its other fields."""
+    plain = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{zlib.crc32(plain.encode()):08x}"
+
+
+def check_seal(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields without their seal; raises CorruptData if it does not fit them."""
+    fields = dict(document)
+    found = fields.pop(SEAL, None)
+    try:
+        expected = seal(fields)
+    except (ValueError, RecursionError) as error:  # 1e999 is read as infinity
+        raise CorruptData(f"the file holds what it cannot have been given: {error}") from error
+    if found != expected:
+        raise CorruptData("the checksum does not fit", expected=expected, found=_shown(found))
+    return fields
 
 
 def as_object(value: object, where: str) -> dict[str, Any]:

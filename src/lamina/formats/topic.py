@@ -1,7 +1,8 @@
 """A topic's own file (`topic.json`): format, partitions, epoch and settings.
 
     {"version": 1, "name": "orders", "format": "keratin", "partitions": 4, "epoch": 1,
-     "created_ms": …, "deleted": false, "settings": {"retention.ms": 86400000}}
+     "created_ms": …, "deleted": false, "settings": {"retention.ms": 86400000},
+     "crc32": "…"}
 
 Writing it is what creates a topic, after its directories exist; writing it with `deleted` is what
 deletes one, before its files go. A deleted topic's file stays, so that the epoch of the same name
@@ -56,13 +57,16 @@ class TopicFile:
 
 def encode(topic: TopicFile) -> bytes:
     """Encodes a topic's file."""
-    return (json.dumps({"version": VERSION, **asdict(topic)}, indent=2) + "\n").encode()
+    fields = {"version": VERSION, **asdict(topic)}
+    sealed = fields | {strict_json.SEAL: strict_json.seal(fields)}
+    return (json.dumps(sealed, indent=2) + "\n").encode()
 
 
 def decode(buffer: Buffer) -> TopicFile:
     """Decodes a topic's file; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
     strict_json.check_version(document, VERSION)
+    document = strict_json.check_seal(document)
     strict_json.check_fields(document, "the topic", _FIELDS)
     del document["version"]
     try:

@@ -82,6 +82,9 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Tells whether a file or directory is there."""
 
+    def is_directory(self, path: str) -> bool:
+        """Tells whether a path is a directory."""
+
     def size(self, path: str) -> int:
         """Returns a file's size in bytes."""
 
@@ -102,6 +105,9 @@ class Files(Protocol):
 
     def lock(self, path: str, holder: str) -> Lock:
         """Takes an exclusive lock or raises Locked naming who holds it."""
+
+    def is_locked(self, path: str) -> bool:
+        """Tells whether somebody holds a lock."""
 
 
 class LocalFile:
@@ -156,6 +162,9 @@ class LocalFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()  # a reader may have been the last to hold a file that its writer let go
 
 
 class LocalLock:
@@ -218,6 +227,10 @@ class LocalFiles:
         """Tells whether a file or directory is there."""
         return os.path.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        """Tells whether a path is a directory."""
+        return os.path.isdir(path)
+
     def size(self, path: str) -> int:
         """Returns a file's size in bytes."""
         return os.stat(path).st_size
@@ -230,8 +243,9 @@ class LocalFiles:
         self.make_directory(parent)
         try:
             os.mkdir(path)
-        except FileExistsError:
-            return
+        except FileExistsError:  # made by another thread just now, or a file has the name
+            if not os.path.isdir(path):
+                raise
         self.sync_directory(parent)
 
     def sync_directory(self, path: str) -> None:
@@ -259,13 +273,30 @@ class LocalFiles:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             found = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise Locked(
                 f"{path}: another writer has this directory open: {found or 'unknown'};"
                 " open it with read_only=True, or stop that process"
             ) from error
+        except OSError:
+            os.close(descriptor)
+            raise
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.encode(), 0)
         return LocalLock(descriptor)
+
+    def is_locked(self, path: str) -> bool:
+        """Tells whether somebody holds a lock."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

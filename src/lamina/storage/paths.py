@@ -34,28 +34,44 @@ CHECKPOINT = "meta/checkpoint.json"
 LOCK = "meta/lock"
 MANIFEST = "manifest.bin"
 TOPIC_SETTINGS = "topic.json"
+LEDGER = "ledger.json"
 CURRENT = "CURRENT"
 
 TOPIC_NAME_MAX = 249
 SEGMENT_SUFFIXES = ("log", "idx", "timeidx", "tidx", "tomb")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_SEGMENT = re.compile(r"(\d{20})\.(log|idx|timeidx|tidx|tomb)")
-_WAL_FILE = re.compile(r"wal-(\d+)\.log")
-_WAL_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx)")
-_SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
-_SHARD = re.compile(r"shard-(\d{2})")
-_GROUP = re.compile(r"([A-Za-z0-9.%-]+)-(\d+)_([A-Za-z0-9.%-]+)\.(snap|delta)")
-_OBJECT = re.compile(r"data/([^/]+)/(\d+)/(\d{20})\.seg")
+FILE_NAME_MAX = 255 - len(".tmp")
+"""What file systems allow, with room for the temporary name of a replacement."""
+_NUMBER_END = 1 << 63
+_SEGMENT = re.compile(r"([0-9]{20})\.(log|idx|timeidx|tidx|tomb)")
+_WAL_FILE = re.compile(r"wal-([0-9]{1,19})\.log")
+_WAL_SEGMENT = re.compile(r"seg-([0-9]{20})\.(data|idx)")
+_WAL_TOPIC = re.compile(r"[0-9a-f]{16}")
+_SNAPSHOT = re.compile(r"snapshot-([0-9]{1,19})\.bin")
+_SHARD = re.compile(r"shard-([0-9]{2,9})")
+_GROUP = re.compile(r"([A-Za-z0-9.%-]+)-([0-9]{1,19})_([A-Za-z0-9.%-]+)\.(snap|delta)")
+_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})\.seg")
 
 
 def topic_name(name: str) -> str:
     """Checks a topic's name; one that could leave the directory is refused."""
-    if not _TOPIC_NAME.fullmatch(name) or name in (".", "..") or len(name) > TOPIC_NAME_MAX:
+    if not _is_topic_name(name):
         raise InvalidRequest(
             f"topic name {name!r} is refused: letters, digits, '.', '_' and '-' are allowed,"
             f" at most {TOPIC_NAME_MAX}, and not '.' or '..'"
         )
     return name
+
+
+def _is_topic_name(name: str) -> bool:
+    allowed = _TOPIC_NAME.fullmatch(name) and len(name) <= TOPIC_NAME_MAX
+    return bool(allowed) and name not in (".", "..")
+
+
+def _number(digits: str) -> int | None:
+    """Reads an offset or a count; none is beyond 63 bits, so a name that says more is not ours."""
+    number = int(digits)
+    return number if number < _NUMBER_END else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +90,8 @@ class SegmentFile:
 def segment_file(name: str) -> SegmentFile | None:
     """Parses the name of a segment's file."""
     match = _SEGMENT.fullmatch(name)
-    return SegmentFile(int(match[1]), match[2]) if match else None
+    base_offset = _number(match[1]) if match else None
+    return SegmentFile(base_offset, match[2]) if match and base_offset is not None else None
 
 
 def wal_file(index: int) -> str:
@@ -85,7 +102,7 @@ def wal_file(index: int) -> str:
 def wal_file_index(name: str) -> int | None:
     """Parses the name of a file of the write-ahead log."""
     match = _WAL_FILE.fullmatch(name)
-    return int(match[1]) if match and wal_file(int(match[1])) == name else None
+    return _number(match[1]) if match and wal_file(int(match[1])) == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +121,18 @@ class WalSegmentFile:
 def wal_segment_file(name: str) -> WalSegmentFile | None:
     """Parses the name of a wal topic's segment file."""
     match = _WAL_SEGMENT.fullmatch(name)
-    return WalSegmentFile(int(match[1]), match[2]) if match else None
+    first = _number(match[1]) if match else None
+    return WalSegmentFile(first, match[2]) if match and first is not None else None
 
 
 def wal_topic_directory(topic_id: int) -> str:
     """Names a wal topic's directory under `segments/`: its id, never its name."""
     return f"{topic_id:016x}"
+
+
+def wal_topic_id(name: str) -> int | None:
+    """Parses the name of a wal topic's directory."""
+    return int(name, 16) if _WAL_TOPIC.fullmatch(name) else None
 
 
 def snapshot_file(number: int) -> str:
@@ -120,7 +143,7 @@ def snapshot_file(number: int) -> str:
 def snapshot_number(name: str) -> int | None:
     """Parses the name of a metadata snapshot."""
     match = _SNAPSHOT.fullmatch(name)
-    return int(match[1]) if match and snapshot_file(int(match[1])) == name else None
+    return _number(match[1]) if match and snapshot_file(int(match[1])) == name else None
 
 
 def shard_directory(shard: int) -> str:
@@ -131,17 +154,27 @@ def shard_directory(shard: int) -> str:
 def shard_number(name: str) -> int | None:
     """Parses the name of a shard's directory."""
     match = _SHARD.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and shard_directory(int(match[1])) == name else None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFile:
-    """A file of a consumer group's state for one partition."""
+    """A file of a consumer group's state for one partition.
+
+    Raises InvalidRequest for a group whose file could not be named.
+    """
 
     topic: str
     partition: int
     group: str
     suffix: str
+
+    def __post_init__(self) -> None:
+        if not self.group or not _is_text(self.group) or len(self.name) > FILE_NAME_MAX:
+            raise InvalidRequest(
+                f"group name {self.group!r} is refused: it must be text, not empty, and short"
+                f" enough for a file name of {FILE_NAME_MAX} bytes together with the topic's"
+            )
 
     @property
     def name(self) -> str:
@@ -156,10 +189,18 @@ def group_file(name: str) -> GroupFile | None:
         return None
     try:
         topic, group = (unquote_to_bytes(part).decode() for part in (match[1], match[3]))
-    except UnicodeDecodeError:
+        parsed = GroupFile(topic, int(match[2]), group, match[4])
+    except (UnicodeDecodeError, InvalidRequest):
         return None
-    parsed = GroupFile(topic, int(match[2]), group, match[4])
     return parsed if parsed.name == name else None
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _encoded(text: str) -> str:
@@ -184,7 +225,8 @@ class ObjectKey:
 def object_key(name: str) -> ObjectKey | None:
     """Parses the key of an archived segment."""
     match = _OBJECT.fullmatch(name)
-    if match is None:
+    base_offset = _number(match[3]) if match else None
+    if match is None or base_offset is None or not _is_topic_name(match[1]):
         return None
-    parsed = ObjectKey(match[1], int(match[2]), int(match[3]))
+    parsed = ObjectKey(match[1], int(match[2]), base_offset)
     return parsed if parsed.name == name else None

@@ -130,6 +130,8 @@ def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int
             key_len = 0
         if key_len + value_len > BODY_BYTES_MAX:
             return arrow.TOO_LARGE, row
+        if position + OVERHEAD_BYTES + key_len + value_len > len(out):
+            return arrow.BROKEN, row  # offsets that go up and down again: more than they span
         positions[row] = position
         frame = start + position
         poke_u32(frame, MAGIC)

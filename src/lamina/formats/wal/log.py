@@ -137,6 +137,8 @@ def _encode(
         body = node_len + tag_len + value_len
         if node_len > NAME_BYTES_MAX or tag_len > NAME_BYTES_MAX or body > BODY_BYTES_MAX:
             return arrow.TOO_LARGE, row
+        if position + _IN_WAL + OVERHEAD_BYTES + body > len(out):
+            return arrow.BROKEN, row  # offsets that go up and down again: more than they span
         positions[row] = position
         poke_u8(start + position, _APPEND)
         frame = start + position + _IN_WAL
@@ -212,7 +214,7 @@ def _check(start: int, position: int, size: int, prefix: int) -> tuple[int, int]
     frame_len = peek_u32(frame)
     if frame_type == 0 or frame_len == 0:
         return _TORN, 0
-    if frame_len < _FRAME_LEN_MIN or frame_len > _FRAME_LEN_MIN + BODY_BYTES_MAX:
+    if frame_len > _FRAME_LEN_MIN + BODY_BYTES_MAX:
         return _BAD_LENGTH, 0
     if remaining < OVERHEAD_BYTES:
         return _TORN, 0

@@ -1,0 +1,183 @@
+"""The segment that grows: written by the writer's leader, read up to a published bound.
+
+Rules.
+1. Only the leader appends, syncs and seals. Readers see `written` or `durable`, never `tail`.
+2. Space beyond the records is prepared with zeros, which halves the cost of a small fsync; it is
+   cut when the segment is sealed, and reads as a torn tail after a crash.
+3. Indexes are written behind the log and synced when the segment is sealed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.engine.codec import Codec
+from lamina.engine.index import Mark, SegmentIndex
+from lamina.engine.segment import Bound, SealedSegment, Segment
+from lamina.storage.files import File, Files
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PREPARE_BYTES_MIN = 64 << 10
+PREPARE_BYTES_MAX = 4 << 20
+PREPARE_BELOW_BYTES = 64 << 10
+"""Larger groups gain nothing from prepared space, and would write everything twice."""
+INDEX_ENTRIES_PER_WRITE = 256
+INDEX_ENTRY_BYTES = 16
+
+
+class ActiveSegment(Segment):
+    """The segment that is appended to.
+
+    `tail` is what the leader has written; `written` and `durable` are what readers may see of it.
+    """
+
+    def __init__(
+        self, codec: Codec, files: Files, directory: str, *, base_offset: int, created_ms: int
+    ) -> None:
+        super().__init__(codec, files, directory, base_offset)
+        self.created_ms = created_ms
+        self.tail = self.written = self.durable = Bound(base_offset, codec.header_bytes)
+        self._index = SegmentIndex(codec, base_offset)
+        self._index_files: tuple[File, File] | None = None
+        self._prepared = 0
+        self._file: File | None = None
+
+    @classmethod
+    def create(
+        cls, codec: Codec, files: Files, directory: str, *, base_offset: int, created_ms: int
+    ) -> ActiveSegment:
+        """Makes a new segment: header, fsync, then the names; only then is it there for good."""
+        segment = cls(codec, files, directory, base_offset=base_offset, created_ms=created_ms)
+        try:
+            segment._file = files.create(segment.path("log"))
+            segment._file.write_at(0, codec.log_header(base_offset, created_ms))
+            segment._file.sync()
+            segment._open_indexes()
+            files.sync_directory(directory)
+        except OSError:
+            segment.discard()
+            raise
+        return segment
+
+    def discard(self) -> None:
+        """Removes a segment that holds nothing anybody was told of."""
+        for suffix in ("idx", self.codec.time_suffix, "log"):
+            with contextlib.suppress(OSError):
+                self.files.remove(self.path(suffix))
+
+    def resume(self, file: File, end: Bound, index: SegmentIndex) -> None:
+        """Takes over a log that recovery has checked, cut and synced."""
+        self._file = file
+        self.tail = self.written = self.durable = end
+        self._prepared = end.position
+        self._index = index
+        self._open_indexes()
+
+    @property
+    def segment(self) -> ActiveSegment:
+        """Itself: a layout's tail is read like any segment."""
+        return self
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The segment's indexes, growing."""
+        return self._index
+
+    @property
+    def file(self) -> File:
+        """The open `.log`."""
+        assert self._file is not None, "a segment is created or resumed before it is used"
+        return self._file
+
+    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
+        """Reads the wanted bytes; a map could not follow the growing file."""
+        wanted = min(length, bound.position - position)
+        return self.file.read_at(position, wanted), position
+
+    # ------------------------------------------------------------------ for the leader
+
+    def append(
+        self, data: NDArray[np.uint8], positions: NDArray[np.int64], timestamps: NDArray[np.int64]
+    ) -> None:
+        """Writes encoded records at the tail; positions count from the first byte of `data`."""
+        start = self.tail.position
+        self._prepare(start, len(data))
+        self.file.write_at(start, data.data)
+        self._index.extend(positions, timestamps, base_offset=self.tail.next_offset, origin=start)
+        self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
+
+    def undo(self, tail: Bound, mark: Mark) -> None:
+        """Takes appended records back: cut from the file, so that nothing valid lies beyond."""
+        self.file.truncate(tail.position)
+        self._prepared = tail.position
+        self._index.rewind(mark)
+        self.tail = tail
+
+    def _prepare(self, start: int, length: int) -> None:
+        """Writes zeros ahead of small appends: their fsync then need not change the size."""
+        if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
+            return
+        ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
+        with contextlib.suppress(OSError):  # a full disk is found by the write itself
+            self.file.write_at(start, bytes(length + ahead))
+            self._prepared = start + length + ahead
+
+    def sync(self) -> None:
+        """Makes the tail durable, and only then visible to readers of durable records."""
+        tail = self.tail
+        self.file.sync()
+        self.written = self.durable = tail
+
+    def save_index(self) -> None:
+        """Writes new index entries; a failure only means that they are rebuilt later."""
+        if self._index_files is None:
+            return
+        headers = self.codec.index_headers(self.base_offset, self.created_ms)
+        before, *parts = self._index.take_unsaved()
+        try:
+            for file, header, part in zip(self._index_files, headers, parts, strict=True):
+                file.write_at(len(header) + before * INDEX_ENTRY_BYTES, part)
+        except OSError:
+            self._index_files = None
+
+    def finish(self) -> SealedSegment:
+        """Seals a synced segment: cuts prepared space, saves and syncs the indexes."""
+        self.save_index()
+        if self._prepared > self.tail.position:
+            self.file.truncate(self.tail.position)
+            self.file.sync()
+        if self._index_files is not None:
+            with contextlib.suppress(OSError):
+                for file in self._index_files:
+                    file.sync()
+                    file.close()
+        self._index_files = None
+        return SealedSegment(
+            self.codec,
+            self.files,
+            self.directory,
+            base_offset=self.base_offset,
+            end=self.tail,
+            index=self._index,
+        )
+
+    def _open_indexes(self) -> None:
+        """Opens both index files with exactly the header and the saved entries in them."""
+        headers = self.codec.index_headers(self.base_offset, self.created_ms)
+        saved = self._index.saved_bytes()
+        opened = []
+        for suffix, header, part in zip(
+            ("idx", self.codec.time_suffix), headers, saved, strict=True
+        ):
+            path = self.path(suffix)
+            file = self.files.open(path) if self.files.exists(path) else self.files.create(path)
+            file.truncate(0)
+            file.write_at(0, header + part)
+            opened.append(file)
+        self._index_files = (opened[0], opened[1])

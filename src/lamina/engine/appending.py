@@ -1,0 +1,147 @@
+"""From what a user hands in to requests: checked, given a partition, sized.
+
+Plain values (`bytes` or a list of them) take the short way: they stay Python bytes until the writer
+joins them with those of other producers. Everything else becomes the format's exact Arrow batch
+here, in the producer's own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lamina import records as record_columns
+from lamina.config import TopicSettings
+from lamina.engine.writer import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
+from lamina.errors import InvalidRequest
+from lamina.formats.partitioning import NO_KEY, partitions_of
+from lamina.records import Records
+
+ACKS: dict[object, int] = {
+    0: NOT_WAITED,
+    "0": NOT_WAITED,
+    1: WRITTEN,
+    "1": WRITTEN,
+    "all": DURABLE,
+    -1: DURABLE,
+    "-1": DURABLE,
+}
+_STRENGTH = {"none": 0, "written": 1, "fsynced": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer to an append: one part for each partition that records went to.
+
+    `durability` is the weakest of the parts: `none` (not waited for), `written` or `fsynced`.
+    """
+
+    parts: dict[int, Ack]
+    count: int
+
+    @property
+    def durability(self) -> str:
+        """What all of the records survive."""
+        return min((part.durability for part in self.parts.values()), key=_STRENGTH.__getitem__)
+
+    @property
+    def partition(self) -> int:
+        """The one partition that took the records."""
+        return self._only()[0]
+
+    @property
+    def base_offset(self) -> int:
+        """The first record's offset, where one partition took them all."""
+        return self._only()[1].base_offset
+
+    def _only(self) -> tuple[int, Ack]:
+        if len(self.parts) != 1:
+            raise InvalidRequest(
+                f"the records went to {len(self.parts)} partitions; look at `parts`"
+            )
+        return next(iter(self.parts.items()))
+
+
+def acks_level(acks: object) -> int:
+    """Reads an `acks` argument."""
+    if acks not in ACKS:
+        raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
+    return ACKS[acks]
+
+
+def make_request(
+    records: Records | bytes,
+    format_name: str,
+    settings: TopicSettings,
+    *,
+    acks: int,
+    now_ms: int,
+    stamp: ProducerStamp | None = None,
+) -> Request:
+    """Makes the request for one partition; raises InvalidRequest for what cannot be stored."""
+    values = _plain_values(records)
+    if values is not None:
+        sizes = [len(value) for value in values]
+        _refuse_large(max(sizes, default=0), settings)
+        return Request(values, size_bytes=sum(sizes), acks=acks, stamp=stamp)
+    batch = record_columns.prepare(records, format_name, now_ms=now_ms)
+    size_bytes = batch.nbytes
+    if size_bytes > settings.max_message_bytes:
+        _refuse_large(_largest(batch), settings)
+    return Request(batch, size_bytes=size_bytes, acks=acks, stamp=stamp)
+
+
+def _plain_values(records: object) -> list[bytes] | None:
+    if type(records) is bytes:
+        return [records]
+    if type(records) is list and all(type(value) is bytes for value in records):
+        return records
+    return None
+
+
+def _largest(batch: pa.RecordBatch) -> int:
+    """The bytes of the largest record: key, value and headers."""
+    total = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in ("key", "value"):
+        lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
+        total += lengths.to_numpy(zero_copy_only=False)
+    headers = batch.schema.get_field_index("headers")
+    if headers >= 0 and batch.column(headers).null_count < batch.num_rows:
+        for row, items in enumerate(batch.column(headers).to_pylist()):
+            total[row] += sum(len(item["key"]) + len(item["value"] or b"") for item in items or ())
+    return int(total.max(initial=0))
+
+
+def _refuse_large(size_bytes: int, settings: TopicSettings) -> None:
+    if size_bytes > settings.max_message_bytes:
+        raise InvalidRequest(
+            f"a record of {size_bytes} bytes is over max.message.bytes {settings.max_message_bytes}"
+        )
+
+
+def split_by_key(
+    batch: pa.RecordBatch, partitions: int, unkeyed: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the hash of its keys, order kept; records without a key go to `unkeyed`."""
+    chosen = partitions_of(batch.column("key"), partitions)
+    chosen[chosen == NO_KEY] = unkeyed
+    order = np.argsort(chosen, kind="stable")
+    sorted_batch = batch.take(pa.array(order))
+    edges = np.searchsorted(chosen[order], np.arange(partitions + 1))
+    return [
+        (number, sorted_batch.slice(edges[number], edges[number + 1] - edges[number]))
+        for number in range(partitions)
+        if edges[number] < edges[number + 1]
+    ]
+
+
+def has_keys(records: Sequence[object] | pa.RecordBatch | pa.Table | bytes) -> bool:
+    """Tells whether any record may have a key."""
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        index = records.schema.get_field_index("key")
+        return bool(index >= 0 and records.column(index).null_count < records.num_rows)
+    return _plain_values(records) is None

@@ -1,0 +1,144 @@
+"""Opening a data directory: first boot, identity, lock, checkpoint, and the recovery of partitions.
+
+As document 004 orders it: read `broker.id` (made only when there are no topics), load
+`checkpoint.json` (a hint: what the log proves wins), then recover every partition found.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lamina.config import TopicSettings
+from lamina.engine import manifests
+from lamina.engine.catalog import Catalog
+from lamina.engine.codec import CODECS
+from lamina.engine.partition import Partition
+from lamina.engine.place import Place
+from lamina.engine.producers import Producers
+from lamina.engine.recovery import Recovery
+from lamina.engine.report import RecoveryReport
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat
+from lamina.formats.frame import broker, checkpoint
+from lamina.formats.frame.checkpoint import PartitionCheckpoint
+from lamina.formats.topic import TopicFile
+from lamina.storage import paths
+from lamina.storage.files import Files
+
+RESERVE = "meta/reserve"
+RESERVE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What opening a directory stands on."""
+
+    files: Files
+    data: str
+    now_ms: Callable[[], int]
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file in the data directory."""
+        return os.path.join(self.data, name)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The directory's topics."""
+        return Catalog(self.files, self.data, self.now_ms)
+
+    def identify(self) -> broker.BrokerId:
+        """Reads the broker's identity, or makes it on the first boot."""
+        path = self.path(paths.BROKER_ID)
+        if self.files.exists(path):
+            try:
+                return broker.decode(self.files.read(path))
+            except CorruptData as error:
+                raise error.at_path(path) from error
+        if self.files.list(self.path(paths.TOPICS)):
+            raise CorruptData(
+                "the directory holds topics but no identity; restore the file from a backup",
+                path=path,
+                expected="broker.id",
+                found="nothing",
+            )
+        created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+        identity = broker.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
+        self.files.replace(path, broker.encode(identity))
+        return identity
+
+    def require_directory(self) -> None:
+        """Refuses to read what is not a data directory."""
+        if not self.files.exists(self.path(paths.BROKER_ID)):
+            raise InvalidRequest(f"{self.data} is not a data directory: it has no meta/broker.id")
+
+    def read_checkpoint(self, report: RecoveryReport) -> dict[tuple[str, int], PartitionCheckpoint]:
+        """Reads the checkpoint; a missing or damaged one only makes recovery longer."""
+        path = self.path(paths.CHECKPOINT)
+        if not self.files.exists(path):
+            return {}
+        try:
+            found = checkpoint.decode(self.files.read(path))
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData as error:
+            report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
+            return {}
+        return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def write_checkpoint(self, partitions: list[Partition]) -> None:
+        """Replaces the checkpoint by what is durable now."""
+        entries = []
+        for partition in partitions:
+            tail = partition.layout.active
+            durable = tail.durable
+            entries.append(
+                PartitionCheckpoint(
+                    partition.place.topic,
+                    partition.place.partition,
+                    log_end_offset=durable.next_offset,
+                    active_segment_base_offset=tail.base_offset,
+                    active_segment_size_bytes=durable.position,
+                    last_flushed_offset=durable.next_offset,
+                )
+            )
+        data = checkpoint.encode(checkpoint.checkpoint_of(entries))
+        self.files.replace(self.path(paths.CHECKPOINT), data)
+
+    def place(self, topic: str, partition: int) -> Place:
+        """Returns a partition's surroundings."""
+        return Place(self.files, self.data, topic, partition, self.now_ms)
+
+    def open_partition(
+        self, about: TopicFile, number: int, flushed: int, report: RecoveryReport
+    ) -> Partition:
+        """Recovers one partition; `flushed` is the checkpoint's watermark."""
+        place = self.place(about.name, number)
+        codec = CODECS[about.format]
+        watermark = flushed
+        if codec.has_manifest:
+            watermark = max(watermark, manifests.read_watermark(place, report))
+        recovered = Recovery(place, codec, watermark, report).run()
+        producers = Producers(place)
+        producers.recover(recovered.active.tail.next_offset)
+        settings = TopicSettings.parse(about.settings)
+        partition = Partition(place, codec, settings, recovered, producers=producers)
+        partition.save_manifest()
+        return partition
+
+    def keep_reserve(self) -> None:
+        """Keeps some space that deleting can use when the disk is full."""
+        path = self.path(RESERVE)
+        if not self.files.exists(path):
+            self.files.replace(path, bytes(RESERVE_BYTES))
+
+    def release_reserve(self) -> bool:
+        """Gives the reserved space up; False if it was given up before."""
+        path = self.path(RESERVE)
+        if not self.files.exists(path):
+            return False
+        self.files.remove(path)
+        return True

@@ -1,0 +1,168 @@
+"""The topics of a data directory: created, found, altered and deleted through `topic.json`.
+
+Rules.
+1. Writing `topic.json` is what creates a topic, after its directories; writing it with `deleted` is
+   what deletes one, before its files. Either is one atomic replacement.
+2. A deleted topic's `topic.json` stays: the epoch of a name only grows.
+3. Nothing is removed because a `topic.json` is missing: what the directories hold says what it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lamina.config import TopicSettings
+from lamina.engine.codec import CODECS
+from lamina.engine.report import RecoveryReport
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
+from lamina.formats import topic
+from lamina.formats.topic import TopicFile
+from lamina.storage import paths
+from lamina.storage.files import Files
+
+PARTITIONS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The topics below a data directory."""
+
+    files: Files
+    data: str
+    now_ms: Callable[[], int]
+
+    def directory(self, name: str) -> str:
+        """Returns a topic's directory."""
+        return os.path.join(self.data, paths.TOPICS, name)
+
+    def load(self, report: RecoveryReport) -> dict[str, TopicFile]:
+        """Reads every topic; finishes deletions that were cut short."""
+        found = {}
+        for name in self.files.list(os.path.join(self.data, paths.TOPICS)):
+            about = self._read(name, report)
+            if about is None:
+                continue
+            if about.deleted:
+                if self._remove_contents(name):
+                    path = self.directory(name)
+                    report.add("deletion finished", path, "the topic was being deleted")
+            else:
+                found[name] = about
+        return found
+
+    def peek(self) -> dict[str, TopicFile]:
+        """Reads every topic without changing anything."""
+        found = {}
+        for name in self.files.list(os.path.join(self.data, paths.TOPICS)):
+            path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+            try:
+                about = topic.decode(self.files.read(path))
+            except (OSError, CorruptData):
+                guessed = self._guess(name)
+                if guessed is None:
+                    continue
+                about = guessed
+            if not about.deleted:
+                found[name] = about
+        return found
+
+    def create(
+        self, name: str, *, partitions: int, format_name: str, settings: Mapping[str, Any]
+    ) -> TopicFile:
+        """Creates a topic; its epoch is one more than that of a deleted one of the same name."""
+        paths.topic_name(name)
+        TopicSettings.parse(settings)
+        if format_name not in CODECS:
+            raise InvalidRequest(
+                f"format {format_name!r} is not available; choose one of {', '.join(CODECS)}"
+            )
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidRequest(f"partitions must be from 1 to {PARTITIONS_MAX}, not {partitions}")
+        old = self._read(name, RecoveryReport())
+        if old is not None and not old.deleted:
+            raise InvalidRequest(f"topic {name!r} exists already")
+        epoch = 1 if old is None else old.epoch + 1
+        about = TopicFile(
+            name, format_name, partitions, epoch, self.now_ms(), settings=dict(settings)
+        )
+        for partition in range(partitions):
+            self.files.make_directory(
+                os.path.join(self.directory(name), str(partition), paths.SEGMENTS)
+            )
+        self._write(about)
+        return about
+
+    def alter(self, about: TopicFile, settings: Mapping[str, Any]) -> TopicFile:
+        """Changes settings of a topic; what is not named stays."""
+        merged = {**about.settings, **settings}
+        TopicSettings.parse(merged)
+        altered = replace(about, settings=merged)
+        self._write(altered)
+        return altered
+
+    def delete(self, about: TopicFile) -> None:
+        """Deletes a topic that nobody writes to any more."""
+        self._write(replace(about, deleted=True))
+        self._remove_contents(about.name)
+
+    def _write(self, about: TopicFile) -> None:
+        path = os.path.join(self.directory(about.name), paths.TOPIC_SETTINGS)
+        self.files.replace(path, topic.encode(about))
+
+    def _read(self, name: str, report: RecoveryReport) -> TopicFile | None:
+        path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+        try:
+            return topic.decode(self.files.read(path))
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except (OSError, CorruptData) as error:
+            about = self._guess(name)
+            if about is not None:
+                why = f"it could not be read ({error}); format and partitions are from the files"
+                report.add("rebuilt", path, why)
+                self._write(about)
+            return about
+
+    def _guess(self, name: str) -> TopicFile | None:
+        """Tells from a directory's files what topic it is; None for one that holds no records."""
+        folder = self.directory(name)
+        numbers = [int(entry) for entry in self.files.list(folder) if entry.isdigit()]
+        for number in numbers:
+            segments = os.path.join(folder, str(number), paths.SEGMENTS)
+            for entry in self.files.list(segments):
+                parsed = paths.segment_file(entry)
+                if parsed and parsed.suffix == "log":
+                    head = self.files.open_read_only(os.path.join(segments, entry)).read_at(0, 4)
+                    format_name = "keratin" if head == b"KLOG" else "frame"
+                    return TopicFile(name, format_name, max(numbers) + 1, 1, self.now_ms())
+        return None
+
+    def _remove_contents(self, name: str) -> bool:
+        """Removes a deleted topic's files, all but its `topic.json`; False if none were left."""
+        removed = False
+        for entry in self.files.list(self.directory(name)):
+            if entry != paths.TOPIC_SETTINGS:
+                self._remove_tree(os.path.join(self.directory(name), entry))
+                removed = True
+        if removed:
+            self.files.sync_directory(self.directory(name))
+        return removed
+
+    def _remove_tree(self, path: str) -> None:
+        if not self.files.is_directory(path):
+            self.files.remove(path)
+            return
+        for entry in self.files.list(path):
+            self._remove_tree(os.path.join(path, entry))
+        self.files.remove_directory(path)
+
+
+def find(topics: Mapping[str, Any], name: str) -> Any:
+    """Returns a topic by name, or raises UnknownTopic; topics are never created by a typo."""
+    if name not in topics:
+        known = ", ".join(sorted(topics)[:10]) or "none"
+        raise UnknownTopic(f"there is no topic {name!r}; there are: {known}")
+    return topics[name]

@@ -1,0 +1,197 @@
+"""What the engine asks of a segmented topic format: one small interface, one implementation each.
+
+Above it nothing knows which format a partition has; below it nothing knows of files. The closed set
+is `CODECS`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.errors import CorruptData
+from lamina.formats.arrow import Encoded
+from lamina.formats.frame import index as frame_index
+from lamina.formats.frame import log as frame_log
+from lamina.formats.frame import timeindex as frame_times
+from lamina.formats.keratin import index as keratin_index
+from lamina.formats.keratin import log as keratin_log
+from lamina.formats.keratin import timeindex as keratin_times
+from lamina.formats.scan import Limit, Scan
+from lamina.formats.sparse import Entries, Stride
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Codec(Protocol):
+    """A segmented format: how its three files are written and read."""
+
+    name: str
+    time_suffix: str
+    header_bytes: int
+    has_manifest: bool
+    stride: Stride
+
+    def log_header(self, base_offset: int, created_ms: int) -> bytes:
+        """Returns what a new `.log` begins with."""
+
+    def check_log_header(self, head: Buffer, base_offset: int) -> int | None:
+        """Checks the beginning of a `.log`; returns when it was created, where it says so."""
+
+    def encode(
+        self, batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
+    ) -> Encoded:
+        """Encodes a batch; see the formats' own `encode`."""
+
+    def scan(
+        self, buffer: Buffer, start: int, *, expected_offset: int | None, limit: Limit
+    ) -> Scan:
+        """Walks records; see the formats' own `scan`."""
+
+    def decode(self, buffer: Buffer, found: Scan) -> pa.RecordBatch:
+        """Gathers the columns of scanned records."""
+
+    def resync(self, buffer: Buffer, start: int, *, minimum_offset: int) -> int | None:
+        """Finds the next sound record after damage."""
+
+    def offset_at(self, buffer: Buffer, position: int) -> int:
+        """Reads the offset of a sound record."""
+
+    def timestamps_at(self, buffer: Buffer, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Reads the timestamps of scanned records."""
+
+    def encode_indexes(
+        self, offsets: Entries, times: Entries, base_offset: int
+    ) -> tuple[bytes, bytes]:
+        """Encodes entries of the two indexes, without file headers."""
+
+    def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
+        """Returns what the two index files begin with."""
+
+    def decode_indexes(
+        self, offsets: Buffer, times: Buffer, base_offset: int
+    ) -> tuple[Entries, Entries]:
+        """Reads two whole index files; raises CorruptData if one cannot be used."""
+
+
+class FrameCodec:
+    """Documents 000 and 004: `.log .idx .timeidx`, no file headers."""
+
+    name = "frame"
+    time_suffix = "timeidx"
+    header_bytes = 0
+    has_manifest = False
+    stride = frame_index.STRIDE
+    encode = staticmethod(frame_log.encode)
+    scan = staticmethod(frame_log.scan)
+    decode = staticmethod(frame_log.decode)
+    resync = staticmethod(frame_log.resync)
+    timestamps_at = staticmethod(frame_times.timestamps_at)
+
+    def log_header(self, base_offset: int, created_ms: int) -> bytes:
+        """Returns nothing: a frame log begins with its first frame."""
+        return b""
+
+    def check_log_header(self, head: Buffer, base_offset: int) -> int | None:
+        """Accepts anything: there is no header."""
+        return None
+
+    def offset_at(self, buffer: Buffer, position: int) -> int:
+        """Reads the offset of a sound frame."""
+        return int(frame_log.HEADER.unpack(buffer, position)["offset"])
+
+    def encode_indexes(
+        self, offsets: Entries, times: Entries, base_offset: int
+    ) -> tuple[bytes, bytes]:
+        """Encodes entries of both indexes."""
+        return frame_index.encode(offsets), frame_times.encode(times)
+
+    def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
+        """Returns nothing: the indexes are plain entries."""
+        return b"", b""
+
+    def decode_indexes(
+        self, offsets: Buffer, times: Buffer, base_offset: int
+    ) -> tuple[Entries, Entries]:
+        """Reads both indexes; a partial last entry is dropped, as a crash may leave one."""
+        return (
+            frame_index.decode(_whole(offsets, frame_index.ENTRY.itemsize)),
+            frame_times.decode(_whole(times, frame_times.ENTRY.itemsize)),
+        )
+
+
+def _whole(buffer: Buffer, entry_bytes: int) -> memoryview:
+    view = memoryview(buffer).cast("B")
+    return view[: view.nbytes - view.nbytes % entry_bytes]
+
+
+class KeratinCodec:
+    """Document 003: `.log .idx .tidx`, each with a checked header."""
+
+    name = "keratin"
+    time_suffix = "tidx"
+    header_bytes = keratin_log.FILE_HEADER_BYTES
+    has_manifest = True
+    stride = keratin_index.STRIDE
+    encode = staticmethod(keratin_log.encode)
+    scan = staticmethod(keratin_log.scan)
+    decode = staticmethod(keratin_log.decode)
+    resync = staticmethod(keratin_log.resync)
+    timestamps_at = staticmethod(keratin_times.timestamps_at)
+
+    def log_header(self, base_offset: int, created_ms: int) -> bytes:
+        """Returns the 68-byte header."""
+        return keratin_log.encode_header(base_offset, created_ms)
+
+    def check_log_header(self, head: Buffer, base_offset: int) -> int | None:
+        """Checks the header against the file's name."""
+        header = keratin_log.decode_header(head)
+        if header.base_offset != base_offset:
+            raise CorruptData(
+                "the header does not belong to this file",
+                position=keratin_log.FILE_HEADER.at("base_offset"),
+                expected=str(base_offset),
+                found=str(header.base_offset),
+            )
+        return header.created_ms
+
+    def offset_at(self, buffer: Buffer, position: int) -> int:
+        """Reads the offset of a sound record."""
+        return int(keratin_log.HEADER.unpack(buffer, position)["offset"])
+
+    def encode_indexes(
+        self, offsets: Entries, times: Entries, base_offset: int
+    ) -> tuple[bytes, bytes]:
+        """Encodes entries of both indexes, relative to the segment's base."""
+        return (
+            keratin_index.encode(offsets, base_offset=base_offset),
+            keratin_times.encode(times, base_offset=base_offset),
+        )
+
+    def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
+        """Returns the two 72-byte headers."""
+        return (
+            keratin_index.encode_header(base_offset, created_ms),
+            keratin_times.encode_header(base_offset, created_ms),
+        )
+
+    def decode_indexes(
+        self, offsets: Buffer, times: Buffer, base_offset: int
+    ) -> tuple[Entries, Entries]:
+        """Reads both indexes and checks that they are this segment's."""
+        index, time_index = keratin_index.decode(offsets), keratin_times.decode(times)
+        for found in (index, time_index):
+            if found.base_offset != base_offset:
+                raise CorruptData(
+                    "the index does not belong to this segment",
+                    expected=str(base_offset),
+                    found=str(found.base_offset),
+                )
+        return index.entries, time_index.entries
+
+
+CODECS: dict[str, Codec] = {"frame": FrameCodec(), "keratin": KeratinCodec()}

@@ -1,0 +1,137 @@
+"""Derived: rebuilt from the .log. The two sparse indexes of a segment, in memory and on disk.
+
+Live writing and rebuilding go through the same `extend`, so that both give the same bytes. Entries
+are written behind the log, in batches: a missing last entry costs a longer walk, nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.engine.codec import Codec
+from lamina.formats.frame.index import ENTRY as OFFSET_ENTRY
+from lamina.formats.frame.timeindex import ENTRY as TIME_ENTRY
+from lamina.formats.sparse import START, Entries, Sparse, running_maximum, select
+
+_NO_OFFSETS = np.empty(0, dtype=OFFSET_ENTRY)
+_NO_TIMES = np.empty(0, dtype=TIME_ENTRY)
+
+
+class Mark(NamedTuple):
+    """Where an index stood, to go back to when an append is undone."""
+
+    entries: int
+    state: Sparse
+    maximum_ms: int | None
+
+
+class SegmentIndex:
+    """Offset to position and time to offset, for one segment. Safe to read while it grows."""
+
+    def __init__(self, codec: Codec, base_offset: int) -> None:
+        self._codec = codec
+        self._base_offset = base_offset
+        self._offsets: list[Entries] = [_NO_OFFSETS]
+        self._times: list[Entries] = [_NO_TIMES]
+        self._state = START
+        self._maximum_ms: int | None = None
+        self._saved = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def load(self, offsets: Entries, times: Entries) -> None:
+        """Takes entries from disk; the records from the last one on must follow by `extend`."""
+        self._offsets = [offsets[:-1].astype(OFFSET_ENTRY)]
+        self._times = [times[:-1].astype(TIME_ENTRY)]
+        self._count = self._saved = len(offsets) - 1
+        self._maximum_ms = int(times["timestamp_ms"][-2]) if len(times) > 1 else None
+
+    def extend(
+        self,
+        positions: NDArray[np.int64],
+        timestamps: NDArray[np.int64],
+        *,
+        base_offset: int,
+        origin: int,
+    ) -> None:
+        """Adds the records that follow, whose positions count from byte `origin` of the file."""
+        rows, self._state = select(positions, self._state, self._codec.stride, origin=origin)
+        maxima, self._maximum_ms = running_maximum(timestamps, rows, self._maximum_ms)
+        if len(rows) == 0:
+            return
+        offsets = np.empty(len(rows), dtype=OFFSET_ENTRY)
+        offsets["offset"] = rows + base_offset
+        offsets["position"] = positions[rows] + origin
+        times = np.empty(len(rows), dtype=TIME_ENTRY)
+        times["timestamp_ms"] = maxima
+        times["offset"] = offsets["offset"]
+        with self._lock:
+            self._offsets.append(offsets)
+            self._times.append(times)
+            self._count += len(rows)
+
+    def mark(self) -> Mark:
+        """Notes where the index stands."""
+        return Mark(self._count, self._state, self._maximum_ms)
+
+    def rewind(self, mark: Mark) -> None:
+        """Forgets what was added since a mark."""
+        offsets, times = self.offsets()[: mark.entries], self.times()[: mark.entries]
+        with self._lock:
+            self._offsets, self._times = [offsets], [times]
+            self._count, self._state, self._maximum_ms = mark
+            self._saved = min(self._saved, self._count)
+
+    @property
+    def newest_timestamp_ms(self) -> int | None:
+        """The greatest timestamp of all records; None before the first."""
+        return self._maximum_ms
+
+    def position_for(self, offset: int) -> tuple[int, int] | None:
+        """Returns (offset, position) of the greatest entry not above an offset, if there is one."""
+        entries = self.offsets()
+        row = int(np.searchsorted(entries["offset"], offset, side="right")) - 1
+        if row < 0:
+            return None
+        return int(entries["offset"][row]), int(entries["position"][row])
+
+    def offset_before_time(self, timestamp_ms: int) -> int:
+        """Returns an offset such that all records before it are older than a time."""
+        entries = self.times()
+        row = int(np.searchsorted(entries["timestamp_ms"], timestamp_ms, side="left")) - 1
+        return self._base_offset if row < 0 else int(entries["offset"][row]) + 1
+
+    def offsets(self) -> Entries:
+        """Returns all entries of the offset index."""
+        with self._lock:
+            if len(self._offsets) > 1:
+                self._offsets = [np.concatenate(self._offsets)]
+            return self._offsets[0]
+
+    def times(self) -> Entries:
+        """Returns all entries of the time index."""
+        with self._lock:
+            if len(self._times) > 1:
+                self._times = [np.concatenate(self._times)]
+            return self._times[0]
+
+    @property
+    def unsaved(self) -> int:
+        """How many entries are not on disk yet."""
+        return self._count - self._saved
+
+    def take_unsaved(self) -> tuple[int, bytes, bytes]:
+        """Returns how many entries are on disk, and the bytes of the others; counts them saved."""
+        before = self._saved
+        offsets, times = self.offsets()[before:], self.times()[before:]
+        self._saved = self._count
+        return (before, *self._codec.encode_indexes(offsets, times, self._base_offset))
+
+    def saved_bytes(self) -> tuple[bytes, bytes]:
+        """Returns the bytes of all entries there are, now counted as saved."""
+        self._saved = 0
+        return self.take_unsaved()[1:]

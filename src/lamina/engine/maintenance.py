@@ -1,0 +1,83 @@
+"""What a store does by itself between requests: flush, roll, retain, checkpoint. One thread.
+
+`tick` is the whole of it and can be called at any time; the thread only calls it again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from lamina.engine.boot import Boot
+from lamina.engine.partition import Partition
+from lamina.errors import LaminaError
+
+_log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Looks after the partitions of a store."""
+
+    def __init__(self, boot: Boot, partitions: Callable[[], list[Partition]]) -> None:
+        self._boot = boot
+        self._partitions = partitions
+        self._checkpointed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, tick_ms: int) -> None:
+        """Starts the thread."""
+        name = "lamina-maintenance"
+        self._thread = threading.Thread(target=self._run, args=(tick_ms,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops the thread and waits for a tick that is under way."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, tick_ms: int) -> None:
+        while not self._stop.wait(tick_ms / 1000):
+            self.tick()
+
+    def tick(self) -> None:
+        """Flushes what was only written, rolls by age, applies retention, writes the checkpoint."""
+        with self._lock:
+            partitions = self._partitions()
+            for partition in partitions:
+                try:
+                    self._look_after(partition)
+                except LaminaError as error:
+                    _log.warning("%s: %s", partition.place.name, error)
+            self._checkpoint(partitions)
+
+    def _look_after(self, partition: Partition) -> None:
+        if partition.writer.failure is not None:
+            return
+        tail = partition.active
+        if tail.written.next_offset > tail.durable.next_offset:
+            partition.writer.exclusively(partition.sync)
+        if partition.is_old():
+            partition.writer.exclusively(partition.roll)
+        if partition.has_expired():
+            partition.writer.exclusively(partition.apply_retention)
+
+    def _checkpoint(self, partitions: list[Partition]) -> None:
+        """Writes the checkpoint if anything durable has changed since the last one."""
+        now = {}
+        for partition in partitions:
+            tail = partition.layout.active
+            place = partition.place
+            now[place.topic, place.partition] = (tail.base_offset, tail.durable.next_offset)
+        if now == self._checkpointed:
+            return
+        try:
+            self._boot.write_checkpoint(partitions)
+            self._boot.keep_reserve()
+        except OSError as error:
+            _log.warning("the checkpoint could not be written: %s", error)
+            return
+        self._checkpointed = now

@@ -1,0 +1,248 @@
+"""A partition open for writing: the tail that the writer drives, rolling, and removing.
+
+Rules.
+1. Only the writer's leader changes the tail and the layout (`writer.exclusively` for the rest).
+2. A segment is durable before the next one is created; it is sealed, then shown as sealed.
+3. Removing is document 004's order: tombstone, reason, out of sight, indexes, log, tombstone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
+from lamina.engine import manifests, retention
+from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, ActiveSegment
+from lamina.engine.codec import Codec
+from lamina.engine.grouping import EncodedGroup, GroupEncoder, cut
+from lamina.engine.place import Place
+from lamina.engine.producers import Producers
+from lamina.engine.reading import Layout, PartitionReader
+from lamina.engine.recovery import Recovered, remove_files
+from lamina.engine.segment import SealedSegment
+from lamina.engine.writer import NO_SPACE, Outcome, Request, Writer
+from lamina.errors import CorruptData, Poisoned, StorageFull
+from lamina.formats.frame import tomb
+from lamina.formats.ledger import Gap
+from lamina.storage.paths import SegmentFile
+
+
+class Partition(PartitionReader):
+    """One partition, opened for writing."""
+
+    def __init__(
+        self,
+        place: Place,
+        codec: Codec,
+        settings: TopicSettings,
+        recovered: Recovered,
+        *,
+        producers: Producers,
+    ) -> None:
+        layout = Layout(tuple(recovered.sealed), recovered.active)
+        super().__init__(place, codec, layout, recovered.ledger)
+        self.active = recovered.active
+        self.settings = settings
+        self.producers = producers
+        self._buffer: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._noting = threading.Lock()
+        self.writer: Writer
+
+    def start(self, writer_settings: WriterSettings, executor: Executor) -> None:
+        """Puts the writer in front of the tail."""
+        self._buffer = np.empty(2 * writer_settings.batch_bytes, dtype=np.uint8)
+        self.writer = Writer(self, writer_settings, executor)
+
+    # ------------------------------------------------------------------ the writer's log
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group of requests behind the tail; see `writer.Log`."""
+        encoded = GroupEncoder(self.codec, self.settings, self.producers).encode(
+            group,
+            base_offset=self.active.tail.next_offset,
+            now_ms=self.place.now_ms(),
+            out=self._buffer,
+        )
+        try:
+            self.producers.record(encoded.stamps)
+            self._store(encoded)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.producers.take_back()
+            raise StorageFull(
+                f"{self.place.name}: no space left on the device; nothing of the append was kept"
+            ) from error
+        self.producers.keep()
+        return encoded.outcomes
+
+    def sync(self) -> None:
+        """Makes everything written durable and tells those who wait for it."""
+        try:
+            self.active.sync()
+        except OSError as error:
+            raise self.writer.poison(error) from error
+        self.announce()
+
+    def _store(self, encoded: EncodedGroup) -> None:
+        """Writes encoded records, rolling where a segment is full; without space, not at all."""
+        data, positions, timestamps = encoded.data, encoded.positions, encoded.timestamps
+        first = self.active
+        tail, mark = first.tail, first.index.mark()
+        parts = cut(
+            positions,
+            len(data),
+            room=self.settings.segment_bytes - tail.position,
+            capacity=self.settings.segment_bytes - self.codec.header_bytes,
+            is_empty=tail.next_offset == first.base_offset,
+        )
+        touched = [first]
+        try:
+            for number, (rows, span) in enumerate(parts):
+                if number > 0:
+                    touched.append(self._next_segment(touched[-1]))
+                if rows.start < rows.stop:
+                    starts = positions[rows] - span.start
+                    touched[-1].append(data[span], starts, timestamps[rows])
+        except OSError:
+            for segment in touched[1:]:
+                segment.discard()
+            first.undo(tail, mark)
+            raise
+        self._publish(touched)
+
+    def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
+        """Makes the next segment, once all of the current one is durable."""
+        try:
+            current.file.sync()
+        except OSError as error:
+            raise self.writer.poison(error) from error
+        return ActiveSegment.create(
+            self.codec,
+            self.place.files,
+            self.place.segments,
+            base_offset=current.tail.next_offset,
+            created_ms=self.place.now_ms(),
+        )
+
+    def _publish(self, touched: list[ActiveSegment]) -> None:
+        """Shows readers what was written; all but the last segment are synced and now sealed."""
+        *full, last = touched
+        for segment in full:
+            segment.written = segment.durable = segment.tail
+        last.written = last.tail
+        if full:
+            sealed = tuple(segment.finish() for segment in full)
+            self.active = last
+            self.layout = Layout(self.layout.sealed + sealed, last)
+            self.save_manifest()
+        elif last.index.unsaved >= INDEX_ENTRIES_PER_WRITE:
+            last.save_index()
+        self.announce()
+
+    # ------------------------------------------------------------------ rolling and removing
+
+    def save_manifest(self) -> None:
+        """Replaces the manifest, where the format has one; it speaks of durable records only."""
+        if self.codec.has_manifest:
+            manifests.save(self.place, self.codec, self.layout, self.settings)
+
+    def roll(self) -> None:
+        """Seals the active segment if it holds anything. For the leader."""
+        active = self.active
+        if active.tail.next_offset > active.base_offset:
+            self._publish([active, self._next_segment(active)])
+
+    def is_old(self) -> bool:
+        """Tells whether the active segment holds anything and is older than `segment.ms`."""
+        holds = self.active.tail.next_offset > self.active.base_offset
+        return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
+
+    def explain_retention(self) -> list[retention.Decision]:
+        """Says for each segment, oldest first, whether it goes and why."""
+        return retention.explain(self.facts(), self.settings, self.place.now_ms())
+
+    def has_expired(self) -> bool:
+        """Tells whether retention would remove anything now."""
+        limits = (self.settings.retention_ms, self.settings.retention_bytes)
+        if not self.layout.sealed or limits == (NO_LIMIT, NO_LIMIT):
+            return False
+        return any(decision.goes for decision in self.explain_retention())
+
+    def facts(self) -> list[retention.SegmentFacts]:
+        """Returns what retention needs to know of each segment, oldest first."""
+        layout = self.layout
+        facts = [
+            retention.SegmentFacts(
+                segment.base_offset,
+                segment.next_offset,
+                segment.size_bytes,
+                segment.index.newest_timestamp_ms,
+                sealed=True,
+            )
+            for segment in layout.sealed
+        ]
+        active = layout.active
+        tail = active.written
+        newest = active.index.newest_timestamp_ms
+        facts.append(
+            retention.SegmentFacts(
+                active.base_offset, tail.next_offset, tail.position, newest, sealed=False
+            )
+        )
+        return facts
+
+    def apply_retention(self) -> int:
+        """Removes what retention lets go; returns how many segments went. For the leader."""
+        decisions = self.explain_retention()
+        going = {decision.segment.base_offset for decision in decisions if decision.goes}
+        for segment in [each for each in self.layout.sealed if each.base_offset in going]:
+            self.remove(segment, "retention")
+        return len(going)
+
+    def trim(self, before: int) -> int:
+        """Removes whole segments below an offset; returns the new earliest one. For the leader."""
+        active = self.active
+        if active.base_offset < active.tail.next_offset <= before:
+            self.roll()
+        for segment in self.layout.sealed:
+            if segment.next_offset <= before:
+                self.remove(segment, "trim")
+        return self.earliest_offset()
+
+    def remove(self, segment: SealedSegment, reason: tomb.Reason) -> None:
+        """Removes a sealed segment: tombstone, reason, out of sight, files, tombstone."""
+        now_ms = self.place.now_ms()
+        marker = tomb.Tomb(segment.base_offset, reason, now_ms)
+        name = SegmentFile(segment.base_offset, "tomb").name
+        self.place.files.replace(os.path.join(self.place.segments, name), tomb.encode(marker))
+        gap = Gap(segment.base_offset, segment.next_offset, reason, now_ms)
+        with self._noting:
+            self.ledger = self.place.enter_gap(self.ledger, gap)
+        kept = tuple(each for each in self.layout.sealed if each is not segment)
+        self.layout = Layout(kept, self.layout.active)
+        remove_files(self.place, self.codec, segment.base_offset)
+
+    def note_damage(self, gap: Gap, error: CorruptData, damaged: bytes) -> None:
+        """Sets damaged bytes aside and enters the range as lost."""
+        with self._noting:
+            if self.ledger.at(gap.first) is None:
+                self.place.set_aside(error.path, damaged, error.position)
+                self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a write or fsync failed: the files are left to recovery as they are."""
+        return isinstance(self.writer.failure, Poisoned)
+
+    def close(self) -> None:
+        """Makes everything durable and seals the files; for the leader, once."""
+        self.sync()
+        self.active.finish()
+        self.save_manifest()

@@ -1,0 +1,85 @@
+"""Where a partition lives and what it stands on: the files, the clock, its directories, the ledger.
+
+Shared by recovery and by the running partition, so that both keep reasons and set damage aside in
+the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lamina.engine.report import RecoveryReport
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats import ledger
+from lamina.formats.ledger import Gap, Ledger
+from lamina.storage import paths
+from lamina.storage.files import Files
+
+LEDGER = "ledger.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition's surroundings. `now_ms` is the clock."""
+
+    files: Files
+    data: str
+    topic: str
+    partition: int
+    now_ms: Callable[[], int]
+
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return os.path.join(self.data, paths.TOPICS, self.topic, str(self.partition))
+
+    @property
+    def segments(self) -> str:
+        """The directory of its segment files."""
+        return os.path.join(self.directory, paths.SEGMENTS)
+
+    @property
+    def name(self) -> str:
+        """How messages call the partition."""
+        return f"{self.topic}/{self.partition}"
+
+    def read_ledger(self, report: RecoveryReport) -> Ledger:
+        """Reads the ledger; a damaged one is set aside, and reasons start anew."""
+        path = os.path.join(self.directory, LEDGER)
+        if not self.files.exists(path):
+            return Ledger()
+        raw = self.files.read(path)
+        try:
+            return ledger.decode(raw)
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData as error:
+            kept = self.set_aside(path, raw, 0)
+            report.add("quarantined", path, f"the ledger is damaged: {error.problem}", kept_in=kept)
+            return Ledger()
+
+    def peek_ledger(self) -> Ledger:
+        """Reads the ledger without changing anything; a damaged one gives no reasons."""
+        try:
+            return ledger.decode(self.files.read(os.path.join(self.directory, LEDGER)))
+        except (OSError, CorruptData):
+            return Ledger()
+
+    def enter_gap(self, known: Ledger, gap: Gap) -> Ledger:
+        """Writes one more gap durably and returns the ledger with it."""
+        grown = known.with_gap(gap)
+        self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
+        return grown
+
+    def set_aside(self, path: str, data: bytes, position: int) -> str:
+        """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""
+        folder = os.path.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
+        self.files.make_directory(folder)
+        name = f"{os.path.basename(path)}.{position}.{zlib.crc32(data):08x}"
+        kept = os.path.join(folder, name)
+        if not self.files.exists(kept):
+            self.files.replace(kept, data)
+        return kept

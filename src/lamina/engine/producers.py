@@ -1,0 +1,137 @@
+"""Idempotent producers: a retried batch gets its first answer, a zombie is fenced.
+
+Each producer numbers its records. The journal entry of a batch is durable before the batch's
+records are written, so that whatever of the records survives a crash, the entry survives too;
+entries whose records did not are dropped by recovery, before anything new gets their offsets.
+
+Rules.
+1. `judge` decides against what is recorded and what the same group has accepted so far.
+2. The last `REMEMBERED` batches of a producer are kept; an older repeat is refused, not stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field
+
+from lamina.engine.grouping import Stamped
+from lamina.engine.place import Place
+from lamina.engine.writer import Ack, Outcome, ProducerStamp
+from lamina.errors import Fenced, OutOfSequence
+from lamina.formats import producers as journal
+from lamina.formats.producers import Entry
+from lamina.storage.files import File
+
+JOURNAL = "producers.log"
+REMEMBERED = 5
+COMPACT_ENTRIES = 65_536
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    batches: deque[Entry] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+
+class Producers:
+    """What is known of the producers of one partition."""
+
+    def __init__(self, place: Place) -> None:
+        self._path = os.path.join(place.directory, JOURNAL)
+        self._place = place
+        self._known: dict[int, _Producer] = {}
+        self._before: dict[int, _Producer | None] = {}
+        self._file: File | None = None
+        self._position = 0
+
+    def recover(self, log_end_offset: int) -> None:
+        """Reads the journal and drops what speaks of records that are not there."""
+        files = self._place.files
+        if not files.exists(self._path):
+            return
+        entries, end = journal.decode(files.read(self._path))
+        kept = [entry for entry in entries if entry.base_offset + entry.count <= log_end_offset]
+        for entry in kept:
+            self._remember(entry)
+        if len(kept) < len(entries) or end < files.size(self._path):
+            self.compact()
+        else:
+            self._file, self._position = files.open(self._path), end
+
+    def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
+        """Returns the answer to a repeat or a zombie, None for what is new."""
+        known = self._known.get(stamp.producer_id)
+        if known is None or stamp.epoch > known.epoch:
+            return None
+        if stamp.epoch < known.epoch:
+            return Fenced(f"producer {stamp.producer_id} has a newer epoch {known.epoch}")
+        for entry in known.batches:
+            if (entry.sequence, entry.count) == (stamp.sequence, count):
+                return Ack(entry.base_offset, entry.count, "fsynced")
+        last = known.batches[-1]
+        expected = last.sequence + last.count
+        if stamp.sequence != expected:
+            return OutOfSequence(
+                f"producer {stamp.producer_id} must go on with sequence {expected},"
+                f" not {stamp.sequence}"
+            )
+        return None
+
+    def note(self, stamped: Stamped) -> None:
+        """Remembers a batch of the group at hand, so that the group's next one can follow it."""
+        producer_id = stamped.stamp.producer_id
+        if producer_id not in self._before:
+            known = self._known.get(producer_id)
+            copy = None if known is None else _Producer(known.epoch, known.batches.copy())
+            self._before[producer_id] = copy
+        self._remember(_entry(stamped))
+
+    def record(self, stamps: list[Stamped]) -> None:
+        """Makes the entries of a group durable, before its records are written."""
+        if not stamps:
+            return
+        entries = [_entry(stamped) for stamped in stamps]
+        if self._file is None:
+            self._file = self._place.files.create(self._path)
+            self._place.files.sync_directory(self._place.directory)
+        data = journal.encode(entries)
+        self._file.write_at(self._position, data)
+        self._file.sync()
+        self._position += len(data)
+
+    def keep(self) -> None:
+        """Settles a group whose records are written."""
+        self._before.clear()
+        if self._position > COMPACT_ENTRIES * journal.ENTRY.size:
+            self.compact()
+
+    def take_back(self) -> None:
+        """Forgets a group whose records were not kept, in memory and in the journal."""
+        for producer_id, before in self._before.items():
+            if before is None:
+                del self._known[producer_id]
+            else:
+                self._known[producer_id] = before
+        if self._before:
+            self._before.clear()
+            self.compact()
+
+    def compact(self) -> None:
+        """Replaces the journal by one with only what is remembered."""
+        entries = [entry for known in self._known.values() for entry in known.batches]
+        entries.sort(key=lambda entry: entry.base_offset)
+        data = journal.encode(entries)
+        self._place.files.replace(self._path, data)
+        self._file, self._position = self._place.files.open(self._path), len(data)
+
+    def _remember(self, entry: Entry) -> None:
+        known = self._known.get(entry.producer_id)
+        if known is None or entry.epoch > known.epoch:
+            known = self._known[entry.producer_id] = _Producer(entry.epoch)
+        known.batches.append(entry)
+
+
+def _entry(stamped: Stamped) -> Entry:
+    stamp = stamped.stamp
+    return Entry(stamp.producer_id, stamp.sequence, stamped.base_offset, stamped.count, stamp.epoch)

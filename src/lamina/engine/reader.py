@@ -1,0 +1,182 @@
+"""The reading half of a store: topics, one stream a partition, offsets, gaps.
+
+The same for a store that also writes, for one opened read-only, and (later) for an archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.config import TopicSettings
+from lamina.engine.catalog import find
+from lamina.engine.reading import Isolation, PartitionReader
+from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.formats.ledger import Gap
+from lamina.formats.scan import Limit
+from lamina.formats.topic import TopicFile
+from lamina.records import OUTPUT_SCHEMAS
+
+BATCH_BYTES = 1 << 20
+BATCH_RECORDS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Where a partition begins and ends, and what it holds."""
+
+    partition: int
+    earliest_offset: int
+    durable_offset: int
+    written_offset: int
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as it is now; `settings` includes the defaults."""
+
+    name: str
+    format: str
+    epoch: int
+    created_ms: int
+    settings: dict[str, Any]
+    partitions: tuple[PartitionInfo, ...]
+
+
+class StoreReader:
+    """What can be asked of a store without changing it."""
+
+    _closed = False
+
+    def _files_of_topics(self) -> Mapping[str, TopicFile]:
+        raise NotImplementedError
+
+    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ topics
+
+    def topics(self) -> list[str]:
+        """Returns the names of all topics, sorted."""
+        self._require_open()
+        return sorted(self._files_of_topics())
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Describes a topic and its partitions."""
+        about = self._topic(name)
+        partitions = []
+        for number in range(about.partitions):
+            reader = self._reader(about, number)
+            layout = reader.layout
+            tail = layout.active.written
+            partitions.append(
+                PartitionInfo(
+                    number,
+                    layout.earliest_offset,
+                    layout.active.durable.next_offset,
+                    tail.next_offset,
+                    len(layout.sealed) + 1,
+                    sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+                )
+            )
+        settings = TopicSettings.parse(about.settings).as_dict()
+        return TopicInfo(
+            about.name, about.format, about.epoch, about.created_ms, settings, tuple(partitions)
+        )
+
+    def _topic(self, name: str) -> TopicFile:
+        self._require_open()
+        about: TopicFile = find(self._files_of_topics(), name)
+        return about
+
+    def _partition(self, topic: str, partition: int) -> PartitionReader:
+        about = self._topic(topic)
+        if not 0 <= partition < about.partitions:
+            raise UnknownTopic(
+                f"topic {topic!r} has partitions 0 to {about.partitions - 1}, not {partition}"
+            )
+        return self._reader(about, partition)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    # ------------------------------------------------------------------ records
+
+    def scan(
+        self,
+        topic: str,
+        partition: int = 0,
+        start: int | None = None,
+        *,
+        end: int | None = None,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        isolation: Isolation = "durable",
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams records from `start` (the earliest) to the end as it is now, or to `end`.
+
+        Each batch holds at most `max_records` and about `max_bytes`, and at least one record.
+        Raises RecordsMissing at offsets that are gone, naming the reason and where to go on.
+        """
+        reader = self._partition(topic, partition)
+        first = reader.earliest_offset() if start is None else start
+        if first < 0:
+            raise OffsetOutOfRange(f"offsets count from 0, got {first}")
+        limit = _limit(max_records, max_bytes)
+        return reader.scan(first, limit, isolation=isolation, end=end)
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        wait_ms: int = 0,
+        isolation: Isolation = "durable",
+    ) -> pa.RecordBatch:
+        """Returns one batch from `start`, waiting up to `wait_ms` for the first record there.
+
+        The wait ends with the append that brings it. Without records the batch is empty.
+        """
+        reader = self._partition(topic, partition)
+        if wait_ms > 0:
+            reader.wait_beyond(start, wait_ms / 1000, isolation)
+        limit = _limit(max_records, max_bytes)
+        for batch in reader.scan(start, limit, isolation=isolation):
+            return batch
+        return pa.RecordBatch.from_pylist([], schema=OUTPUT_SCHEMAS[reader.codec.name])
+
+    # ------------------------------------------------------------------ offsets
+
+    def earliest_offset(self, topic: str, partition: int = 0) -> int:
+        """Returns the first offset that can be read."""
+        return self._partition(topic, partition).earliest_offset()
+
+    def latest_offset(
+        self, topic: str, partition: int = 0, *, isolation: Isolation = "durable"
+    ) -> int:
+        """Returns one past the last offset that readers of an isolation see."""
+        return self._partition(topic, partition).end_offset(isolation)
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Returns the first offset whose record is at or after a time; None if none is yet."""
+        return self._partition(topic, partition).offset_for_time(timestamp_ms)
+
+    def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
+        """Returns every missing range of offsets with its reason."""
+        return self._partition(topic, partition).ledger.gaps
+
+
+def _limit(max_records: int, max_bytes: int) -> Limit:
+    try:
+        return Limit(max_records=max_records, max_bytes=max_bytes)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error

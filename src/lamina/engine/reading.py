@@ -1,0 +1,229 @@
+"""Reading a partition: one stream over its segments, gaps named, the end waited for.
+
+Rules.
+1. The layout (which segments there are) is an immutable value, replaced as a whole: a reader takes
+   it once and is never confused by a roll or a trim.
+2. Readers of durable records see nothing above the last successful fsync; the end never moves back.
+3. A range of offsets that cannot be read has its reason in the ledger, and the reader is told.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.engine.codec import Codec
+from lamina.engine.index import SegmentIndex
+from lamina.engine.place import Place
+from lamina.engine.segment import Bound, SealedSegment, Segment
+from lamina.errors import CorruptData, OffsetOutOfRange, RecordsMissing
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.scan import Limit
+
+Isolation: TypeAlias = Literal["durable", "written"]
+
+
+class Tail(Protocol):
+    """The last segment as readers see it: two bounds, which only move forward."""
+
+    base_offset: int
+
+    @property
+    def written(self) -> Bound:
+        """What readers of written records may see."""
+
+    @property
+    def durable(self) -> Bound:
+        """What readers of durable records may see."""
+
+    @property
+    def segment(self) -> Segment:
+        """The segment to read from."""
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The segment's indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The segments of a partition at one moment, oldest first."""
+
+    sealed: tuple[SealedSegment, ...]
+    active: Tail
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that any segment may hold."""
+        return self.sealed[0].base_offset if self.sealed else self.active.base_offset
+
+    def end(self, isolation: Isolation) -> Bound:
+        """How far readers of an isolation may look."""
+        return self.active.durable if isolation == "durable" else self.active.written
+
+    def segment_for(self, offset: int, isolation: Isolation) -> tuple[Segment, Bound] | None:
+        """Returns the segment that holds an offset, or the next one, and its bound."""
+        row = bisect_right([segment.base_offset for segment in self.sealed], offset) - 1
+        for segment in self.sealed[max(row, 0) :]:
+            if offset < segment.next_offset:
+                return segment, segment.end
+        end = self.end(isolation)
+        return (self.active.segment, end) if offset < end.next_offset else None
+
+
+class PartitionReader:
+    """The reading half of a partition; who owns it keeps `layout` and `ledger` current."""
+
+    def __init__(self, place: Place, codec: Codec, layout: Layout, ledger: Ledger) -> None:
+        self.place = place
+        self.codec = codec
+        self.layout = layout
+        self.ledger = ledger
+        self._arrival = threading.Condition()
+        self._waiting = 0
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.layout.earliest_offset
+
+    def end_offset(self, isolation: Isolation = "durable") -> int:
+        """One past the last offset that readers of an isolation see."""
+        return self.layout.end(isolation).next_offset
+
+    def scan(
+        self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields batches from an offset up to the end as it is now (or to `end`).
+
+        Raises RecordsMissing at a gap, having yielded everything before it.
+        """
+        stop = self.end_offset(isolation)
+        stop = stop if end is None else min(stop, end)
+        if start > self.end_offset("written"):
+            raise OffsetOutOfRange(f"{self.place.name}: {start} is beyond the end {stop}")
+        offset = start
+        while offset < stop:
+            for batch in self._scan_segment(offset, stop, limit, isolation):
+                yield batch
+                offset = _after(batch)
+            if offset < stop:
+                offset = self._step_over(offset, isolation)
+
+    def _scan_segment(
+        self, offset: int, stop: int, limit: Limit, isolation: Isolation
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields what one segment holds from an offset on."""
+        holder = self.layout.segment_for(offset, isolation)
+        if holder is None or offset < holder[0].base_offset:
+            return
+        segment, bound = holder
+        try:
+            position = segment.locate(offset, bound)
+            while offset < min(stop, bound.next_offset):
+                capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
+                chunk = segment.read(offset, position, capped, bound)
+                yield chunk.batch
+                offset, position = chunk.next_offset, chunk.next_position
+        except CorruptData as error:
+            raise self._missing(segment, bound, error) from error
+
+    def _step_over(self, offset: int, isolation: Isolation) -> int:
+        """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
+        holder = self.layout.segment_for(offset, isolation)
+        if holder is not None and holder[0].base_offset <= offset:
+            return offset
+        gap = self.ledger.at(offset)
+        end = holder[0].base_offset if holder else self.end_offset(isolation)
+        raise RecordsMissing(
+            f"{self.place.name}: records are missing",
+            first=offset,
+            end=end,
+            reason=gap.reason if gap else "lost",
+        )
+
+    def _missing(self, segment: Segment, bound: Bound, error: CorruptData) -> CorruptData:
+        """Enters newly found damage as lost, sets the bytes aside, and says where to go on."""
+        offset = self._offset_at(segment, bound, error.position)
+        sound = segment.sound_after(error.position, offset, bound)
+        end = sound[0] if sound else bound.next_offset
+        last_byte = sound[1] if sound else bound.position
+        if self.ledger.at(offset) is None:
+            damaged, start = segment.window(error.position, last_byte - error.position, bound)
+            view = memoryview(damaged).cast("B")[error.position - start : last_byte - start]
+            gap = Gap(offset, end, "lost", self.place.now_ms(), str(error))
+            self.note_damage(gap, error, bytes(view))
+        known = self.ledger.at(offset)
+        return RecordsMissing(
+            f"{self.place.name}: {error}",
+            first=offset,
+            end=end,
+            reason=known.reason if known else "lost",
+        )
+
+    def note_damage(self, gap: Gap, error: CorruptData, damaged: bytes) -> None:
+        """Is told of damage that was not known yet; a reader alone cannot write it down."""
+
+    def announce(self) -> None:
+        """Wakes those who wait for records."""
+        if self._waiting:
+            with self._arrival:
+                self._arrival.notify_all()
+
+    def _offset_at(self, segment: Segment, bound: Bound, position: int) -> int:
+        """Counts which offset a damaged record had: one more than the sound one before it."""
+        entries = segment.index.offsets()
+        row = int(np.searchsorted(entries["position"], position, side="right")) - 1
+        at = int(entries["offset"][row]) if row >= 0 else segment.base_offset
+        start = int(entries["position"][row]) if row >= 0 else self.codec.header_bytes
+        buffer, origin = segment.window(start, position - start, bound)
+        while start < position:
+            found = self.codec.scan(
+                memoryview(buffer)[: position - origin],
+                start - origin,
+                expected_offset=at,
+                limit=Limit(),
+            )
+            if len(found) == 0:
+                break
+            at, start = at + len(found), found.end + origin
+        return at
+
+    def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
+        """Waits until the end is beyond an offset; woken by the append itself."""
+        with self._arrival:
+            self._waiting += 1
+            try:
+                return self._arrival.wait_for(
+                    lambda: self.end_offset(isolation) > offset, timeout=timeout_s
+                )
+            finally:
+                self._waiting -= 1
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """Returns the first durable offset whose record is at or after a time; None if none is."""
+        layout = self.layout
+        bounds = [(segment, segment.end) for segment in layout.sealed]
+        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
+        for segment, bound in [*bounds, tail]:
+            newest = segment.index.newest_timestamp_ms
+            if newest is None or newest < timestamp_ms:
+                continue
+            start = max(segment.index.offset_before_time(timestamp_ms), segment.base_offset)
+            limit = Limit(max_records=8192, max_bytes=1 << 22)
+            for batch in self.scan(start, limit, end=bound.next_offset):
+                times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+                late = np.flatnonzero(times >= timestamp_ms)
+                if len(late):
+                    return int(batch.column("offset")[int(late[0])].as_py())
+        return None
+
+
+def _after(batch: pa.RecordBatch) -> int:
+    last: int = batch.column("offset")[batch.num_rows - 1].as_py()
+    return last + 1

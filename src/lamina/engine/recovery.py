@@ -1,0 +1,316 @@
+"""Brings a partition back into a state that can be served: the only code that truncates.
+
+As documents 000, 003 and 004 order it: finish deletions, check sealed segments cheaply, walk the
+tail of the last one, cut what is torn, rebuild what is derived. What each stop means is decided
+here and nowhere else, by one number: the durable watermark, up to which an fsync is known to have
+succeeded.
+
+    above the watermark   torn tail: cut (and kept aside if a sound record follows the cut)
+    below the watermark   damage: kept aside, entered as lost, what follows it is served
+
+Rules.
+1. Bytes are kept aside durably before they are cut. Nothing else is ever removed, except files
+   whose tombstone says so.
+2. What was recovered is fsynced before it is served: a page cache may have survived what a disk
+   did not.
+3. Doing it again, also after being killed inside it, changes nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lamina.engine.active import ActiveSegment
+from lamina.engine.codec import Codec
+from lamina.engine.index import SegmentIndex
+from lamina.engine.inspection import describe_stop, is_prepared_space
+from lamina.engine.place import Place
+from lamina.engine.report import RecoveryReport
+from lamina.engine.segment import Bound, SealedSegment, load_entries
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.frame import tomb
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.scan import Limit
+from lamina.storage.files import TEMPORARY_SUFFIX, File
+from lamina.storage.paths import SegmentFile, segment_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A partition that can be served."""
+
+    sealed: list[SealedSegment]
+    active: ActiveSegment
+    ledger: Ledger
+
+
+@dataclass(slots=True)
+class Recovery:
+    """One recovery of one partition; `watermark` is the offset up to which data was durable."""
+
+    place: Place
+    codec: Codec
+    watermark: int
+    report: RecoveryReport
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def run(self) -> Recovered:
+        """Recovers the partition and returns it ready to be served."""
+        self.place.files.make_directory(self.place.segments)
+        self.ledger = self.place.read_ledger(self.report)
+        self._remove_leftovers()
+        self._finish_deletions()
+        bases = self._bases()
+        sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
+        if not bases:
+            return Recovered([], self._start_at(self._first_offset()), self.ledger)
+        active = self._active(bases[-1])
+        if active.tail.next_offset < self.watermark:
+            sealed.append(active.finish())
+            self._lose(active.tail.next_offset, self.watermark, active.path("log"))
+            active = self._start_at(self.watermark)
+        self._name_missing_ranges([*sealed, active])
+        return Recovered(sealed, active, self.ledger)
+
+    # ------------------------------------------------------------------ names
+
+    def _bases(self) -> list[int]:
+        names = map(segment_file, self.place.files.list(self.place.segments))
+        return sorted(name.base_offset for name in names if name and name.suffix == "log")
+
+    def _remove_leftovers(self) -> None:
+        """Removes temporary files of replacements that never happened."""
+        for folder in (self.place.directory, self.place.segments):
+            for name in self.place.files.list(folder):
+                if name.endswith(TEMPORARY_SUFFIX):
+                    self.place.files.remove(os.path.join(folder, name))
+
+    def _finish_deletions(self) -> None:
+        """Finishes the deletion of each segment that has a tombstone, in document 004's order."""
+        for name in self.place.files.list(self.place.segments):
+            parsed = segment_file(name)
+            if parsed and parsed.suffix == "tomb":
+                path = os.path.join(self.place.segments, name)
+                reason = self._tomb_reason(path)
+                end = self._end_of_segment(parsed.base_offset)
+                if end is not None and end > parsed.base_offset:
+                    self._enter(Gap(parsed.base_offset, end, reason, self.place.now_ms()))
+                remove_files(self.place, self.codec, parsed.base_offset)
+                self.report.add("deletion finished", path, f"a tombstone was left: {reason}")
+
+    def _tomb_reason(self, path: str) -> str:
+        try:
+            return tomb.decode(self.place.files.read(path)).reason or "retention"
+        except CorruptData:
+            return "retention"
+
+    def _end_of_segment(self, base_offset: int) -> int | None:
+        """One past the last offset of a segment that is going, if its log is still there."""
+        later = [base for base in self._bases() if base > base_offset]
+        if later:
+            return later[0]
+        path = os.path.join(self.place.segments, SegmentFile(base_offset, "log").name)
+        if not self.place.files.exists(path):
+            return None
+        buffer = self._map(path)
+        offset = base_offset
+        position = self.codec.header_bytes
+        while position < memoryview(buffer).nbytes:
+            found = self.codec.scan(buffer, position, expected_offset=offset, limit=Limit())
+            offset += len(found)
+            position = found.end
+            if len(found) == 0:
+                break
+        return offset
+
+    def _first_offset(self) -> int:
+        """Where an empty partition goes on: behind all that it ever held."""
+        gone = max((gap.end for gap in self.ledger.gaps), default=0)
+        if gone < self.watermark:
+            self._lose(gone, self.watermark, self.place.segments)
+        return max(gone, self.watermark)
+
+    def _start_at(self, offset: int) -> ActiveSegment:
+        return ActiveSegment.create(
+            self.codec,
+            self.place.files,
+            self.place.segments,
+            base_offset=offset,
+            created_ms=self.place.now_ms(),
+        )
+
+    # ------------------------------------------------------------------ sealed segments
+
+    def _sealed(self, base_offset: int, following: int) -> SealedSegment:
+        """Checks a sealed segment cheaply: its last records must end where the next one begins."""
+        segment = self._as_sealed(base_offset, Bound(following, 0))
+        path = segment.path("log")
+        buffer = self._map(path)
+        self._check_header(path, buffer, base_offset)
+        index = SegmentIndex(self.codec, base_offset)
+        position, offset = load_entries(segment, index, buffer)
+        end = self._walk(path, buffer, Bound(offset, position), index, durable_to=following)
+        if end.next_offset < following:
+            self._lose(end.next_offset, following, path)
+        return self._as_sealed(base_offset, Bound(following, end.position), index)
+
+    def _as_sealed(
+        self, base_offset: int, end: Bound, index: SegmentIndex | None = None
+    ) -> SealedSegment:
+        return SealedSegment(
+            self.codec,
+            self.place.files,
+            self.place.segments,
+            base_offset=base_offset,
+            end=end,
+            index=index,
+        )
+
+    # ------------------------------------------------------------------ the last segment
+
+    def _active(self, base_offset: int) -> ActiveSegment:
+        """Walks the last segment from what is known to be durable, cuts it and syncs it."""
+        files = self.place.files
+        created_ms = self.place.now_ms()
+        segment = ActiveSegment(
+            self.codec, files, self.place.segments, base_offset=base_offset, created_ms=created_ms
+        )
+        path = segment.path("log")
+        file = files.open(path)
+        buffer = file.map()
+        if memoryview(buffer).nbytes < self.codec.header_bytes or (
+            self.codec.header_bytes and is_prepared_space(buffer, 0)
+        ):
+            self._rewrite_header(file, path, base_offset, created_ms)
+            buffer = file.map()
+        segment.created_ms = self._check_header(path, buffer, base_offset) or created_ms
+        index = SegmentIndex(self.codec, base_offset)
+        position, offset = load_entries(segment, index, buffer, durable_to=self.watermark)
+        end = self._walk(path, buffer, Bound(offset, position), index, durable_to=self.watermark)
+        size = memoryview(buffer).nbytes
+        del buffer
+        if end.position < size:
+            file.truncate(end.position)
+        file.sync()
+        segment.resume(file, end, index)
+        return segment
+
+    def _rewrite_header(self, file: File, path: str, base_offset: int, created_ms: int) -> None:
+        """A segment whose creation was cut short never held a record: its header is made again."""
+        self.report.add("rebuilt", path, "the segment's creation had not finished")
+        file.truncate(0)
+        file.write_at(0, self.codec.log_header(base_offset, created_ms))
+        file.sync()
+
+    def _check_header(self, path: str, buffer: Buffer, base_offset: int) -> int | None:
+        """Refuses a newer format; a damaged header is reported, records speak for themselves."""
+        head = memoryview(buffer)[: self.codec.header_bytes]
+        try:
+            return self.codec.check_log_header(head, base_offset)
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData as error:
+            kept = self.place.set_aside(path, bytes(head), 0)
+            self.report.add(
+                "quarantined",
+                path,
+                f"the file header is damaged: {error.problem}",
+                byte_range=(0, len(head)),
+                kept_in=kept,
+            )
+            return None
+
+    # ------------------------------------------------------------------ walking and judging
+
+    def _walk(
+        self, path: str, buffer: Buffer, start: Bound, index: SegmentIndex, *, durable_to: int
+    ) -> Bound:
+        """Walks records to the last that is kept, indexing them; judges every stop on the way."""
+        offset, position = start.next_offset, start.position
+        size = memoryview(buffer).nbytes
+        while position < size:
+            found = self.codec.scan(buffer, position, expected_offset=offset, limit=Limit())
+            timestamps = self.codec.timestamps_at(buffer, found.positions)
+            index.extend(found.positions, timestamps, base_offset=offset, origin=0)
+            offset, position = offset + len(found), found.end
+            if not found.stop.is_damage:
+                continue
+            following = self.codec.resync(buffer, position + 1, minimum_offset=offset + 1)
+            why = describe_stop(found.stop)
+            if offset >= durable_to:
+                self._cut(path, buffer, position, why, keep=following is not None)
+                return Bound(offset, position)
+            if following is None:
+                if not is_prepared_space(buffer, position):
+                    self._quarantine(path, buffer, (position, size), why)
+                return Bound(offset, position)
+            sound = self.codec.offset_at(buffer, following)
+            self._quarantine(path, buffer, (position, following), why)
+            self._lose(offset, sound, path)
+            offset, position = sound, following
+        return Bound(offset, position)
+
+    def _cut(self, path: str, buffer: Buffer, position: int, why: str, *, keep: bool) -> None:
+        size = memoryview(buffer).nbytes
+        if is_prepared_space(buffer, position):
+            self.report.add("cut", path, "prepared space", byte_range=(position, size))
+            return
+        kept = self._copy(path, buffer, (position, size)) if keep else None
+        self.report.add("cut", path, why, byte_range=(position, size), kept_in=kept)
+
+    def _quarantine(self, path: str, buffer: Buffer, byte_range: tuple[int, int], why: str) -> None:
+        kept = self._copy(path, buffer, byte_range)
+        self.report.add("quarantined", path, why, byte_range=byte_range, kept_in=kept)
+
+    def _copy(self, path: str, buffer: Buffer, byte_range: tuple[int, int]) -> str:
+        first, end = byte_range
+        return self.place.set_aside(path, bytes(memoryview(buffer)[first:end]), first)
+
+    def _lose(self, first: int, end: int, path: str) -> None:
+        if self.ledger.at(first) is not None and self.ledger.at(end - 1) is not None:
+            return
+        self._enter(Gap(first, end, "lost", self.place.now_ms(), f"damage in {path}"))
+        self.report.add("gap", path, f"offsets {first} to {end} were durable and are lost")
+
+    def _enter(self, gap: Gap) -> None:
+        self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    def _name_missing_ranges(self, segments: list[SealedSegment | ActiveSegment]) -> None:
+        """Enters ranges before and between segments that no reason is known for."""
+        expected = 0
+        for segment in segments:
+            while expected < segment.base_offset:
+                known = self.ledger.at(expected)
+                if known is None:
+                    later = [gap.first for gap in self.ledger.gaps if gap.first > expected]
+                    end = min([segment.base_offset, *later])
+                    self._lose(expected, end, self.place.segments)
+                    expected = end
+                else:
+                    expected = known.end
+            if isinstance(segment, SealedSegment):
+                expected = segment.next_offset
+
+    def _map(self, path: str) -> Buffer:
+        file = self.place.files.open_read_only(path)
+        try:
+            return file.map()
+        finally:
+            file.close()
+
+
+def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
+    """Removes a segment that has a tombstone: indexes, log, and the tombstone last."""
+    for suffix in ("idx", codec.time_suffix, "log"):
+        path = os.path.join(place.segments, SegmentFile(base_offset, suffix).name)
+        if place.files.exists(path):
+            place.files.remove(path)
+    place.files.sync_directory(place.segments)
+    place.files.remove(os.path.join(place.segments, SegmentFile(base_offset, "tomb").name))
+    place.files.sync_directory(place.segments)

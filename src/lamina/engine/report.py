@@ -1,0 +1,50 @@
+"""What recovery did, as a value: kept in `meta/recovery.json`, shown by commands and pages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["cut", "rebuilt", "quarantined", "deletion finished", "gap", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that recovery did to a file, and why. `kept_in` names a copy of what was cut."""
+
+    kind: Kind
+    path: str
+    why: str
+    first_byte: int | None = None
+    end_byte: int | None = None
+    kept_in: str | None = None
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """Everything that one recovery did, in order."""
+
+    events: list[Event] = field(default_factory=list)
+    milliseconds: float = 0.0
+
+    def add(
+        self,
+        kind: Kind,
+        path: str,
+        why: str,
+        *,
+        byte_range: tuple[int, int] | None = None,
+        kept_in: str | None = None,
+    ) -> None:
+        """Notes an event."""
+        first, end = byte_range or (None, None)
+        self.events.append(Event(kind, path, why, first, end, kept_in))
+
+    def of(self, kind: Kind) -> list[Event]:
+        """Returns the events of a kind."""
+        return [event for event in self.events if event.kind == kind]
+
+    def encode(self) -> bytes:
+        """Encodes the report as JSON, for people and programs."""
+        return (json.dumps(asdict(self), indent=2) + "\n").encode()

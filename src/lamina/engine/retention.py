@@ -1,0 +1,77 @@
+"""Which segments may go, and why each one stays or goes. Pure: a plan, never a deletion.
+
+Rules.
+1. Only sealed segments go, only whole ones, only from the front: what remains is one unbroken run.
+2. A segment is as old as its newest record, by the record's own time. A time in the future makes a
+   segment young, never old: a clock that jumps ahead cannot make retention delete early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.config import NO_LIMIT, TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What retention needs to know of a segment."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    newest_timestamp_ms: int | None
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a segment goes, and the sentence that says why."""
+
+    segment: SegmentFacts
+    goes: bool
+    why: str
+
+
+def explain(
+    segments: Sequence[SegmentFacts], settings: TopicSettings, now_ms: int
+) -> list[Decision]:
+    """Decides for each segment, oldest first."""
+    decisions: list[Decision] = []
+    excess_bytes = sum(segment.size_bytes for segment in segments) - settings.retention_bytes
+    may_go = True
+    for segment in segments:
+        why_goes = _why_it_goes(segment, settings, now_ms, excess_bytes)
+        may_go = may_go and segment.sealed and why_goes is not None
+        if may_go and why_goes is not None:
+            decisions.append(Decision(segment, True, why_goes))
+            excess_bytes -= segment.size_bytes
+        else:
+            decisions.append(Decision(segment, False, _why_it_stays(segment, settings, why_goes)))
+    return decisions
+
+
+def _why_it_goes(
+    segment: SegmentFacts, settings: TopicSettings, now_ms: int, excess_bytes: int
+) -> str | None:
+    newest = segment.newest_timestamp_ms
+    if settings.retention_ms != NO_LIMIT and newest is not None:
+        age_ms = now_ms - newest
+        if age_ms > settings.retention_ms:
+            return (
+                f"its newest record is {age_ms} ms old, over retention.ms {settings.retention_ms}"
+            )
+    if settings.retention_bytes != NO_LIMIT and excess_bytes > 0:
+        return f"the partition is {excess_bytes} bytes over retention.bytes"
+    return None
+
+
+def _why_it_stays(segment: SegmentFacts, settings: TopicSettings, why_goes: str | None) -> str:
+    if not segment.sealed:
+        return "it is the active segment"
+    if why_goes is not None:
+        return f"an older segment stays, though {why_goes}"
+    if settings.retention_ms == NO_LIMIT and settings.retention_bytes == NO_LIMIT:
+        return "no retention is set"
+    return "it is within the limits"

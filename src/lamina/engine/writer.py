@@ -1,0 +1,374 @@
+"""The writer loop of document 003: many requests, one write, one fsync, one owner of the tail.
+
+There is no writer thread that sleeps between requests. The thread whose request finds nobody at
+work leads: it takes a group from the queue, has it written and synced, answers everybody in it,
+and hands the lead to a waiting request. A lone request is thus written by its own thread, without
+any hand-over. Requests from asyncio have no thread; a borrowed one leads for them.
+
+    submit ──▶ queue (bounded) ──▶ plan: which requests ──▶ log.write ──▶ answer acks 0, 1
+                                                             └─▶ log.sync ──▶ answer acks all
+
+Rules.
+1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart.
+2. A group waits for more only while producers that were seen lately are missing, and never
+   longer than `linger.ms`; a lone request never waits.
+3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call gets
+   the same error, and nothing is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from lamina.config import WriterSettings
+from lamina.errors import Closed, LaminaError, Poisoned, QueueFull, StorageFull, Unavailable
+
+Result = TypeVar("Result")
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
+"""How far an append goes before it is answered: acks 0, 1 and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Where an append's records are, and what they survive: `written` or `fsynced`."""
+
+    base_offset: int
+    count: int
+    durability: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """Who appends and which of its records these are: a repeat gets the first answer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+Outcome: TypeAlias = Ack | LaminaError
+
+
+class Request:
+    """One append on its way: what to store, how far, and who waits for the answer."""
+
+    __slots__ = (
+        "acks",
+        "answered",
+        "count",
+        "leads",
+        "outcome",
+        "records",
+        "size_bytes",
+        "stamp",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        records: pa.RecordBatch | list[bytes],
+        *,
+        size_bytes: int,
+        acks: int,
+        stamp: ProducerStamp | None = None,
+    ) -> None:
+        self.records = records
+        self.count = len(records)
+        self.size_bytes = size_bytes
+        self.acks = acks
+        self.stamp = stamp
+        self.outcome: Outcome | None = None
+        self.answered = False
+        self.leads = False
+        self.waiter: threading.Lock | asyncio.Future[Ack] | None = None
+
+
+class Log(Protocol):
+    """What the writer drives: the tail of a partition."""
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group; an outcome each. Raises StorageFull when nothing of it was kept."""
+
+    def sync(self) -> None:
+        """Makes all that was written durable."""
+
+
+def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
+    """Decides how many requests from the front of the queue form the next group: at least one."""
+    size_bytes = records = count = 0
+    for request in queue:
+        size_bytes += request.size_bytes
+        records += request.count
+        if count and (size_bytes > settings.batch_bytes or records > settings.batch_records):
+            break
+        count += 1
+    return count
+
+
+class Writer:
+    """The queue in front of a log, and the turns its users take in leading."""
+
+    def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
+        self._log = log
+        self._settings = settings
+        self._executor = executor
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._queue: deque[Request] = deque()
+        self._leading = False
+        self._reserved = 0
+        self._crowd = 1
+        self._failure: LaminaError | None = None
+        self.groups = 0
+
+    # ------------------------------------------------------------------ the ways in
+
+    def append(self, request: Request, timeout_s: float | None) -> Ack | None:
+        """Appends and waits for the answer; for acks 0 only until there is room in the queue.
+
+        Raises QueueFull or Unavailable when the time is up.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if request.acks == NOT_WAITED:
+            self._submit(request, deadline)
+            return None
+        waiter = threading.Lock()
+        waiter.acquire()
+        request.waiter = waiter
+        if self._submit(request, deadline):
+            self._lead(request)
+        else:
+            self._await_turn(request, waiter, deadline)
+        return _unwrap(request)
+
+    def append_soon(self, request: Request) -> asyncio.Future[Ack]:
+        """Appends from a running event loop; the future gets the answer."""
+        future = asyncio.get_running_loop().create_future()
+        request.waiter = future
+        self._submit(request, time.monotonic())
+        return future
+
+    def exclusively(self, action: Callable[[], Result]) -> Result:
+        """Runs an action as the only owner of the tail, between two groups."""
+        with self._mutex:
+            self._reserved += 1
+            while self._leading:
+                self._changed.wait()
+            self._reserved -= 1
+            self._leading = True
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return action()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull("no space left on the device; nothing was changed") from error
+            raise self.poison(error) from error
+        finally:
+            self._pass_on()
+
+    def close(self, reason: LaminaError) -> None:
+        """Refuses all further requests, after those already accepted were answered."""
+        with self._mutex:
+            while self._leading or self._queue:
+                self._changed.wait()
+            if self._failure is None:
+                self._failure = reason
+
+    def poison(self, error: BaseException) -> LaminaError:
+        """Stops the writer for good; returns the error that everybody gets from now on."""
+        with self._mutex:
+            if self._failure is None:
+                self._failure = Poisoned(
+                    f"a write or fsync failed ({error}); open the store again to recover"
+                )
+            return self._failure
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why the writer takes no more requests, if it does not."""
+        return self._failure
+
+    @property
+    def depth(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    # ------------------------------------------------------------------ taking turns
+
+    def _submit(self, request: Request, deadline: float | None) -> bool:
+        """Queues a request; True if its thread must lead now."""
+        with self._mutex:
+            while self._failure is None and len(self._queue) >= self._settings.queue_requests:
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if (remaining is not None and remaining <= 0) or not self._changed.wait(remaining):
+                    raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
+            if self._failure is not None:
+                raise self._failure
+            self._queue.append(request)
+            if self._leading or self._reserved:
+                if len(self._queue) >= self._crowd:
+                    self._changed.notify_all()
+                return False
+            self._leading = True
+        if isinstance(request.waiter, asyncio.Future) or request.waiter is None:
+            self._executor.submit(self._lead, None)
+            return False
+        return True
+
+    def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
+        remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not waiter.acquire(timeout=remaining) and self._withdraw(request):
+            raise Unavailable("the append was not written in time; nothing was stored")
+        if request.leads and not request.answered:
+            self._lead(request)
+
+    def _withdraw(self, request: Request) -> bool:
+        """Takes a request back; when it is too late for that, waits for its answer."""
+        with self._mutex:
+            if request in self._queue and not request.leads:
+                self._queue.remove(request)
+                return True
+        assert isinstance(request.waiter, type(threading.Lock()))
+        request.waiter.acquire()
+        return False
+
+    def _lead(self, own: Request | None) -> None:
+        """Commits groups until the own request is answered, or (for nobody) until none is left."""
+        try:
+            while True:
+                group = self._next_group()
+                if group:
+                    self._commit(group)
+                if not group or (own is not None and own.answered):
+                    return
+        finally:
+            self._pass_on()
+
+    def _next_group(self) -> list[Request]:
+        """Takes the next group, having waited for those who were here a moment ago."""
+        with self._mutex:
+            if len(self._queue) < self._crowd:
+                deadline = time.monotonic() + self._settings.linger_ms / 1000
+                while len(self._queue) < self._crowd:
+                    remaining = deadline - time.monotonic()
+                    before = len(self._queue)
+                    if remaining <= 0:
+                        break
+                    woken = self._changed.wait(min(remaining, GATHER_SLICE_S))
+                    if not woken and len(self._queue) == before:
+                        break
+            count = plan(self._queue, self._settings)
+            group = [self._queue.popleft() for _ in range(count)]
+            self._crowd = max(1, len(group))
+            self._changed.notify_all()
+            return group
+
+    def _pass_on(self) -> None:
+        """Gives the lead to whoever wants the tail alone, to a waiting request, or back."""
+        with self._mutex:
+            if self._reserved:
+                self._leading = False
+                self._changed.notify_all()
+                return
+            heir = next((one for one in self._queue if isinstance(one.waiter, _LOCK)), None)
+            if heir is not None:
+                heir.leads = True
+                assert isinstance(heir.waiter, _LOCK)
+                heir.waiter.release()
+            elif self._queue:
+                self._executor.submit(self._lead, None)
+            else:
+                self._leading = False
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------------ doing
+
+    def _commit(self, group: list[Request]) -> None:
+        """Writes, syncs and answers one group."""
+        self.groups += 1
+        try:
+            if self._failure is not None:
+                raise self._failure
+            outcomes = self._log.write(group)
+            waiting = _answer_written(group, outcomes)
+            if waiting:
+                self._log.sync()
+                _answer(waiting, [_durable(request) for request in waiting])
+        except Unavailable as refusal:
+            _answer(group, [refusal] * len(group))
+        except LaminaError as error:
+            _answer(group, [error] * len(group))
+        except BaseException as error:
+            failure = self.poison(error)
+            _answer(group, [failure] * len(group))
+            if not isinstance(error, OSError):
+                raise
+
+
+_LOCK = type(threading.Lock())
+GATHER_SLICE_S = 0.0005
+
+
+def _answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:
+    """Answers what needs no fsync; returns those that do."""
+    settled: list[Request] = []
+    waiting: list[Request] = []
+    for request, outcome in zip(group, outcomes, strict=True):
+        request.outcome = outcome
+        needs_sync = request.acks == DURABLE and isinstance(outcome, Ack)
+        (waiting if needs_sync else settled).append(request)
+    _answer(settled, [request.outcome for request in settled if request.outcome is not None])
+    return waiting
+
+
+def _durable(request: Request) -> Ack:
+    assert isinstance(request.outcome, Ack)
+    return Ack(request.outcome.base_offset, request.outcome.count, "fsynced")
+
+
+def _answer(requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+    """Wakes everybody who waits, futures of one event loop all at once."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Ack], Outcome]]] = {}
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if request.answered:
+            continue
+        request.outcome = outcome
+        request.answered = True
+        if isinstance(request.waiter, asyncio.Future):
+            loops.setdefault(request.waiter.get_loop(), []).append((request.waiter, outcome))
+        elif request.waiter is not None and not request.leads:
+            request.waiter.release()
+    for loop, answers in loops.items():
+        loop.call_soon_threadsafe(_resolve, answers)
+
+
+def _resolve(answers: list[tuple[asyncio.Future[Ack], Outcome]]) -> None:
+    for future, outcome in answers:
+        if future.done():
+            continue
+        if isinstance(outcome, Ack):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+
+
+def _unwrap(request: Request) -> Ack:
+    outcome = request.outcome
+    if isinstance(outcome, Ack):
+        return outcome
+    if outcome is None:
+        raise Closed("the writer stopped before the append was written")
+    raise outcome

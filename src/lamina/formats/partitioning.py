@@ -1,0 +1,46 @@
+"""Which partition a key belongs to: XXH3-64 of the key's bytes, modulo the number of partitions.
+
+The same in every process and version: moving a key to another partition would break its order.
+Records without a key have no partition of their own (-1); whoever appends chooses one for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.formats import arrow
+from lamina.formats.binary import address_of, poke_i64
+from lamina.formats.compile import kernel
+from lamina.formats.xxh3 import xxh3, xxh3_of
+
+NO_KEY = -1
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Returns the partition of one key."""
+    return xxh3_of(key) % partitions
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> NDArray[np.int64]:
+    """Returns the partition of each key; NO_KEY for null."""
+    batch = pa.RecordBatch.from_arrays([keys.cast(pa.binary())], ["key"])
+    _, capsule = batch.__arrow_c_array__()  # keeps the buffers alive while the kernel reads them
+    chosen = np.empty(len(keys), dtype=np.int64)
+    _partitions_of(arrow.address_in(capsule), np.uint64(partitions), chosen)
+    return chosen
+
+
+@kernel
+def _partitions_of(batch: int, partitions: Any, chosen: Any) -> None:
+    keys = arrow.column(batch, 0)
+    target = address_of(chosen)
+    for row in range(arrow.length_of(batch)):
+        partition: Any = np.int64(NO_KEY)
+        if not arrow.is_null(keys, row):
+            key, length = arrow.slot(keys, row)
+            partition = np.int64(xxh3(key, length, np.uint64(0)) % partitions)
+        poke_i64(target + 8 * row, partition)

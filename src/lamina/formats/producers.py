@@ -1,0 +1,75 @@
+"""The producers' journal of a partition (`producers.log`): who appended which of its batches where.
+
+Truth for idempotence: without it a retry may store a batch twice; records are never affected.
+A plain run of entries, little-endian, each written and synced before the records it speaks of.
+
+    | at | size | field       | type | meaning                                             |
+    |----|------|-------------|------|-----------------------------------------------------|
+    |  0 |    8 | producer_id | u64  | chosen by the producer                              |
+    |  8 |    8 | sequence    | u64  | of the batch's first record, counted by the producer |
+    | 16 |    8 | base_offset | i64  | where the batch went                                |
+    | 24 |    4 | count       | u32  | records in the batch                                |
+    | 28 |    4 | epoch       | u32  | a higher one fences the lower                       |
+    | 32 |    4 | crc32c      | u32  | over the 32 bytes before it                         |
+
+An entry whose records are not in the log (a crash came between) does not count: recovery drops
+those that reach beyond the log's end before anything new is appended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from lamina.formats.binary import Layout
+from lamina.formats.crc import crc32c_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ENTRY = Layout(
+    "<",
+    producer_id="u64",
+    sequence="u64",
+    base_offset="i64",
+    count="u32",
+    epoch="u32",
+    crc32c="u32",
+)
+_CHECKED_BYTES = ENTRY.at("crc32c")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One batch of one producer."""
+
+    producer_id: int
+    sequence: int
+    base_offset: int
+    count: int
+    epoch: int
+
+
+def encode(entries: list[Entry]) -> bytes:
+    """Encodes entries; the bytes of several runs may be joined."""
+    return b"".join(_encode(entry) for entry in entries)
+
+
+def _encode(entry: Entry) -> bytes:
+    body = ENTRY.pack(**asdict(entry), crc32c=0)[:_CHECKED_BYTES]
+    return body + crc32c_of(body).to_bytes(4, "little")
+
+
+def decode(buffer: Buffer) -> tuple[list[Entry], int]:
+    """Reads entries up to the first that is not whole or not sound; returns them and where."""
+    view = memoryview(buffer).cast("B")
+    entries = []
+    position = 0
+    while position + ENTRY.size <= view.nbytes:
+        fields = ENTRY.unpack(view, position)
+        body = view[position : position + _CHECKED_BYTES]
+        if fields.pop("crc32c") != crc32c_of(body) or fields["base_offset"] < 0:
+            break
+        entries.append(Entry(**fields))
+        position += ENTRY.size
+    return entries, position

@@ -1,0 +1,185 @@
+"""Reading a whole STRM object, or its parts as range requests bring them.
+
+A reader of ranges fetches the last 32 bytes (`decode_footer`), the index and the first 64 bytes
+(`decode_header`, `decode_index`), then any block (`Segment.block_range`, `read_block`). A reader
+that has the whole object uses `open_segment` and `read_from`; `verify` checks everything there is.
+
+What a reader of ranges cannot see: the header and the index are under the file's checksum only.
+Damage there that contradicts neither the sizes, nor the neighbours, nor the blocks goes unnoticed
+until `verify` (format page, "What protects what").
+
+Rules.
+1. `scan` never raises on bad bytes; it stops and says why.
+2. Everything else raises CorruptData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.binary import address_of, as_bytes
+from lamina.formats.compile import kernel
+from lamina.formats.scan import WHOLE, Scan, Stop, room_for_positions
+from lamina.formats.strm import block
+from lamina.formats.strm.layout import (
+    BLOCK_BYTES_MIN,
+    FOOTER,
+    HEADER,
+    UNCOVERED_BYTES,
+    Segment,
+    decode_footer,
+    decode_header,
+    decode_index,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_END = int(Stop.END)
+_TORN = int(Stop.TORN)
+_LIMIT = int(Stop.LIMIT)
+
+
+def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
+    """Walks the blocks of an object from the block at `start`, checking sizes and checksums.
+
+    Ends at the index where the footer is sound. Without a footer it walks as far as blocks are
+    sound, and an object that ends there is torn. `decode_block` checks what is inside a block.
+    """
+    data = memoryview(buffer)
+    nothing = np.empty(0, dtype=np.int64)
+    try:
+        header = decode_header(data)
+    except NewerFormat:
+        return Scan(nothing, start, Stop.BAD_VERSION)
+    except CorruptData:
+        short = len(data) < HEADER.size
+        return Scan(nothing, min(start, len(data)), Stop.TORN if short else Stop.BAD_MAGIC)
+    try:
+        end, has_footer = decode_footer(data[-FOOTER.size :], len(data)).index_offset, True
+    except CorruptData:
+        end, has_footer = len(data), False
+    positions = room_for_positions(end - start, BLOCK_BYTES_MIN, WHOLE)
+    count, stopped, stop = _scan(
+        as_bytes(data[:end]), start, int(header.coding.compression), positions
+    )
+    if has_footer and stop == _TORN:
+        stop = Stop.BAD_LENGTH
+    elif not has_footer and stop == _END:
+        stop = Stop.TORN
+    return Scan(positions[:count], stopped, Stop(stop))
+
+
+@kernel
+def _scan(data: Any, start: int, compression: int, positions: Any) -> tuple[int, int, int]:
+    origin = address_of(data)
+    position, count = start, 0
+    while position < len(data):
+        if count == len(positions):
+            return count, position, _LIMIT
+        verdict, length = block.check(origin + position, len(data) - position, compression)
+        if verdict != block.GOOD:
+            return count, position, verdict
+        positions[count] = position
+        count += 1
+        position += length
+    return count, position, _END
+
+
+def open_segment(buffer: Buffer) -> Segment:
+    """Checks header, footer and index of a whole object against each other."""
+    data = memoryview(buffer)
+    header = decode_header(data)
+    footer = decode_footer(data[-FOOTER.size :], len(data))
+    return decode_index(data[footer.index_offset : -FOOTER.size], header, footer)
+
+
+def check_file(buffer: Buffer, segment: Segment) -> None:
+    """Checks a whole object against the checksum in its footer."""
+    data = memoryview(buffer)
+    found = block.crc32_of(as_bytes(data[:-UNCOVERED_BYTES]))
+    if found != segment.footer.file_crc:
+        raise CorruptData(
+            "the object's checksum does not fit",
+            position=len(data) - UNCOVERED_BYTES,
+            expected=f"{segment.footer.file_crc:08x}",
+            found=f"{found:08x}",
+        )
+
+
+def read_block(segment: Segment, number: int, buffer: Buffer) -> pa.RecordBatch:
+    """Decodes block `number` from exactly its bytes, and checks it against header and index."""
+    start, end = segment.block_range(number)
+    header = segment.header
+    if memoryview(buffer).nbytes != end - start:
+        raise _contradiction(start, f"{end - start} bytes", memoryview(buffer).nbytes)
+    base_offset = int(segment.offsets[number])
+    batch = block.decode_block(buffer, base_offset, header.coding, position=start)
+    last_offset = int(batch.column("offset").to_numpy()[-1])
+    if number + 1 == len(segment):
+        if last_offset != header.max_offset:
+            raise _contradiction(start, f"last offset {header.max_offset}", last_offset)
+        span = header.max_offset + 1 - base_offset
+    else:
+        span = int(segment.offsets[number + 1]) - base_offset
+    has_holes = header.record_count != header.max_offset - header.base_offset + 1
+    if last_offset - base_offset >= span or not (has_holes or batch.num_rows == span):
+        raise _contradiction(start, f"offsets up to {base_offset + span - 1}", last_offset)
+    bounds = header.min_timestamp_ms, header.max_timestamp_ms
+    if bounds != (0, 0):
+        least, most = timestamp_range(batch)
+        if least < bounds[0] or most > bounds[1]:
+            raise _contradiction(start, f"timestamps in {bounds}", (least, most))
+    return batch
+
+
+def timestamp_range(batch: pa.RecordBatch) -> tuple[int, int]:
+    """Returns the smallest and the largest timestamp of a batch that is not empty."""
+    timestamps = batch.column("timestamp").view(pa.int64()).to_numpy()
+    return int(timestamps.min()), int(timestamps.max())
+
+
+def read_from(buffer: Buffer, start_offset: int = 0) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a whole object from an offset on, one batch a block."""
+    data = memoryview(buffer)
+    segment = open_segment(data)
+    for number in range(segment.block_of(start_offset), len(segment)):
+        start, end = segment.block_range(number)
+        batch = read_block(segment, number, data[start:end])
+        skipped = int(np.searchsorted(batch.column("offset").to_numpy(), start_offset))
+        if skipped < batch.num_rows:
+            yield batch.slice(skipped)
+
+
+def verify(buffer: Buffer) -> Segment:
+    """Checks every byte and every claim of a whole object; raises CorruptData at the first lie."""
+    data = memoryview(buffer)
+    segment = open_segment(data)
+    check_file(data, segment)
+    header = segment.header
+    count = 0
+    ranges = []
+    for batch in read_from(data):
+        count += batch.num_rows
+        ranges.append(timestamp_range(batch))
+    if count != header.record_count:
+        raise _contradiction(HEADER.at("record_count"), f"{header.record_count} records", count)
+    found = min(least for least, _ in ranges), max(most for _, most in ranges)
+    claimed = header.min_timestamp_ms, header.max_timestamp_ms
+    if claimed not in (found, (0, 0)):
+        raise _contradiction(HEADER.at("min_timestamp_ms"), f"timestamps {claimed}", found)
+    return segment
+
+
+def _contradiction(position: int, expected: str, found: object) -> CorruptData:
+    return CorruptData(
+        "the blocks contradict the header or the index",
+        position=position,
+        expected=expected,
+        found=str(found),
+    )

@@ -1,0 +1,177 @@
+"""The local file system: the contract of every file system, and what only an OS can do wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.errors import Locked
+from lamina.storage.files import Files, LocalFiles
+from tests.support.file_system import FileSystemContract
+
+
+class TestLocalFiles(FileSystemContract):
+    @pytest.fixture
+    def files(self) -> Files:
+        return LocalFiles()
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_a_short_write_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    real, calls = os.pwrite, []
+
+    def short(descriptor: int, data: Any, position: int) -> int:
+        calls.append(position)
+        return real(descriptor, bytes(data)[:step], position)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    data = bytes(range(20))
+    LocalFiles().create(f"{tmp_path}/a").write_at(5, data)
+    assert (tmp_path / "a").read_bytes() == bytes(5) + data
+    assert calls == list(range(5, 25, step))
+
+
+def test_a_short_write_of_wide_items_is_continued_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:3], at))
+    data = bytes(range(16))
+    LocalFiles().create(f"{tmp_path}/a").write_at(0, memoryview(data).cast("Q"))
+    assert (tmp_path / "a").read_bytes() == data
+
+
+@pytest.mark.parametrize("taken", [0, 4])
+def test_a_write_that_makes_no_progress_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    answers = iter([taken] + [0] * 9)
+    monkeypatch.setattr(os, "pwrite", lambda *_: next(answers))
+    with pytest.raises(OSError, match="no more bytes") as caught:
+        LocalFiles().create(f"{tmp_path}/a").write_at(0, b"0123456789")
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_short_read_before_the_end_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: real(fd, min(length, 3), at))
+    file = LocalFiles().open(f"{tmp_path}/a")
+    assert file.read_at(1, 8) == b"12345678"
+    assert file.read_at(1, 99) == b"123456789"
+    assert LocalFiles().read(f"{tmp_path}/a") == b"0123456789"
+
+
+def refuse(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("broken", ["pwrite", "fsync", "replace"])
+def test_a_replacement_that_fails_leaves_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    files = LocalFiles()
+    files.replace(f"{tmp_path}/a", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, broken, refuse)
+        with pytest.raises(OSError, match="No space"):
+            files.replace(f"{tmp_path}/a", b"new and longer")
+    assert files.read(f"{tmp_path}/a") == b"old"
+    files.replace(f"{tmp_path}/a", b"new")
+    assert files.read(f"{tmp_path}/a") == b"new"
+
+
+def test_a_replacement_is_written_then_synced_then_renamed_then_its_name_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def watch(name: str) -> None:
+        real = getattr(os, name)
+
+        def watched(*arguments: Any) -> Any:
+            of_directory = name == "fsync" and os.path.isdir(f"/proc/self/fd/{arguments[0]}")
+            steps.append("fsync directory" if of_directory else name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, watched)
+
+    for name in ("pwrite", "fsync", "replace"):
+        watch(name)
+    LocalFiles().replace(f"{tmp_path}/a", b"data")
+    assert steps == ["pwrite", "fsync", "replace", "fsync directory"]
+
+
+def test_each_new_directory_is_synced_into_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    files = LocalFiles()
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    files.make_directory(f"{tmp_path}/a/b")
+    assert synced == [str(tmp_path), f"{tmp_path}/a"]
+
+
+def test_a_failed_fsync_is_raised_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fail(descriptor: int) -> None:
+        calls.append(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        LocalFiles().create(f"{tmp_path}/a").sync()
+    assert len(calls) == 1
+
+
+def test_a_lock_that_fails_for_another_reason_is_not_called_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No locks"):
+        LocalFiles().lock(f"{tmp_path}/lock", "me")
+    assert len(os.listdir("/proc/self/fd")) == before, "the descriptor is closed"
+
+
+HOLD = """
+import sys
+from lamina.storage.files import LocalFiles
+held = LocalFiles().lock(sys.argv[1], "process seventeen")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_the_lock_until_the_first_is_gone(tmp_path: Path) -> None:
+    path = f"{tmp_path}/lock"
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(Locked, match=r"process seventeen.*read_only=True"):
+            LocalFiles().lock(path, "the test")
+        first.kill()
+    LocalFiles().lock(path, "the test").release()
