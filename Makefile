@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format bench-formats clean
+.PHONY: demo test test-long lint format bench-formats bench-log clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+bench-log: $(READY)
+	$(BIN)/python -m benchmarks.log
 
 bench-formats: $(READY)
 	$(BIN)/python -m benchmarks.formats

@@ -156,7 +156,8 @@ def naive_strm_read(data: bytes) -> list[tuple[int, int, bytes]]:
 
     while position < len(data):
         offset, time = number(), number()
-        position += max(number(), 0)
+        key_length = number()
+        position += max(key_length, 0)
         length = number()
         out.append((offset, time, data[position : position + length]))
         position += length
@@ -166,7 +167,7 @@ def naive_strm_read(data: bytes) -> list[tuple[int, int, bytes]]:
 # ---------------------------------------------------------------- ours
 
 
-def _strm_encode(batch: pa.RecordBatch, out: np.ndarray) -> Any:
+def _strm_encode(batch: pa.RecordBatch, _: np.ndarray) -> Any:
     coding = Coding(Compression.NONE, enveloped=False)
     return (
         strm_write.encode(batch, coding, topic="bench", partition=0, created_at_ms=NOW_MS),

@@ -1,6 +1,8 @@
 """Moves columns between Arrow and kernels without touching single records.
 
 In: a record batch is exported through Arrow's C data interface; kernels read its buffers in place.
+The export goes into a structure that each thread owns and uses again, and is released at once:
+making capsules for array and schema instead would cost more than encoding a record.
 Out: kernels fill plain arrays, which become Arrow arrays without a copy.
 
 Rules.
@@ -12,35 +14,68 @@ Rules.
 
 from __future__ import annotations
 
-import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from llvmlite import ir
+from numba import types
 from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.formats.binary import peek_i64, peek_u8, peek_u32
-from lamina.formats.compile import inlined
-
-_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_in.restype = ctypes.c_void_p
-_pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
-
-
-def address_in(capsule: object) -> int:
-    """Returns the address of the C structure that an `arrow_array` capsule owns."""
-    address: int = _pointer_in(capsule, b"arrow_array")
-    return address
-
+from lamina.formats.compile import inlined, instruction, kernel
 
 _ABSENT = -1
 NO_COLUMN = (_ABSENT, 0, 0, 0)
 """Stands for a column that a batch does not have: every row of it is null."""
 
 # Positions in struct ArrowArray, in bytes.
-_LENGTH, _OFFSET, _BUFFERS, _CHILDREN = 0, 16, 40, 48
+_LENGTH, _OFFSET, _BUFFERS, _CHILDREN, _RELEASE = 0, 16, 40, 48, 64
+_STRUCT_BYTES = 80
+
+
+class _Exports(threading.local):
+    """A struct ArrowArray for each thread."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(_STRUCT_BYTES, dtype=np.uint8)
+        self.address: int = self.memory.ctypes.data
+
+
+_exports = _Exports()
+
+
+def with_exported(batch: pa.RecordBatch, use: Callable[[int], Any]) -> Any:
+    """Calls a function with the address of an exported batch, which is released afterwards."""
+    address = _exports.address
+    batch._export_to_c(address)
+    try:
+        return use(address)
+    finally:
+        _release(address)
+
+
+@instruction
+def _call_release(typing_context: Any, address: Any) -> Any:
+    """Calls the release callback of an exported array, as its consumer must, once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        callback_type = ir.FunctionType(ir.VoidType(), [word]).as_pointer()
+        slot_address = builder.add(arguments[0], ir.Constant(word, _RELEASE))
+        callback = builder.load(builder.inttoptr(slot_address, callback_type.as_pointer()))
+        builder.call(callback, [arguments[0]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@kernel
+def _release(address: int) -> None:
+    _call_release(address)
 
 
 @inlined
@@ -127,9 +162,23 @@ def encode_with(
     """Runs an encode kernel over a batch, into `out` where that has room, else into new memory."""
     if not batch.schema.equals(schema):
         raise InvalidRequest(f"a batch of {schema.names} is needed, as records.prepare makes it")
-    positions = np.empty(batch.num_rows, dtype=np.int64)
-    _, capsule = batch.__arrow_c_array__()  # keeps the buffers alive while the kernel reads them
-    address = address_in(capsule)
+    address = _exports.address
+    batch._export_to_c(address)
+    try:
+        return encode_at(address, batch.num_rows, encoder, out, *arguments)
+    finally:
+        _release(address)
+
+
+def encode_at(
+    address: int,
+    rows: int,
+    encoder: Callable[..., tuple[int, int]],
+    out: NDArray[np.uint8] | None,
+    *arguments: object,
+) -> Encoded:
+    """Runs an encode kernel over what lies at an address in Arrow's C structure."""
+    positions = np.empty(rows, dtype=np.int64)
     data = _NO_BYTES if out is None else out
     status, detail = encoder(address, data, positions, *arguments)
     if status == NO_ROOM:

@@ -28,9 +28,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 def partitions_of(keys: pa.Array, partitions: int) -> NDArray[np.int64]:
     """Returns the partition of each key; NO_KEY for null."""
     batch = pa.RecordBatch.from_arrays([keys.cast(pa.binary())], ["key"])
-    _, capsule = batch.__arrow_c_array__()  # keeps the buffers alive while the kernel reads them
     chosen = np.empty(len(keys), dtype=np.int64)
-    _partitions_of(arrow.address_in(capsule), np.uint64(partitions), chosen)
+    arrow.with_exported(
+        batch, lambda address: _partitions_of(address, np.uint64(partitions), chosen)
+    )
     return chosen
 
 

@@ -61,15 +61,19 @@ def _encode(entry: Entry) -> bytes:
 
 
 def decode(buffer: Buffer) -> tuple[list[Entry], int]:
-    """Reads entries up to the first that is not whole or not sound; returns them and where."""
+    """Reads all sound entries; returns them and where the first unsound or partial one begins.
+
+    A damaged entry costs only itself: all have the same size.
+    """
     view = memoryview(buffer).cast("B")
     entries = []
-    position = 0
-    while position + ENTRY.size <= view.nbytes:
+    unsound: int | None = None
+    whole = view.nbytes - view.nbytes % ENTRY.size
+    for position in range(0, whole, ENTRY.size):
         fields = ENTRY.unpack(view, position)
         body = view[position : position + _CHECKED_BYTES]
-        if fields.pop("crc32c") != crc32c_of(body) or fields["base_offset"] < 0:
-            break
-        entries.append(Entry(**fields))
-        position += ENTRY.size
-    return entries, position
+        if fields.pop("crc32c") == crc32c_of(body) and fields["base_offset"] >= 0:
+            entries.append(Entry(**fields))
+        elif unsound is None:
+            unsound = position
+    return entries, whole if unsound is None else unsound

@@ -52,6 +52,7 @@ from lamina.formats.binary import (
 )
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32
+from lamina.formats.plain import PlainValues
 from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
 from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
@@ -106,6 +107,13 @@ def encode(
     whose key and value exceed `BODY_BYTES_MAX`; nothing is written then.
     """
     return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["frame"], out, base_offset)
+
+
+def encode_values(
+    values: PlainValues, rows: int, base_offset: int, out: NDArray[np.uint8] | None = None
+) -> arrow.Encoded:
+    """Encodes what was last filled into plain values, as `encode` does a batch."""
+    return arrow.encode_at(values.address, rows, _encode, out, base_offset)
 
 
 @kernel

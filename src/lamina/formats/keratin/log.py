@@ -71,6 +71,7 @@ from lamina.formats.binary import (
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32c
 from lamina.formats.keratin import header
+from lamina.formats.plain import PlainValues
 from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
 from lamina.records import HEADERS, INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
@@ -158,6 +159,13 @@ def encode(
     exceed `BODY_BYTES_MAX` together.
     """
     return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["keratin"], out, base_offset)
+
+
+def encode_values(
+    values: PlainValues, rows: int, base_offset: int, out: NDArray[np.uint8] | None = None
+) -> arrow.Encoded:
+    """Encodes what was last filled into plain values, as `encode` does a batch."""
+    return arrow.encode_at(values.address, rows, _encode, out, base_offset)
 
 
 @kernel

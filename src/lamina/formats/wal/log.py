@@ -88,7 +88,7 @@ _BAD_OFFSET = int(Stop.BAD_OFFSET)
 
 def as_signed(topic_id: int) -> int:
     """Gives a u64 the bits of an int64, the type in which kernels compare it."""
-    return int(np.uint64(topic_id).astype(np.int64))
+    return topic_id if topic_id < 1 << 63 else topic_id - (1 << 64)
 
 
 def encode(

@@ -1,0 +1,93 @@
+"""Values with one time and nothing else, laid out as Arrow's C structure without Arrow's objects.
+
+A request of one record costs more in Arrow objects than in everything else that happens to it in
+memory. Plain values therefore go to the same encode kernels by a shorter way: the buffers that a
+kernel would find behind an exported batch are kept here and filled anew for each group.
+
+Rule: one owner at a time; what was filled is valid until the next `fill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+# struct ArrowArray in words of 8 bytes: length, null_count, offset, n_buffers, n_children,
+# buffers, children, dictionary, release, private_data.
+_LENGTH, _N_CHILDREN, _BUFFERS, _CHILDREN, _WORDS = 0, 4, 5, 6, 10
+_BUFFER_WORDS = 3
+
+
+class PlainValues:
+    """A batch of an input schema in which only `value` and `timestamp` hold anything."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._grow(rows=64, data_bytes=1 << 16)
+
+    def fill(self, values: Sequence[bytes], timestamp_ms: int) -> None:
+        """Lays values out, in place of those before."""
+        data = values[0] if len(values) == 1 else b"".join(values)
+        if len(values) > self._rows or len(data) > len(self._data):
+            self._grow(rows=2 * len(values), data_bytes=2 * len(data))
+        self._data[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+        if len(values) == 1:
+            self._offsets[1] = len(data)
+        else:
+            np.cumsum([len(value) for value in values], out=self._offsets[1 : len(values) + 1])
+        self._times[: len(values)] = timestamp_ms
+        self._words[_LENGTH] = len(values)
+
+    @property
+    def address(self) -> int:
+        """Where the structure lies."""
+        return self._address
+
+    def times(self, rows: int) -> NDArray[np.int64]:
+        """Returns the timestamps that `fill` laid out."""
+        return self._times[:rows]
+
+    def _grow(self, *, rows: int, data_bytes: int) -> None:
+        self._rows = rows
+        self._data = np.zeros(data_bytes, dtype=np.uint8)
+        self._offsets = np.zeros(rows + 1, dtype=np.int32)
+        self._times = np.zeros(rows, dtype=np.int64)
+        self._nothing = np.zeros(4 * (rows + 1) + 8, dtype=np.uint8)
+        self._words = np.zeros(_size_of(list(self._schema)), dtype=np.int64)
+        self._address: int = self._words.ctypes.data
+        self._used = 0
+        self._lay_out(list(self._schema))
+
+    def _lay_out(self, fields: list[pa.Field]) -> int:
+        """Writes the structure of an array with these children; returns its address."""
+        start = self._used
+        self._used += _WORDS + _BUFFER_WORDS + len(fields)
+        buffers = start + _WORDS
+        children = buffers + _BUFFER_WORDS
+        self._words[start + _N_CHILDREN] = len(fields)
+        self._words[start + _BUFFERS] = self._address + 8 * buffers
+        self._words[start + _CHILDREN] = self._address + 8 * children
+        nothing = self._nothing.ctypes.data
+        self._words[buffers : buffers + _BUFFER_WORDS] = nothing
+        for number, field in enumerate(fields):
+            child = self._used
+            self._words[children + number] = self._lay_out(_children_of(field.type))
+            if field.name == "value" and start == 0:
+                pointers = (0, self._offsets.ctypes.data, self._data.ctypes.data)
+                self._words[child + _WORDS : child + _WORDS + _BUFFER_WORDS] = pointers
+            elif field.name == "timestamp" and start == 0:
+                pointers = (0, self._times.ctypes.data, 0)
+                self._words[child + _WORDS : child + _WORDS + _BUFFER_WORDS] = pointers
+        return self._address + 8 * start
+
+
+def _children_of(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _size_of(fields: list[pa.Field]) -> int:
+    inner = sum(_size_of(_children_of(field.type)) for field in fields)
+    return _WORDS + _BUFFER_WORDS + len(fields) + inner
