@@ -1,50 +1,40 @@
-"""`lamina demo`: one story on real files. For now: write, look, damage, verify, for each format."""
+"""`lamina demo`: one story on real files, told from an empty directory.
+
+A producer is killed while it appends, the log recovers, a bit flips, retention explains itself;
+then a file of each format is written, shown, damaged and verified.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+import signal
+import subprocess
+import sys
+import time
 
-import pyarrow as pa
 from rich.console import Console
 
-from lamina import records
-from lamina.cli import files
-from lamina.errors import InvalidRequest
-from lamina.formats.frame import log as frame_log
-from lamina.formats.keratin import log as keratin_log
-from lamina.formats.strm import write as strm_write
-from lamina.formats.wal import log as wal_log
+from lamina.cli import story_formats
+from lamina.engine.store import Store
+from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.storage.files import LocalFiles
-from lamina.storage.paths import ObjectKey, SegmentFile, wal_file
 
-_EPOCH_MS = 1_700_000_000_000
-_EVENTS = ("created", "paid", "packed", "shipped", "returned")
 _MARKER = ".lamina-demo"
-
-
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """One format: where its file lies and what is in it."""
-
-    title: str
-    path: str
-    data: bytes
+_SETTINGS = {"segment.bytes": 64 << 10}
+_BATCHES_BEFORE_KILL = 300
+_PRODUCER = "import sys; from lamina.cli.story import produce; produce(sys.argv[1])"
 
 
 def tell(directory: str) -> None:
-    """Writes a file of each format, shows it, flips one bit in it and shows what verify finds."""
+    """Tells the whole story in a directory of its own."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _start_over(directory)
-    for chapter in _chapters(directory):
-        _show(console, chapter)
-    console.rule("the whole directory")
-    console.print(f"$ lamina verify {directory}")
-    files.verify(directory, as_json=False)
-    console.print(
-        "One flipped bit cost one record (or, compressed, one block): the others are still read."
-    )
+    store_path = os.path.join(directory, "data")
+    acknowledged = _kill_a_producer(console, store_path)
+    _recover(console, store_path, acknowledged)
+    _flip_a_bit(console, store_path)
+    story_formats.tell(console, os.path.join(directory, "formats"))
 
 
 def _start_over(directory: str) -> None:
@@ -58,65 +48,81 @@ def _start_over(directory: str) -> None:
     LocalFiles().replace(os.path.abspath(marker), b"")
 
 
-def _show(console: Console, chapter: Chapter) -> None:
-    store = LocalFiles()
-    path = os.path.abspath(chapter.path)
-    store.make_directory(os.path.dirname(path))
-    store.replace(path, chapter.data)
-    console.rule(chapter.title)
-    console.print(f"$ lamina dump {chapter.path} --limit 3")
-    files.dump(chapter.path, first=0, limit=3, verify=False, as_json=False)
-    damaged = bytearray(chapter.data)
-    damaged[len(damaged) // 2] ^= 0x10
-    store.replace(path, bytes(damaged))
-    console.print(f"… one bit of byte {len(damaged) // 2} flips …")
-    console.print(f"$ lamina verify {chapter.path}")
-    files.verify(chapter.path, as_json=False)
+def produce(path: str) -> None:
+    """Appends for ever and tells every acknowledged offset; the story's victim."""
+    with Store(path) as store:
+        store.create_topic("orders", config=_SETTINGS)
+        number = 0
+        while True:
+            ack = store.append("orders", [b"order %d" % (number + row) for row in range(10)])
+            number = ack.base_offset + ack.count
+            sys.stdout.write(f"{number}\n")
+            sys.stdout.flush()
 
 
-def _rows(format_name: str) -> pa.RecordBatch:
-    """Twelve events of a small shop, with what the format keeps."""
-    rows = []
-    for number in range(12):
-        event = f'{{"order": {number // 5 + 1}, "event": "{_EVENTS[number % 5]}"}}'
-        row = {"timestamp": _EPOCH_MS + 250 * number, "value": event.encode()}
-        if format_name == "wal":
-            row |= {"tag": f"order-{number // 5 + 1}".encode(), "node": b"shop-1"}
-        else:
-            row |= {"key": f"order-{number // 5 + 1}".encode()}
-        if format_name == "keratin":
-            row["headers"] = [{"key": "source", "value": b"shop"}]
-        if format_name == "strm":
-            row["offset"] = number
-        rows.append(row)
-    return records.prepare(rows, format_name, now_ms=_EPOCH_MS)
-
-
-def _chapters(directory: str) -> list[Chapter]:
-    frames = frame_log.encode(_rows("frame"), 0)[0].tobytes()
-    keratin = keratin_log.encode_header(0, _EPOCH_MS) + (
-        keratin_log.encode(_rows("keratin"), 0)[0].tobytes()
+def _kill_a_producer(console: Console, path: str) -> int:
+    console.rule("a producer is killed while it appends")
+    arguments = [sys.executable, "-c", _PRODUCER, path]
+    victim = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    assert victim.stdout is not None
+    acknowledged = 0
+    for _ in range(_BATCHES_BEFORE_KILL):
+        line = victim.stdout.readline()
+        if not line:
+            raise InvalidRequest("the demo's producer stopped by itself")
+        acknowledged = int(line)
+    victim.send_signal(signal.SIGKILL)
+    acknowledged = max(
+        [acknowledged, *(int(line) for line in victim.stdout if line.endswith("\n"))]
     )
-    wal = wal_log.encode(_rows("wal"), topic_id=1, base_sequence=1, durable=True)[0].tobytes()
-    cold = strm_write.encode(
-        _rows("strm"), topic="orders", partition=0, created_at_ms=_EPOCH_MS
-    ).tobytes()
-    segment = SegmentFile(0, "log").name
-    return [
-        Chapter(
-            "frame: a topic one can read with a hex editor",
-            f"{directory}/topics/orders-frame/0/segments/{segment}",
-            frames,
-        ),
-        Chapter(
-            "keratin: the default, with headers and CRC-32C",
-            f"{directory}/topics/orders/0/segments/{segment}",
-            keratin,
-        ),
-        Chapter("wal: many topics behind one fsync", f"{directory}/wal/{wal_file(1)}", wal),
-        Chapter(
-            "strm: compressed, for the object store",
-            f"{directory}/archive/{ObjectKey('orders', 0, 0).name}",
-            cold,
-        ),
-    ]
+    victim.wait()
+    console.print(f"kill -9 after {acknowledged} records were acknowledged (acks=all: fsynced)")
+    return acknowledged
+
+
+def _recover(console: Console, path: str, acknowledged: int) -> None:
+    console.rule("the log recovers")
+    started = time.perf_counter()
+    with Store(path) as store:
+        opened_ms = (time.perf_counter() - started) * 1000
+        for event in store.recovery_report.events:
+            span = f" bytes {event.first_byte} to {event.end_byte}" if event.first_byte else ""
+            console.print(f"  {event.kind}: {os.path.relpath(event.path, path)}{span}: {event.why}")
+        found = store.latest_offset("orders")
+        read = sum(batch.num_rows for batch in store.scan("orders"))
+        console.print(
+            f"opened in {opened_ms:.0f} ms; {found} records are there, {read} were read,"
+            f" {acknowledged} were acknowledged: none is lost"
+        )
+        if found < acknowledged or read != found:
+            raise InvalidRequest("the demo lost a record: please report this")
+        store.alter_topic("orders", {"retention.bytes": 128 << 10})
+        for decision in store.explain_retention("orders"):
+            verb = "goes" if decision.goes else "stays"
+            console.print(f"  segment {decision.segment.base_offset} {verb}: {decision.why}")
+        store.apply_retention("orders")
+        for gap in store.gaps("orders"):
+            console.print(f"  offsets {gap.first} to {gap.end} are gone: {gap.reason}")
+
+
+def _flip_a_bit(console: Console, path: str) -> None:
+    console.rule("a bit flips in a sealed segment")
+    segments = os.path.join(path, "topics", "orders", "0", "segments")
+    victim = os.path.join(
+        segments, sorted(n for n in os.listdir(segments) if n.endswith(".log"))[0]
+    )
+    data = bytearray(LocalFiles().read(victim))
+    data[len(data) // 2] ^= 0x10
+    LocalFiles().replace(os.path.abspath(victim), bytes(data))
+    with Store(path) as store:
+        first, end = store.earliest_offset("orders"), store.latest_offset("orders")
+        read, start = 0, first
+        while start < end:
+            try:
+                for batch in store.scan("orders", start=start):
+                    read += batch.num_rows
+                    start = batch.column("offset")[-1].as_py() + 1
+            except RecordsMissing as missing:
+                console.print(f"  the reader is told: {missing}")
+                start = missing.end
+        console.print(f"{read} of {end - first} records were read; the damaged bytes are set aside")
