@@ -220,7 +220,8 @@ def open_after_kill(folder: str, format_name: str, count: int) -> float:
     path = os.path.join(folder, f"killed-{format_name}-{count}")
     arguments = [sys.executable, "-c", _WRITER, path, format_name, str(count)]
     killed = subprocess.run(arguments, check=False, stdout=subprocess.PIPE)
-    assert killed.returncode == -signal.SIGKILL and killed.stdout == b"ready\n"
+    assert killed.returncode == -signal.SIGKILL
+    assert killed.stdout == b"ready\n"
     times = []
     for _ in range(5):
         copy = path + "-copy"

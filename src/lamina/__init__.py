@@ -3,10 +3,10 @@
 import lamina
 
 with lamina.open("data") as store:
-store.create_topic("orders")
-ack = store.append("orders", [b"first", b"second"])
-for batch in store.scan("orders", start=ack.base_offset):
-print(batch.to_pylist())
+    store.create_topic("orders")
+    ack = store.append("orders", [b"first", b"second"])
+    for batch in store.scan("orders", start=ack.base_offset):
+        print(batch.to_pylist())
 """
 
 from __future__ import annotations

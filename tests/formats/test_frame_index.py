@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
+from lamina.formats import indexing
 from lamina.formats.frame import index, log, timeindex
 from lamina.formats.scan import Limit, Scan
 from lamina.formats.sparse import START, Entries, Sparse, Stride, running_maximum, select
@@ -153,8 +154,10 @@ def test_live_indexes_and_rebuilt_ones_are_the_same_bytes(
         sizes, times = ([record[field] for record in records[start:end]] for field in (0, 1))
         positions = numbers([0, *np.cumsum([40 + size for size in sizes]).tolist()][:-1])
         first = base_offset + start
-        entries, rows, state = index.extend(positions, state, base_offset=first, origin=origin)
-        time_entries, maximum_ms = timeindex.extend(
+        entries, rows, state = indexing.offset_entries(
+            positions, state, index.STRIDE, base_offset=first, origin=origin
+        )
+        time_entries, maximum_ms = indexing.time_entries(
             numbers(times), rows, maximum_ms, base_offset=first
         )
         live_index += index.encode(entries)
@@ -162,8 +165,8 @@ def test_live_indexes_and_rebuilt_ones_are_the_same_bytes(
         origin += sum(sizes) + 40 * len(sizes)
     assert live_index == index.encode(index.rebuild(whole))
     assert live_times == timeindex.encode(timeindex.rebuild(whole))
-    assert index.agrees(index.decode(live_index), whole)
-    assert timeindex.agrees(timeindex.decode(live_times), index.decode(live_index))
+    assert indexing.agrees(log, index.decode(live_index), whole)
+    assert indexing.times_agree(timeindex.decode(live_times), index.decode(live_index))
 
 
 def pairs(*values: tuple[int, int]) -> bytes:
@@ -215,8 +218,8 @@ def test_time_may_stand_still_and_be_before_1970() -> None:
 
 def test_empty_files_are_empty_indexes() -> None:
     assert len(index.decode(b"")) == len(timeindex.decode(b"")) == len(index.rebuild(b"")) == 0
-    assert index.agrees(index.decode(b""), b"")
-    assert not index.agrees(index.decode(b""), golden_log())
+    assert indexing.agrees(log, index.decode(b""), b"")
+    assert not indexing.agrees(log, index.decode(b""), golden_log())
 
 
 # ---------------------------------------------------------------- look-ups
@@ -224,16 +227,16 @@ def test_empty_files_are_empty_indexes() -> None:
 
 def test_position_for_is_the_greatest_entry_not_above() -> None:
     entries = index.decode(pairs((10, 0), (106, 4128), (202, 8256)))
-    looked_up = [index.position_for(entries, offset) for offset in (9, 10, 105, 106, 107, 9999)]
+    looked_up = [indexing.position_for(entries, offset) for offset in (9, 10, 105, 106, 107, 9999)]
     assert looked_up == [None, 0, 0, 4128, 4128, 8256]
-    assert index.position_for(index.decode(b""), 0) is None
+    assert indexing.position_for(index.decode(b""), 0) is None
 
 
 def test_every_record_is_found_from_the_position_for_it() -> None:
     data = golden_log()
     entries = index.rebuild(data)
     for offset in range(201):
-        start = index.position_for(entries, offset)
+        start = indexing.position_for(entries, offset)
         assert start is not None
         found = log.scan(data, start)
         assert offset - start // 43 < 96
@@ -244,7 +247,7 @@ def test_every_record_is_found_from_the_position_for_it() -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=300), st.integers(-1, 42))
 def test_no_record_at_or_after_a_time_is_skipped(times: list[int], wanted: int) -> None:
     entries = timeindex.rebuild(log_by_hand([3] * len(times), times, base_offset=50))
-    start = timeindex.first_offset_at_or_after(entries, wanted)
+    start = indexing.first_offset_at_or_after(entries, wanted)
     assert start is not None
     assert all(time < wanted for time in times[: start - 50])
     first = next((row for row, time in enumerate(times) if time >= wanted), None)
@@ -254,9 +257,9 @@ def test_no_record_at_or_after_a_time_is_skipped(times: list[int], wanted: int) 
 def test_a_time_is_looked_up_behind_the_last_older_entry() -> None:
     entries = timeindex.decode(pairs((100, 7), (200, 50), (200, 90), (300, 130)))
     wanted = (99, 100, 101, 200, 201, 300, 301)
-    found = [timeindex.first_offset_at_or_after(entries, time) for time in wanted]
+    found = [indexing.first_offset_at_or_after(entries, time) for time in wanted]
     assert found == [7, 7, 8, 8, 91, 91, 131]
-    assert timeindex.first_offset_at_or_after(timeindex.decode(b""), 5) is None
+    assert indexing.first_offset_at_or_after(timeindex.decode(b""), 5) is None
 
 
 # ---------------------------------------------------------------- against the log
@@ -268,15 +271,15 @@ def test_a_time_is_looked_up_behind_the_last_older_entry() -> None:
 )
 def test_an_index_whose_last_entry_is_no_such_frame_does_not_agree(last: tuple[int, int]) -> None:
     data = golden_log()
-    assert index.agrees(index.decode(pairs((0, 0), (200, 43 * 200))), data)
-    assert not index.agrees(index.decode(pairs((0, 0), last)), data)
+    assert indexing.agrees(log, index.decode(pairs((0, 0), (200, 43 * 200))), data)
+    assert not indexing.agrees(log, index.decode(pairs((0, 0), last)), data)
 
 
 def test_a_time_index_for_other_records_does_not_agree() -> None:
     entries = index.decode(pairs((0, 0), (9, 80)))
-    assert timeindex.agrees(timeindex.decode(pairs((5, 0), (6, 9))), entries)
-    assert not timeindex.agrees(timeindex.decode(pairs((5, 0), (6, 8))), entries)
-    assert not timeindex.agrees(timeindex.decode(pairs((5, 0))), entries)
+    assert indexing.times_agree(timeindex.decode(pairs((5, 0), (6, 9))), entries)
+    assert not indexing.times_agree(timeindex.decode(pairs((5, 0), (6, 8))), entries)
+    assert not indexing.times_agree(timeindex.decode(pairs((5, 0))), entries)
 
 
 def indexed_offsets(entries: Entries) -> list[int]:
@@ -288,7 +291,7 @@ def indexed_offsets(entries: Entries) -> list[int]:
 def test_an_index_is_rebuilt_over_a_damaged_frame(damaged: int) -> None:
     data = bytearray(golden_log())
     data[damaged * 43 + 33] ^= 1
-    runs = [(base_offset, len(found)) for found, base_offset in index.runs(data)]
+    runs = [(base_offset, len(found)) for found, base_offset in indexing.runs(log, data)]
     expected = [(0, damaged), (damaged + 1, 200 - damaged)]
     assert runs == [run for run in expected if run[1]]
     entries = index.rebuild(data)
@@ -302,9 +305,9 @@ def test_an_index_is_rebuilt_over_a_damaged_frame(damaged: int) -> None:
 def test_older_frames_behind_a_log_are_not_indexed() -> None:
     data = log_by_hand([3] * 5, [1] * 5, base_offset=10)
     leftover = frame_by_hand(3, 1, b"old") + frame_by_hand(4, 1, b"old")
-    assert [(base, len(found)) for found, base in index.runs(data + leftover)] == [(10, 5)]
+    assert [(base, len(found)) for found, base in indexing.runs(log, data + leftover)] == [(10, 5)]
     gap = frame_by_hand(20, 1, b"new")
-    runs = [(base, len(found)) for found, base in index.runs(data + leftover + gap)]
+    runs = [(base, len(found)) for found, base in indexing.runs(log, data + leftover + gap)]
     assert runs == [(10, 5), (20, 1)]
 
 
@@ -313,9 +316,9 @@ def test_a_log_longer_than_one_scan_is_indexed_whole(monkeypatch: pytest.MonkeyP
     scan = log.scan
     few = Limit(max_records=7)
 
-    def short_scan(buffer: bytes, start: int, *, expected_offset: int | None) -> Scan:
+    def short_scan(buffer: bytes, start: int, *, expected_offset: int | None, limit: Limit) -> Scan:
         return scan(buffer, start, expected_offset=expected_offset, limit=few)
 
     monkeypatch.setattr(log, "scan", short_scan)
-    assert len(list(index.runs(golden_log()))) == 29
+    assert len(list(indexing.runs(log, golden_log()))) == 29
     assert index.encode(index.rebuild(golden_log())) == whole

@@ -11,7 +11,7 @@ import pytest
 
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.formats.frame import log
-from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.records import prepare
 from tests.support.contract import LogContract, plain
 
@@ -36,6 +36,7 @@ def frame_by_hand(offset: int, timestamp_ms: int, key: bytes, value: bytes, **wr
 
 class TestFrameLog(LogContract):
     format_name = "frame"
+    fixed_bytes = 32
     sample = [
         {"timestamp": 1_700_000_000_000, "key": None, "value": b"first"},
         {"timestamp": -1, "key": b"k", "value": b""},
@@ -52,8 +53,24 @@ class TestFrameLog(LogContract):
     def decode(self, data: bytes, found: Scan) -> pa.RecordBatch:
         return log.decode(data, found)
 
-    def resync(self, data: bytes, start: int) -> int | None:
-        return log.resync(data, start)
+    def resync(
+        self, data: bytes, start: int, *, minimum: int = 0, budget: Budget | None = None
+    ) -> int | None:
+        return log.resync(data, start, minimum_offset=minimum, budget=budget)
+
+    def reseal(self, record: bytes) -> bytes:
+        return record[:-8] + struct.pack("<I", zlib.crc32(record[:-8])) + record[-4:]
+
+    def lures(self, count: int) -> bytes:
+        """The trailing lengths that the headers claim stand together at the end."""
+        slots = count * (41 + 32)
+        out, trailers = b"", b""
+        for row in range(count):
+            out += frame_by_hand(row, 1, b"", b"v")
+            length = slots + 4 * (row + 1) - len(out)
+            out += struct.pack("<IHHqqII", 0xB10B5E01, 1, 0, row, 1, 0, length - 40)
+            trailers += struct.pack("<I", length)
+        return out + trailers
 
     def expected(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         offsets = pa.array(range(7, 7 + batch.num_rows), pa.int64())

@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
+from lamina.formats import indexing
 from lamina.formats.keratin import delta, index, log, manifest, snapshot, timeindex
 from lamina.formats.scan import Stop
 from lamina.formats.sparse import START
@@ -334,7 +335,7 @@ def test_the_golden_indexes_are_read() -> None:
     assert found.entries.tolist() == [(42, 68), (524, 65_620), (1_006, 131_172)]
     times = timeindex.decode(golden("keratin-tidx.bin"))
     assert times.entries.tolist() == [(NOW, 42), (NOW + 5_000, 524), (NOW + 5_000, 1_006)]
-    assert timeindex.agrees(times.entries, found.entries)
+    assert indexing.times_agree(times.entries, found.entries)
 
 
 def test_the_golden_manifest_is_read_and_written() -> None:
@@ -391,7 +392,9 @@ def test_an_index_continues_over_batches_as_if_written_at_once() -> None:
     for first in range(0, 1_000, 7):
         origin = int(positions[first])
         batch = positions[first : first + 7] - origin
-        entries, _, state = index.extend(batch, state, base_offset=42 + first, origin=origin)
+        entries, _, state = indexing.offset_entries(
+            batch, state, index.STRIDE, base_offset=42 + first, origin=origin
+        )
         parts += entries.tolist()
     assert parts == whole.tolist()
 

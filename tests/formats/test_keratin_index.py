@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 import struct
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, NewerFormat
+from lamina.formats import indexing
 from lamina.formats.keratin import index, log, timeindex
 from lamina.formats.scan import Limit
 from lamina.formats.sparse import Stride
@@ -26,7 +26,7 @@ from tests.formats.test_keratin_golden import (
     joined,
     segment_of_a_thousand,
 )
-from tests.support.contract import mutate, plain
+from tests.support.contract import grows_at_most, mutate, plain
 from tests.support.strategies import MILLISECONDS, batch_of
 
 BOTH = [(index, "keratin-idx.bin"), (timeindex, "keratin-tidx.bin")]
@@ -68,19 +68,18 @@ def test_every_single_byte_change_of_a_header_is_refused(module: ModuleType, nam
 def test_hostile_indexes_are_refused_or_ascend(module: ModuleType, name: str) -> None:
     data, drawn = golden(name), random.Random(20_240_603)
     refused: list[int] = []
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(2_000):
-        hostile = mutate(data[72:], drawn)
-        try:
-            found = module.decode(data[:72] + hostile)
-        except CorruptData as error:
-            refused.append(error.position - 72)
-            continue
-        offsets = found.entries["offset"]
-        assert np.all(offsets[1:] > offsets[:-1])
-        assert len(offsets) * 16 + found.cut_bytes == len(hostile)
-    assert set(refused) <= set(range(0, 400, 16)), "a position is where an entry begins"
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+    with grows_at_most(64 << 10):
+        for _ in range(2_000):
+            hostile = mutate(data[72:], drawn)
+            try:
+                found = module.decode(data[:72] + hostile)
+            except CorruptData as error:
+                refused.append(error.position - 72)
+                continue
+            offsets = found.entries["offset"]
+            assert np.all(offsets[1:] > offsets[:-1])
+            assert len(offsets) * 16 + found.cut_bytes == len(hostile)
+        assert set(refused) <= set(range(0, 400, 16)), "a position is where an entry begins"
 
 
 def test_one_index_is_not_taken_for_the_other() -> None:
@@ -136,12 +135,12 @@ def test_every_offset_is_found_from_where_the_index_points() -> None:
     entries = index.rebuild(segment, stride=Stride(bytes=1_000))
     assert len(entries) == 125
     for offset in (42, 43, 50, 524, 999, 1_041):
-        position = index.position_for(entries, offset)
+        position = indexing.position_for(entries, offset)
         assert position is not None
         found = log.scan(segment, position, limit=Limit(max_records=8))
         assert offset in log.decode(segment, found).column("offset").to_pylist()
-    assert index.position_for(entries, 41) is None
-    assert index.position_for(entries[:0], 42) is None
+    assert indexing.position_for(entries, 41) is None
+    assert indexing.position_for(entries[:0], 42) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,7 +151,7 @@ def test_no_record_at_or_after_a_time_is_before_the_place_to_start(
     batch = batch_of([{"timestamp": time, "value": b"x" * 30} for time in times], "keratin")
     segment = log.encode_header(42, NOW) + log.encode(batch, 42)[0].tobytes()
     entries = timeindex.rebuild(segment, stride=Stride(bytes=200))
-    start = timeindex.first_offset_at_or_after(entries, wanted)
+    start = indexing.first_offset_at_or_after(entries, wanted)
     assert start is not None
     assert all(time < wanted for time in times[: start - 42])
     data = timeindex.encode_header(42, NOW) + timeindex.encode(entries, base_offset=42)
@@ -162,15 +161,15 @@ def test_no_record_at_or_after_a_time_is_before_the_place_to_start(
 def test_an_index_agrees_only_with_its_own_log() -> None:
     segment = segment_of_a_thousand()
     entries = index.rebuild(segment)
-    assert index.agrees(entries, segment)
-    assert not index.agrees(entries, segment[:131_180])
-    assert not index.agrees(entries, segment[:1_000])
+    assert indexing.agrees(log, entries, segment)
+    assert not indexing.agrees(log, entries, segment[:131_180])
+    assert not indexing.agrees(log, entries, segment[:1_000])
     shifted = entries.copy()
     shifted["offset"] += 1
-    assert not index.agrees(shifted, segment)
-    assert not index.agrees(entries[:0], segment)
-    assert index.agrees(entries[:0], segment[:68])
-    assert not timeindex.agrees(timeindex.rebuild(segment), shifted)
+    assert not indexing.agrees(log, shifted, segment)
+    assert not indexing.agrees(log, entries[:0], segment)
+    assert indexing.agrees(log, entries[:0], segment[:68])
+    assert not indexing.times_agree(timeindex.rebuild(segment), shifted)
 
 
 def test_a_rebuild_goes_on_after_a_damaged_spot() -> None:
@@ -179,16 +178,16 @@ def test_a_rebuild_goes_on_after_a_damaged_spot() -> None:
     segment[70_000] ^= 1
     entries = index.rebuild(segment)
     assert entries.tolist() == whole.tolist()
-    rows = sum(len(found) for found, _ in index.runs(segment))
+    rows = sum(len(found) for found, _ in indexing.runs(log, segment))
     assert rows == 999
-    assert timeindex.agrees(timeindex.rebuild(segment), entries)
-    firsts = [first for _, first in index.runs(segment)]
+    assert indexing.times_agree(timeindex.rebuild(segment), entries)
+    firsts = [first for _, first in indexing.runs(log, segment)]
     assert firsts == [42, 42 + (70_000 - 68) // 136 + 1]
 
 
 def test_an_empty_log_has_an_empty_index() -> None:
     head = log.encode_header(42, NOW)
     assert len(index.rebuild(head)) == len(timeindex.rebuild(head)) == 0
-    assert timeindex.first_offset_at_or_after(timeindex.rebuild(head), 0) is None
+    assert indexing.first_offset_at_or_after(timeindex.rebuild(head), 0) is None
     assert plain(log.decode(head, log.scan(head))) == []
     assert crc(head[:64]) == head[64:]

@@ -10,7 +10,7 @@ import pytest
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.keratin import log
-from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.records import INPUT_SCHEMAS, prepare
 from tests.formats.test_keratin_golden import NOW, based, crc, file_header, joined, record
 from tests.support.contract import LogContract, plain
@@ -25,6 +25,7 @@ def by_hand(offset: int, headers: bytes = b"", payload: bytes = b"v", **other: i
 class TestKeratinLog(LogContract):
     format_name = "keratin"
     header_bytes = 68
+    fixed_bytes = 32
     sample = [
         {"timestamp": NOW, "key": None, "value": b"first", "headers": None},
         {"timestamp": -1, "key": b"", "value": None, "headers": []},
@@ -48,8 +49,21 @@ class TestKeratinLog(LogContract):
     def decode(self, data: bytes, found: Scan) -> pa.RecordBatch:
         return log.decode(data, found)
 
-    def resync(self, data: bytes, start: int) -> int | None:
-        return log.resync(data, start)
+    def resync(
+        self, data: bytes, start: int, *, minimum: int = 0, budget: Budget | None = None
+    ) -> int | None:
+        return log.resync(data, start, minimum_offset=minimum, budget=budget)
+
+    def reseal(self, record: bytes) -> bytes:
+        return record[:-4] + crc(record[2:-4])
+
+    def lures(self, count: int) -> bytes:
+        out, size = FILE_HEADER, 68 + count * (37 + 32)
+        for row in range(count):
+            out += by_hand(7 + row)
+            lengths = struct.pack(">II", 0, max(0, size - len(out) - 36))
+            out += b"KR" + struct.pack(">HHH", 1, 0, 0) + lengths + struct.pack(">qq", 0, row)
+        return out
 
     def expected(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         offsets = pa.array(range(7, 7 + batch.num_rows), pa.int64())

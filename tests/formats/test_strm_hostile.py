@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 import struct
 import zlib
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from tests.formats.test_strm_by_hand import (
     row,
     varint,
 )
-from tests.support.contract import EXTREMES, mutate, plain
+from tests.support.contract import EXTREMES, grows_at_most, mutate, plain
 
 RAW = records(ORDERS)
 NONE, LZ4, ZSTD = (Coding(codec) for codec in CODECS)
@@ -350,14 +349,12 @@ def test_damaged_lz4_blocks_decode_as_the_reference_does_or_not_at_all() -> None
 
 @pytest.mark.parametrize("coding", [LZ4, ZSTD])
 def test_a_bomb_is_refused_within_its_memory(coding: Coding) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for size in (32 * MIB, 32 * MIB + 1, 1 << 28):
-        payload = compressed(bytes(min(size, 32 * MIB)), int(coding.compression))
-        for count in (1, size // 4):
-            with pytest.raises(CorruptData):
-                decoded(block(payload, size, count), coding)
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 96 << 10  # making the bomb takes 32 MiB of it
+    with grows_at_most(96 << 10):
+        for size in (32 * MIB, 32 * MIB + 1, 1 << 28):
+            payload = compressed(bytes(min(size, 32 * MIB)), int(coding.compression))
+            for count in (1, size // 4):
+                with pytest.raises(CorruptData):
+                    decoded(block(payload, size, count), coding)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -365,20 +362,18 @@ def test_hostile_objects_are_refused_or_read_right(codec: Compression) -> None:
     data = object_by_hand(PLAIN, int(codec))
     right = {r["offset"]: r for r in PLAIN}
     drawn = random.Random(20_240_601 + int(codec))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(2_500):
-        hostile = mutate(data, drawn)
-        found = segment.scan(hostile)
-        assert 0 <= found.end <= max(len(hostile), 64)
-        try:
-            for batch in segment.read_from(hostile):
-                assert all(right.get(r["offset"]) == r for r in plain(batch))
-            segment.verify(hostile)
-            assert hostile == data
-        except CorruptData:
-            continue
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 64 << 10
+    with grows_at_most(64 << 10):
+        for _ in range(2_500):
+            hostile = mutate(data, drawn)
+            found = segment.scan(hostile)
+            assert 0 <= found.end <= max(len(hostile), 64)
+            try:
+                for batch in segment.read_from(hostile):
+                    assert all(right.get(r["offset"]) == r for r in plain(batch))
+                segment.verify(hostile)
+                assert hostile == data
+            except CorruptData:
+                continue
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -389,19 +384,17 @@ def test_hostile_blocks_with_the_right_checksum_never_do_worse_than_fail(
     raw = records(rows)
     payload = compressed(raw, int(codec))
     drawn = random.Random(20_240_603 + int(codec))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(2_500):
-        if drawn.random() < 0.5:
-            changed_raw = mutate(raw, drawn)
-            data = block(compressed(changed_raw, int(codec)), len(changed_raw), len(rows))
-        else:
-            size = drawn.choice([len(raw), *EXTREMES])
-            data = block(mutate(payload, drawn), size, drawn.choice([len(rows), *EXTREMES]))
-        try:
-            batch = decoded(data, Coding(codec))
-        except CorruptData:
-            continue
-        batch.validate(full=True)
-        assert batch.num_rows == struct.unpack_from(">I", data, 8)[0]
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 64 << 10
+    with grows_at_most(64 << 10):
+        for _ in range(2_500):
+            if drawn.random() < 0.5:
+                changed_raw = mutate(raw, drawn)
+                data = block(compressed(changed_raw, int(codec)), len(changed_raw), len(rows))
+            else:
+                size = drawn.choice([len(raw), *EXTREMES])
+                data = block(mutate(payload, drawn), size, drawn.choice([len(rows), *EXTREMES]))
+            try:
+                batch = decoded(data, Coding(codec))
+            except CorruptData:
+                continue
+            batch.validate(full=True)
+            assert batch.num_rows == struct.unpack_from(">I", data, 8)[0]

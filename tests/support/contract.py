@@ -7,16 +7,38 @@ some record, and nothing else.
 from __future__ import annotations
 
 import random
-import resource
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lamina.formats.scan import Limit, Scan, Stop
-from tests.support.strategies import batch_of, rows
+from lamina.formats.scan import Budget, Limit, Scan, Stop
+from tests.support.strategies import LARGE, batch_of, rows
+
+
+@contextmanager
+def grows_at_most(kib: int) -> Iterator[None]:
+    """Asserts that resident memory never rose by more, whatever the process used before.
+
+    The kernel's high-water mark is reset first: without that it hides all growth below an old peak.
+    """
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident_peak_kib()
+    yield
+    grown = _resident_peak_kib() - before
+    assert grown < kib, f"memory rose by {grown} KiB, {kib} are allowed"
+
+
+def _resident_peak_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
 
 
 class LogContract:
@@ -27,6 +49,10 @@ class LogContract:
     hostile_inputs = 5_000
     header_bytes = 0
     """Bytes of a file header before the first record; `encode` includes it, scans skip it."""
+    fixed_bytes: int
+    """Bytes of a record before its variable fields."""
+    has_order = True
+    """Whether a search can tell leftovers by their offsets."""
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         raise NotImplementedError
@@ -37,7 +63,17 @@ class LogContract:
     def decode(self, data: bytes, found: Scan) -> pa.RecordBatch:
         raise NotImplementedError
 
-    def resync(self, data: bytes, start: int) -> int | None:
+    def resync(
+        self, data: bytes, start: int, *, minimum: int = 0, budget: Budget | None = None
+    ) -> int | None:
+        raise NotImplementedError
+
+    def reseal(self, record: bytes) -> bytes:
+        """The record with a checksum that fits it, made by another library than ours."""
+        raise NotImplementedError
+
+    def lures(self, count: int) -> bytes:
+        """So many sound records, each followed by a header that claims nearly all that follows."""
         raise NotImplementedError
 
     def expected(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -53,6 +89,19 @@ class LogContract:
         found = self.scan(data, self.header_bytes, Limit())
         return plain(self.decode(data, found)), found
 
+    def walk(self, data: bytes) -> tuple[int, Budget]:
+        """Counts the sound records of a file over all its damage, as every walker does."""
+        budget = Budget(len(data))
+        position: int | None = self.header_bytes
+        count = 0
+        while position is not None and position < len(data):
+            found = self.scan(data, position, Limit(budget=budget))
+            count += len(found)
+            position = found.end
+            if found.stop.is_damage:
+                position = self.resync(data, position, budget=budget)
+        return count, budget
+
     # ------------------------------------------------------------------ the contract
 
     def test_any_records_come_back_as_they_went_in(self) -> None:
@@ -66,6 +115,17 @@ class LogContract:
             assert found.end == len(data)
             assert read == self.expected(batch)
             self.decode(data, found).validate(full=True)
+
+        check()
+
+    def test_large_values_come_back_as_they_went_in(self) -> None:
+        @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(rows(self.format_name), st.lists(LARGE, min_size=1, max_size=3))
+        def check(drawn: list[dict[str, Any]], large: list[bytes]) -> None:
+            drawn += [self.sample[0] | {"value": value} for value in large]
+            batch = batch_of(drawn, self.format_name)
+            read, found = self.read(self.encode(batch))
+            assert (read == self.expected(batch), found.stop) == (True, Stop.END)
 
         check()
 
@@ -136,18 +196,82 @@ class LogContract:
         data = self.sample_bytes()
         whole, _ = self.read(data)
         drawn = random.Random(20_240_601)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for _ in range(self.hostile_inputs):
-            hostile = mutate(data, drawn)
-            found = self.scan(hostile, min(self.header_bytes, len(hostile)), Limit())
-            assert 0 <= found.end <= len(hostile)
-            assert np.all(np.diff(found.positions) > 0)
-            read = plain(self.decode(hostile, found))
-            agreed = sum(1 for old, new in zip(whole, read, strict=False) if old == new)
-            assert agreed == min(len(read), len(whole)), "a damaged record was returned"
-            self.resync(hostile, drawn.randrange(len(hostile) + 1))
-        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown_kib < 64 << 10
+        with grows_at_most(64 << 10):
+            for _ in range(self.hostile_inputs):
+                hostile = mutate(data, drawn)
+                found = self.scan(hostile, min(self.header_bytes, len(hostile)), Limit())
+                assert 0 <= found.end <= len(hostile)
+                assert np.all(np.diff(found.positions) > 0)
+                self.judge_hostile(whole, plain(self.decode(hostile, found)))
+                self.resync(hostile, drawn.randrange(len(hostile) + 1))
+
+    def judge_hostile(self, whole: list[dict[str, Any]], read: list[dict[str, Any]]) -> None:
+        agreed = sum(1 for old, new in zip(whole, read, strict=False) if old == new)
+        assert agreed == min(len(read), len(whole)), "a damaged record was returned"
+
+    def test_wrong_fields_under_the_right_checksum_are_refused_or_read_in_bounds(self) -> None:
+        data = self.sample_bytes()
+        _, sound = self.read(data)
+        starts = [*sound.positions.tolist(), len(data)]
+        drawn = random.Random(20_240_607)
+        with grows_at_most(64 << 10):
+            for _ in range(self.hostile_inputs // 2):
+                row = drawn.randrange(len(starts) - 1)
+                record = bytearray(data[starts[row] : starts[row + 1]])
+                at = drawn.randrange(self.fixed_bytes)
+                width = min(drawn.choice([1, 2, 4, 8]), self.fixed_bytes - at)
+                value = drawn.choice([*EXTREMES, len(record), (1 << 63) - 1, (1 << 64) - 1])
+                order: Any = drawn.choice(["little", "big"])
+                record[at : at + width] = (value % (1 << (8 * width))).to_bytes(width, order)
+                changed = data[: starts[row]] + self.reseal(bytes(record)) + data[starts[row + 1] :]
+                found = self.scan(changed, self.header_bytes, Limit())
+                assert len(found) >= row
+                batch = self.decode(changed, found)
+                batch.validate(full=True)
+                self.resync(changed, starts[row])
+
+    def test_a_walk_over_headers_that_claim_the_rest_takes_linear_work(self) -> None:
+        spent = []
+        for count in (600, 1200):
+            data = self.lures(count)
+            found, budget = self.walk(data)
+            assert found == count, "a sound record was missed"
+            spent.append(budget.spent)
+        assert spent[1] < 3 * spent[0], "the work grew faster than the file"
+
+    def test_a_search_through_nested_sound_records_takes_linear_work(self) -> None:
+        if not self.has_order:
+            pytest.skip("every sound record counts, so that a search stops at the first")
+        spent = []
+        for levels in (400, 800):
+            nested = b""
+            for _ in range(levels):
+                batch = batch_of([self.sample[0] | {"value": nested}], self.format_name)
+                nested = self.encode(batch)[self.header_bytes :]
+            budget = Budget(len(nested))
+            assert self.resync(nested, 0, minimum=1 << 40, budget=budget) is None
+            spent.append(budget.spent)
+        assert spent[1] < 3 * spent[0], "the work grew faster than the file"
+
+    def test_a_start_outside_of_the_buffer_is_refused(self) -> None:
+        data = self.sample_bytes()
+        for start in (-1, -(1 << 62), len(data) + 1, 1 << 62):
+            with pytest.raises(ValueError, match="starts at"):
+                self.scan(data, start, Limit())
+            with pytest.raises(ValueError, match="starts at"):
+                self.resync(data, start)
+        assert self.scan(data, len(data), Limit()).stop is Stop.END
+        assert self.resync(data, len(data)) is None
+
+    def test_a_scan_that_stops_at_once_costs_little_memory(self) -> None:
+        data = b"\xff" * (32 << 20)
+        self.scan(data, 0, Limit())
+        tracemalloc.start()
+        try:
+            self.scan(data, 0, Limit())
+            assert tracemalloc.get_traced_memory()[1] < 64 << 10
+        finally:
+            tracemalloc.stop()
 
 
 def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:

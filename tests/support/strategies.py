@@ -17,6 +17,7 @@ BYTES = st.one_of(
     st.sampled_from([b"", b"\x00", b"\xff\xfe\x80", b"\x00" * 33]),
     st.integers(100, 5000).map(lambda size: bytes(range(256)) * (size // 256 + 1)),
 )
+LARGE = st.integers(1 << 20, 3 << 20).map(lambda size: bytes(range(251)) * (size // 251) + b"!")
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 HEADERS = st.one_of(
     st.none(),
@@ -24,6 +25,10 @@ HEADERS = st.one_of(
         st.fixed_dictionaries({"key": NAMES, "value": st.one_of(st.none(), BYTES)}), max_size=4
     ),
 )
+
+
+ANY_NAMES = st.one_of(NAMES.map(str.encode), st.binary(min_size=1, max_size=6))
+"""Names as Arrow may hold them: its string columns do not see to it that they are UTF-8."""
 
 
 def rows(format_name: str) -> st.SearchStrategy[list[dict[str, Any]]]:

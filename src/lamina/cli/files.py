@@ -1,7 +1,9 @@
 """`lamina dump` and `lamina verify`: what is in a file, and what is damaged in a tree.
 
-Rule: what a file holds, and what a file is called, cannot steer the terminal. Text that is not
-printable is shown as JSON, and nothing of it is ever read as markup.
+Rules.
+1. What a file holds, and what a file is called, cannot steer the terminal. Text that is not
+   printable is shown as JSON, and nothing of it is ever read as markup.
+2. Nor can it look like something else: a value that is more than one word is shown as JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,9 +20,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lamina.engine.filekinds import files_below, open_file, verify_file
-from lamina.engine.inspection import Finding
+from lamina.cli.opening import Opener
+from lamina.engine.findings import Finding, files_below, unreadable
 from lamina.errors import InvalidRequest
+
+_WORD = re.compile(r"[\w./@%+=~-]+")
 
 
 def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: bool) -> int:
@@ -27,17 +32,18 @@ def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: boo
     if os.path.isdir(path):
         raise InvalidRequest(f"{path} is a directory; dump shows one file, verify takes a tree")
     _refuse_special(path)
-    kind, data = open_file(path)
-    if kind is None:
-        raise InvalidRequest(f"{path} is not a file that Lamina writes")
-    if not as_json:
-        _print(f"# {_shown(path)}: {kind.name}, {memoryview(data).nbytes} bytes")
-    damaged = False
-    for row in itertools.islice(kind.dump(path, data, first), limit):
-        damaged = damaged or "problem" in row
-        _print(json.dumps(row) if as_json else _line(row))
-    if verify and not damaged:
-        damaged = any(True for _ in kind.verify(path, data))
+    with Opener(quiet=as_json) as opener:
+        kind, data = opener.open(path)
+        if kind is None:
+            raise InvalidRequest(f"{path} is not a file that Lamina writes")
+        if not as_json:
+            _print(f"# {_printable(path)}: {kind.name}, {memoryview(data).nbytes} bytes")
+        damaged = False
+        for row in itertools.islice(kind.dump(path, data, first), limit):
+            damaged = damaged or "problem" in row
+            _print(json.dumps(row) if as_json else _line(row))
+        if verify and not damaged:
+            damaged = any(True for _ in kind.verify(path, data))
     return 1 if verify and damaged else 0
 
 
@@ -60,15 +66,20 @@ def _line(row: dict[str, Any]) -> str:
 
 def _damage(position: int, problem: str, resumes_at: int | None) -> str:
     after = "" if resumes_at is None else f"; sound again at byte {resumes_at}"
-    return f"byte {position}: {_shown(problem)}{after}"
+    return f"byte {position}: {_printable(problem)}{after}"
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, dict | list):
+    """A value as one word that is not taken for another: quoted unless it is plain."""
+    if value is None:
+        return "null"
+    if isinstance(value, str) and (not _WORD.fullmatch(value) or value == "null"):
         return json.dumps(value)
-    if isinstance(value, str) and not value.isprintable():
-        return json.dumps(value)
-    return "null" if value is None else str(value)
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)
 
 
 def verify(path: str, *, as_json: bool) -> int:
@@ -76,12 +87,12 @@ def verify(path: str, *, as_json: bool) -> int:
     if not os.path.exists(path):
         raise InvalidRequest(f"{path}: no such file or directory")
     _refuse_special(path)
-    names = files_below(path)
-    findings: list[Finding] = []
+    names, findings = files_below(path)
     checked = 0
-    for found in _with_progress(names, quiet=as_json):
-        checked += found is not None
-        findings += found or []
+    with Opener(quiet=as_json) as opener:
+        for found in _with_progress(names, opener, quiet=as_json):
+            checked += found is not None
+            findings += found or []
     if as_json:
         for finding in findings:
             _print(json.dumps(asdict(finding)))
@@ -90,29 +101,44 @@ def verify(path: str, *, as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _with_progress(names: list[str], *, quiet: bool) -> Iterator[list[Finding] | None]:
+def _with_progress(
+    names: list[str], opener: Opener, *, quiet: bool
+) -> Iterator[list[Finding] | None]:
     """Yields what each file's check found; None for one that is not Lamina's, or gone by now."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    sizes = [os.path.getsize(name) if os.path.exists(name) else 0 for name in names]
+    sizes = [_size_of(name) for name in names]
     hidden = quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("verify", total=sum(sizes))
         for name, size in zip(names, sizes, strict=True):
-            try:
-                yield verify_file(name)
-            except InvalidRequest:
-                if os.path.exists(name):
-                    raise
-                yield None  # retention took it in the meantime
+            yield _check(name, opener)
             progress.advance(task, size)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # its check will say why
+        return 0
+
+
+def _check(path: str, opener: Opener) -> list[Finding] | None:
+    """Looks at one file of a tree; that it cannot be read is a finding, and the others follow."""
+    try:
+        kind, data = opener.open(path)
+    except InvalidRequest as error:
+        if not os.path.lexists(path):
+            return None  # retention took it in the meantime: a live store is no damaged one
+        return [unreadable(path, str(error).removeprefix(f"{path}: "))]
+    return None if kind is None else list(kind.verify(path, data))
 
 
 def _report(findings: list[Finding], *, checked: int, skipped: int) -> None:
     """One line a damaged spot, as compilers do it: whole paths, for eyes and for grep."""
     for each in findings:
         damage = _damage(each.position, each.problem, each.resumes_at)
-        _print(f"{_shown(each.path)}: {damage}")
+        _print(f"{_printable(each.path)}: {damage}")
     others = f" ({skipped} not Lamina's)" if skipped else ""
     verdict = f"damaged spots: {len(findings)}" if findings else "all sound"
     _print(f"files checked: {checked}{others}; {verdict}")

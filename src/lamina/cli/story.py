@@ -6,12 +6,14 @@ then a file of each format is written, shown, damaged and verified.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -63,21 +65,26 @@ def produce(path: str) -> None:
 def _kill_a_producer(console: Console, path: str) -> int:
     console.rule("a producer is killed while it appends")
     arguments = [sys.executable, "-c", _PRODUCER, path]
-    victim = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-    assert victim.stdout is not None
-    acknowledged = 0
-    for _ in range(_BATCHES_BEFORE_KILL):
-        line = victim.stdout.readline()
-        if not line:
-            raise InvalidRequest("the demo's producer stopped by itself")
-        acknowledged = int(line)
-    victim.send_signal(signal.SIGKILL)
-    acknowledged = max(
-        [acknowledged, *(int(line) for line in victim.stdout if line.endswith("\n"))]
-    )
-    victim.wait()
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as victim:
+        try:
+            acknowledged = max(_acknowledged(victim, _BATCHES_BEFORE_KILL))
+        finally:
+            victim.send_signal(signal.SIGKILL)
+        acknowledged = max([acknowledged, *_acknowledged(victim, None)])
     console.print(f"kill -9 after {acknowledged} records were acknowledged (acks=all: fsynced)")
     return acknowledged
+
+
+def _acknowledged(victim: subprocess.Popen[str], count: int | None) -> Iterator[int]:
+    """Reads what the victim tells: so many numbers, or all that it told before it died."""
+    assert victim.stdout is not None
+    told = 0
+    for line in itertools.islice(victim.stdout, count):
+        if line.endswith("\n"):
+            told += 1
+            yield int(line)
+    if count is not None and told < count:
+        raise InvalidRequest("the demo's producer stopped by itself")
 
 
 def _recover(console: Console, path: str, acknowledged: int) -> None:
@@ -124,5 +131,7 @@ def _flip_a_bit(console: Console, path: str) -> None:
                     start = batch.column("offset")[-1].as_py() + 1
             except RecordsMissing as missing:
                 console.print(f"  the reader is told: {missing}")
+                if missing.end <= start:
+                    raise InvalidRequest("the demo's reader is stuck: please report this") from None
                 start = missing.end
         console.print(f"{read} of {end - first} records were read; the damaged bytes are set aside")

@@ -66,10 +66,11 @@ class ActiveSegment(Segment):
         return segment
 
     def discard(self) -> None:
-        """Removes a segment that holds nothing anybody was told of."""
+        """Removes a segment that holds nothing anybody was told of, durably: it must not return."""
         for suffix in ("idx", self.codec.time_suffix, "log"):
-            with contextlib.suppress(OSError):
+            if self.files.exists(self.path(suffix)):
                 self.files.remove(self.path(suffix))
+        self.files.sync_directory(self.directory)
 
     def resume(self, file: File, end: Bound, index: SegmentIndex) -> None:
         """Takes over a log that recovery has checked, cut and synced."""
@@ -77,7 +78,8 @@ class ActiveSegment(Segment):
         self.tail = self.written = self.durable = end
         self._prepared = end.position
         self._index = index
-        self._open_indexes()
+        with contextlib.suppress(OSError):  # on a full disk they are rebuilt later
+            self._open_indexes()
 
     @property
     def segment(self) -> ActiveSegment:
@@ -113,8 +115,9 @@ class ActiveSegment(Segment):
         self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
 
     def undo(self, tail: Bound, mark: Mark) -> None:
-        """Takes appended records back: cut from the file, so that nothing valid lies beyond."""
+        """Takes appended records back, durably: a refused append must not return after a crash."""
         self.file.truncate(tail.position)
+        self.file.sync()
         self._prepared = tail.position
         self._index.rewind(mark)
         self.tail = tail

@@ -7,7 +7,7 @@ here, in the producer's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +68,7 @@ class Appended:
 
 def acks_level(acks: object) -> int:
     """Reads an `acks` argument."""
-    if acks not in ACKS:
+    if not isinstance(acks, int | str) or isinstance(acks, bool) or acks not in ACKS:
         raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
     return ACKS[acks]
 
@@ -88,6 +88,8 @@ def make_request(
         sizes = [len(value) for value in values]
         _refuse_large(max(sizes, default=0), settings)
         return Request(values, size_bytes=sum(sizes), acks=acks, stamp=stamp)
+    if not isinstance(records, Iterable | pa.RecordBatch | pa.Table):
+        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
     size_bytes = batch.nbytes
     if size_bytes > settings.max_message_bytes:
@@ -112,7 +114,8 @@ def _largest(batch: pa.RecordBatch) -> int:
     headers = batch.schema.get_field_index("headers")
     if headers >= 0 and batch.column(headers).null_count < batch.num_rows:
         for row, items in enumerate(batch.column(headers).to_pylist()):
-            total[row] += sum(len(item["key"]) + len(item["value"] or b"") for item in items or ())
+            for item in items or ():
+                total[row] += len(item["key"].encode()) + len(item["value"] or b"")
     return int(total.max(initial=0))
 
 

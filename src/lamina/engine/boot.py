@@ -6,6 +6,7 @@ As document 004 orders it: read `broker.id` (made only when there are no topics)
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import uuid
@@ -20,7 +21,7 @@ from lamina.engine.codec import CODECS
 from lamina.engine.partition import Partition
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
-from lamina.engine.recovery import Recovery
+from lamina.engine.recovery import Recovery, take_back
 from lamina.engine.report import RecoveryReport
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.frame import broker, checkpoint
@@ -65,10 +66,21 @@ class Boot:
                 expected="broker.id",
                 found="nothing",
             )
+        self._make_path_durable()
         created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
         identity = broker.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
         self.files.replace(path, broker.encode(identity))
         return identity
+
+    def _make_path_durable(self) -> None:
+        """Syncs the directories above the data: one may be there and yet not durable."""
+        folder = self.data
+        while True:
+            with contextlib.suppress(PermissionError):  # of others, who made it durable
+                self.files.sync_directory(folder)
+            if folder == os.path.dirname(folder):
+                return
+            folder = os.path.dirname(folder)
 
     def require_directory(self) -> None:
         """Refuses to read what is not a data directory."""
@@ -88,6 +100,14 @@ class Boot:
             report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
             return {}
         return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def forget(self, topic: str) -> None:
+        """Drops a topic from the checkpoint, which must not speak of the next one of its name."""
+        known = self.read_checkpoint(RecoveryReport())
+        kept = [entry for (name, _), entry in known.items() if name != topic]
+        if len(kept) < len(known):
+            data = checkpoint.encode(checkpoint.checkpoint_of(kept))
+            self.files.replace(self.path(paths.CHECKPOINT), data)
 
     def write_checkpoint(self, partitions: list[Partition]) -> None:
         """Replaces the checkpoint by what is durable now."""
@@ -123,6 +143,14 @@ class Boot:
             watermark = max(watermark, manifests.read_watermark(place, report))
         recovered = Recovery(place, codec, watermark, report).run()
         producers = Producers(place)
+        begun = producers.unfinished(recovered.active.tail.next_offset)
+        if begun is not None and begun >= watermark:
+            take_back(place, codec, recovered, begun)
+            why = (
+                f"an idempotent append had not finished: offsets from {begun} on were not answered"
+            )
+            report.add("cut", place.segments, why)
+            recovered = Recovery(place, codec, watermark, report).run()
         producers.recover(recovered.active.tail.next_offset)
         settings = TopicSettings.parse(about.settings)
         partition = Partition(place, codec, settings, recovered, producers=producers)

@@ -41,7 +41,8 @@ class Catalog:
     def load(self, report: RecoveryReport) -> dict[str, TopicFile]:
         """Reads every topic; finishes deletions that were cut short."""
         found = {}
-        for name in self.files.list(os.path.join(self.data, paths.TOPICS)):
+        for name in self._directories():
+            self._make_names_durable(name)
             about = self._read(name, report)
             if about is None:
                 continue
@@ -53,14 +54,21 @@ class Catalog:
                 found[name] = about
         return found
 
+    def _directories(self) -> list[str]:
+        """The names below `topics/`; a stray file is nobody's topic."""
+        names = self.files.list(os.path.join(self.data, paths.TOPICS))
+        return [name for name in names if self.files.is_directory(self.directory(name))]
+
     def peek(self) -> dict[str, TopicFile]:
         """Reads every topic without changing anything."""
         found = {}
-        for name in self.files.list(os.path.join(self.data, paths.TOPICS)):
+        for name in self._directories():
             path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
             try:
                 about = topic.decode(self.files.read(path))
-            except (OSError, CorruptData):
+            except NewerFormat as error:
+                raise error.at_path(path) from error
+            except (FileNotFoundError, CorruptData):
                 guessed = self._guess(name)
                 if guessed is None:
                     continue
@@ -85,13 +93,17 @@ class Catalog:
         if old is not None and not old.deleted:
             raise InvalidRequest(f"topic {name!r} exists already")
         epoch = 1 if old is None else old.epoch + 1
+        if old is not None:
+            self._remove_contents(name)  # an error may have left some when it was deleted
         about = TopicFile(
             name, format_name, partitions, epoch, self.now_ms(), settings=dict(settings)
         )
         for partition in range(partitions):
-            self.files.make_directory(
-                os.path.join(self.directory(name), str(partition), paths.SEGMENTS)
-            )
+            folder = os.path.join(self.directory(name), str(partition))
+            self.files.make_directory(os.path.join(folder, paths.SEGMENTS))
+            self.files.sync_directory(folder)
+        self._make_names_durable(name)
+        self.files.sync_directory(self.data)
         self._write(about)
         return about
 
@@ -103,10 +115,19 @@ class Catalog:
         self._write(altered)
         return altered
 
-    def delete(self, about: TopicFile) -> None:
-        """Deletes a topic that nobody writes to any more."""
+    def mark_deleted(self, about: TopicFile) -> None:
+        """Deletes a topic for good; its files are still there."""
         self._write(replace(about, deleted=True))
+
+    def remove_deleted(self, about: TopicFile) -> None:
+        """Removes the files of a deleted topic that nobody writes to any more."""
         self._remove_contents(about.name)
+
+    def _make_names_durable(self, name: str) -> None:
+        """Syncs what a killed process may have left unsynced: a `topic.json` that is acted upon."""
+        if self.files.is_directory(self.directory(name)):
+            self.files.sync_directory(self.directory(name))
+        self.files.sync_directory(os.path.join(self.data, paths.TOPICS))
 
     def _write(self, about: TopicFile) -> None:
         path = os.path.join(self.directory(about.name), paths.TOPIC_SETTINGS)
@@ -118,7 +139,7 @@ class Catalog:
             return topic.decode(self.files.read(path))
         except NewerFormat as error:
             raise error.at_path(path) from error
-        except (OSError, CorruptData) as error:
+        except (FileNotFoundError, CorruptData) as error:
             about = self._guess(name)
             if about is not None:
                 why = f"it could not be read ({error}); format and partitions are from the files"
@@ -129,16 +150,34 @@ class Catalog:
     def _guess(self, name: str) -> TopicFile | None:
         """Tells from a directory's files what topic it is; None for one that holds no records."""
         folder = self.directory(name)
-        numbers = [int(entry) for entry in self.files.list(folder) if entry.isdigit()]
-        for number in numbers:
-            segments = os.path.join(folder, str(number), paths.SEGMENTS)
-            for entry in self.files.list(segments):
-                parsed = paths.segment_file(entry)
-                if parsed and parsed.suffix == "log":
-                    head = self.files.open_read_only(os.path.join(segments, entry)).read_at(0, 4)
-                    format_name = "keratin" if head == b"KLOG" else "frame"
-                    return TopicFile(name, format_name, max(numbers) + 1, 1, self.now_ms())
-        return None
+        numbers = [
+            int(entry)
+            for entry in self.files.list(folder)
+            if entry.isascii()
+            and entry.isdigit()
+            and self.files.is_directory(os.path.join(folder, entry, paths.SEGMENTS))
+        ]
+        logs = [
+            os.path.join(folder, str(number), paths.SEGMENTS, entry)
+            for number in numbers
+            for entry in self.files.list(os.path.join(folder, str(number), paths.SEGMENTS))
+            if (parsed := paths.segment_file(entry)) and parsed.suffix == "log"
+        ]
+        if not logs:
+            return None
+        format_name = "keratin" if any(map(self._is_keratin, logs)) else "frame"
+        return TopicFile(name, format_name, max(numbers) + 1, 1, self.now_ms())
+
+    def _is_keratin(self, log: str) -> bool:
+        """Tells a log by its header, or (where that is damaged) by the files beside it."""
+        file = self.files.open_read_only(log)
+        try:
+            head = file.read_at(0, 4)
+        finally:
+            file.close()
+        beside = os.path.join(os.path.dirname(os.path.dirname(log)), paths.MANIFEST)
+        times = log.removesuffix("log") + "tidx"
+        return head == b"KLOG" or self.files.exists(beside) or self.files.exists(times)
 
     def _remove_contents(self, name: str) -> bool:
         """Removes a deleted topic's files, all but its `topic.json`; False if none were left."""

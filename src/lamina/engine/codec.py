@@ -20,6 +20,7 @@ from lamina.formats.frame import timeindex as frame_times
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.keratin import timeindex as keratin_times
+from lamina.formats.plain import PlainValues
 from lamina.formats.scan import Limit, Scan
 from lamina.formats.sparse import Entries, Stride
 
@@ -46,6 +47,14 @@ class Codec(Protocol):
         self, batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
     ) -> Encoded:
         """Encodes a batch; see the formats' own `encode`."""
+
+    def encode_values(
+        self,
+        values: PlainValues,
+        base_offset: int,
+        out: NDArray[np.uint8] | None = None,
+    ) -> Encoded:
+        """Encodes plain values; see the formats' own `encode_values`."""
 
     def scan(
         self, buffer: Buffer, start: int, *, expected_offset: int | None, limit: Limit
@@ -87,6 +96,7 @@ class FrameCodec:
     has_manifest = False
     stride = frame_index.STRIDE
     encode = staticmethod(frame_log.encode)
+    encode_values = staticmethod(frame_log.encode_values)
     scan = staticmethod(frame_log.scan)
     decode = staticmethod(frame_log.decode)
     resync = staticmethod(frame_log.resync)
@@ -138,6 +148,7 @@ class KeratinCodec:
     has_manifest = True
     stride = keratin_index.STRIDE
     encode = staticmethod(keratin_log.encode)
+    encode_values = staticmethod(keratin_log.encode_values)
     scan = staticmethod(keratin_log.scan)
     decode = staticmethod(keratin_log.decode)
     resync = staticmethod(keratin_log.resync)

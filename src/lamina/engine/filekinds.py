@@ -1,30 +1,29 @@
-"""Which kind of file this is, by content and name, and the kinds that are read as a whole.
+"""Which kind of file this is, by content and name, and the kinds that are indexes.
 
-A name that only the WAL uses decides (its bytes may look like any magic number), then a magic
-number, then the name (`storage.paths` parses it).
+A name that only the WAL or a document uses decides (its bytes may look like any magic number), then
+a magic number, then the name (`storage.paths` parses it).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lamina.engine import inspection
-from lamina.engine.inspection import FileKind, Finding, files_below, map_file
-from lamina.engine.rendering import Row, render_value
+from lamina.engine import coldfile, documents, inspection
+from lamina.engine.documents import WholeFile
+from lamina.engine.findings import FileKind, Finding, Named, Row, described, map_file, named
 from lamina.errors import CorruptData, InvalidRequest
-from lamina.formats import ledger, topic
-from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import timeindex as frame_times
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import manifest, snapshot
 from lamina.formats.keratin import timeindex as keratin_times
+from lamina.formats.scan import Scan, Stop
 from lamina.formats.sparse import Entries
-from lamina.formats.wal import current
 from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
@@ -35,135 +34,198 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class WholeFile:
-    """A small file that is decoded at once: JSON documents, manifests, snapshots."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an index holds: entries, the segment that its header names, bytes after the entries."""
 
-    def __init__(self, name: str, decode: Callable[[bytes], Any]) -> None:
-        self.name = name
-        self._decode = decode
-
-    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Decodes strictly; what is not exact is damage."""
-        try:
-            self._decode(bytes(data))
-        except CorruptData as error:
-            yield Finding(path, error.position, _described(error))
-
-    def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
-        """Yields the one value that the file holds."""
-        try:
-            value = render_value(self._decode(bytes(data)))
-            yield value if isinstance(value, dict) else {"value": value}
-        except CorruptData as error:
-            yield {"position": error.position, "checksum": "bad", "problem": _described(error)}
+    entries: Entries
+    base_offset: int | None = None
+    cut_bytes: int = 0
 
 
-def _described(error: CorruptData) -> str:
-    """The problem without its position, which a finding has beside it."""
-    return str(error).removeprefix(f"byte {error.position}: ")
+def _no_check(_: Entries) -> None:
+    """For an index whose `decode` checks all that can be checked without its log."""
 
 
+@dataclass
 class IndexFile:
-    """An index: entries that must agree with what its log would give anew."""
+    """An index: entries that must agree with what its log would give anew.
 
-    def __init__(
-        self,
-        name: str,
-        decode: Callable[[Buffer], Entries],
-        rebuild: Callable[[Buffer], Entries],
-        log_suffix: str = "log",
-        header_bytes: int = 0,
-    ) -> None:
-        self.name = name
-        self._header_bytes = header_bytes
-        self._decode = decode
-        self._rebuild = rebuild
-        self._log_suffix = log_suffix
+    `rebuild` takes the log, what its name says, and the entries to compare with. `check` raises
+    CorruptData for entries that contradict each other.
+    """
+
+    name: str
+    decode: Callable[[Buffer], Contents]
+    rebuild: Callable[[Buffer, Named, Entries], Entries]
+    log_suffix: str = "log"
+    header_bytes: int = 0
+    entry_bytes: int = 16
+    check: Callable[[Entries], None] = _no_check
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Compares the entries with those of the log beside it; missing last ones are no damage."""
+        facts = named(path)
         try:
-            entries = self._decode(data)
+            contents = self.decode(data)
+            self.check(contents.entries)
         except CorruptData as error:
-            yield Finding(path, error.position, error.problem)
+            yield Finding(path, error.position, described(error))
             return
-        log = os.path.splitext(path)[0] + "." + self._log_suffix
+        if contents.cut_bytes:
+            position = memoryview(data).nbytes - contents.cut_bytes
+            yield Finding(path, position, "the index ends inside an entry")
+        base_offset = _base_offset(contents, facts)
+        if facts.number not in (None, base_offset):
+            yield Finding(path, 0, f"the index is of segment {base_offset}, its name says another")
+        else:
+            yield from self._compare(path, contents.entries, facts)
+
+    def _compare(self, path: str, entries: Entries, facts: Named) -> Iterator[Finding]:
+        log = f"{os.path.splitext(path)[0]}.{self.log_suffix}"
         if not os.path.exists(log):
             return
         try:
-            anew = self._rebuild(map_file(log))[: len(entries)]
+            anew = self.rebuild(map_file(log), facts, entries)[: len(entries)]
         except InvalidRequest:  # no index can be made of this log: its own findings say why
             return
         agreeing = entries[: len(anew)] == anew
         row = len(anew) if agreeing.all() else int(np.argmin(agreeing))
         # An index of a log that was damaged later is still right: the log is what is reported.
         if row < len(entries) and not verify_file(log):
-            width = (memoryview(data).nbytes - self._header_bytes) // len(entries)
             problem = f"entry {row} does not agree with the log; the index can be rebuilt"
-            yield Finding(path, self._header_bytes + row * width, problem)
+            yield Finding(path, self._position_of(row), problem)
+
+    def _position_of(self, row: int) -> int:
+        return self.header_bytes + row * self.entry_bytes
 
     def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
-        """Yields the entries from a number on."""
+        """Yields the entries from a number on; entries have no checksum, a header may have one."""
         try:
-            entries = self._decode(data)
+            entries = self.decode(data).entries
         except CorruptData as error:
-            yield {"position": error.position, "checksum": "bad", "problem": error.problem}
+            yield Finding(path, error.position, described(error)).as_row()
             return
         names = [name for name in entries.dtype.names or () if name != "padding"]
         for number, entry in enumerate(entries[first:], start=first):
-            yield {"entry": number, **{name: int(entry[name]) for name in names}}
+            about: Row = {"entry": number, "position": self._position_of(number)}
+            about |= {"size": self.entry_bytes, "checksum": "none"}
+            # An entry's own field of that name is a byte of the log, not of this file.
+            shown = {f"{self.log_suffix}_position" if name == "position" else name: int(entry[name])
+                     for name in names}  # fmt: skip
+            yield about | shown
 
 
-def _wal_entries(buffer: Buffer) -> Entries:
-    """Entries without their deleted flags, which a rebuild from the data cannot know."""
-    entries = wal_index.decode(buffer).copy()
-    entries["flags"] &= np.uint8(0xFF ^ wal_index.DELETED)
-    return entries
+def _base_offset(contents: Contents, facts: Named) -> int | None:
+    """The segment that an index is of: as its header says, or as far as its entries can tell."""
+    if contents.base_offset is not None:
+        return contents.base_offset
+    entries = contents.entries
+    if "offset" in (entries.dtype.names or ()) and len(entries) and facts.number is not None:
+        # Where the first records are damaged, a rebuilt index begins later; never earlier.
+        return min(facts.number, int(entries["offset"][0]))
+    return facts.number
 
 
-def _rebuilt_wal_entries(buffer: Buffer) -> Entries:
-    found = wal_log.scan_segment(buffer)
+def _frame_contents(decode: Callable[[Buffer], Entries]) -> Callable[[Buffer], Contents]:
+    return lambda data: Contents(decode(data))
+
+
+def _keratin_contents(
+    decode: Callable[[Buffer], keratin_index.Index],
+) -> Callable[[Buffer], Contents]:
+    def contents(data: Buffer) -> Contents:
+        found = decode(data)
+        return Contents(found.entries, found.base_offset, found.cut_bytes)
+
+    return contents
+
+
+def _check_wal_entries(entries: Entries) -> None:
+    wal_index.check(entries, wal_index.DATA_BYTES_MAX)
+
+
+def _rebuilt_wal_entries(buffer: Buffer, facts: Named, entries: Entries) -> Entries:
+    """Makes as many entries anew; deleted flags, which the data cannot know, are the file's."""
+    found = _whole_segment(buffer)
     sequences = wal_headers.headers_segment(buffer, found).sequences
-    first_sequence = int(sequences[0]) if len(sequences) else 1
-    return wal_index.build(buffer, found, first_sequence=first_sequence)
+    first = facts.number if facts.number is not None else int(next(iter(sequences), 1))
+    kept = int(np.searchsorted(sequences, first + len(entries)))
+    covered = Scan(found.positions[:kept], found.end, found.stop)
+    anew = wal_index.build(buffer, covered, first_sequence=first)
+    if kept < len(found):  # a hole before the next frame, which may be a wide one
+        hole = np.zeros(max(0, len(entries) - len(anew)), dtype=wal_index.ENTRY)
+        hole["position"] = found.positions[kept]
+        hole["timestamp_ms"] = anew["timestamp_ms"][-1] if kept else wal_index.TIMESTAMP_MIN
+        anew = np.concatenate([anew, hole])
+    compared = min(len(anew), len(entries))
+    anew["flags"][:compared] |= entries["flags"][:compared] & np.uint8(wal_index.DELETED)
+    return anew
 
 
+def _whole_segment(buffer: Buffer) -> Scan:
+    """Walks a `.data` up to its end or the first damage, however many frames it has."""
+    found = wal_log.scan_segment(buffer)
+    parts = [found.positions]
+    while found.stop is Stop.LIMIT:
+        found = wal_log.scan_segment(buffer, found.end)
+        parts.append(found.positions)
+    return Scan(np.concatenate(parts), found.end, found.stop)
+
+
+def _other_group(value: snapshot.Snapshot, facts: Named) -> str | None:
+    if facts.topic is None or facts.partition is None or facts.group is None:
+        return None
+    if value.tp_hash != snapshot.hash_topic_partition(facts.topic, facts.partition):
+        return "the snapshot is of another partition than its name says"
+    if value.group_hash != snapshot.hash_group(facts.group):
+        return "the snapshot is of another group than its name says"
+    return None
+
+
+_KERATIN_HEADER = keratin_index.FILE_HEADER.size
 _BY_MAGIC: dict[bytes, FileKind] = {
     b"KLOG\0\0\0\0": inspection.KERATIN_LOG,
     b"KIDX\0\0\0\0": IndexFile(
         "keratin index",
-        lambda data: keratin_index.decode(data).entries,
-        keratin_index.rebuild,
-        header_bytes=keratin_index.FILE_HEADER.size,
+        _keratin_contents(keratin_index.decode),
+        lambda log, *_: keratin_index.rebuild(log),
+        header_bytes=_KERATIN_HEADER,
     ),
     b"KTIX\0\0\0\0": IndexFile(
         "keratin time index",
-        lambda data: keratin_times.decode(data).entries,
-        keratin_times.rebuild,
-        header_bytes=keratin_index.FILE_HEADER.size,
+        _keratin_contents(keratin_times.decode),
+        lambda log, *_: keratin_times.rebuild(log),
+        header_bytes=_KERATIN_HEADER,
     ),
-    b"KERATIN\0": WholeFile("keratin manifest", manifest.decode),
-    b"KSNAP\0\0\0": WholeFile("group snapshot", snapshot.decode),
+    b"KERATIN\0": WholeFile("keratin manifest", manifest.decode, checksum="ok"),
+    b"KSNAP\0\0\0": WholeFile("group snapshot", snapshot.decode, _other_group, checksum="ok"),
     b"KDELTA\0\0": inspection.GROUP_DELTA,
-    b"LAMSNAP\0": WholeFile("metadata snapshot", wal_snapshot.decode),
-    b"STRM": inspection.STRM,
+    b"LAMSNAP\0": WholeFile("metadata snapshot", wal_snapshot.decode, checksum="ok"),
+    b"STRM": coldfile.STRM,
     b"\x01\x5e\x0b\xb1": inspection.FRAME_LOG,
 }
-_BY_NAME: dict[str, FileKind] = {
-    "broker.id": WholeFile("broker identity", broker.decode),
-    "checkpoint.json": WholeFile("checkpoint", checkpoint.decode),
-    paths.TOPIC_SETTINGS: WholeFile("topic settings", topic.decode),
-    paths.LEDGER: WholeFile("ledger of gaps", ledger.decode),
-    paths.CURRENT: WholeFile("current WAL file", current.decode),
-    paths.MANIFEST: WholeFile("keratin manifest", manifest.decode),
-}
 _BY_SUFFIX: dict[str, FileKind] = {
-    "idx": IndexFile("frame index", frame_index.decode, frame_index.rebuild),
-    "timeidx": IndexFile("frame time index", frame_times.decode, frame_times.rebuild),
+    "idx": IndexFile(
+        "frame index",
+        _frame_contents(frame_index.decode),
+        lambda log, *_: frame_index.rebuild(log),
+    ),
+    "timeidx": IndexFile(
+        "frame time index",
+        _frame_contents(frame_times.decode),
+        lambda log, *_: frame_times.rebuild(log),
+    ),
     "tidx": _BY_MAGIC[b"KTIX\0\0\0\0"],
-    "tomb": WholeFile("tombstone", tomb.decode),
 }
-_WAL_INDEX = IndexFile("wal segment index", _wal_entries, _rebuilt_wal_entries, "data")
+_WAL_INDEX = IndexFile(
+    "wal segment index",
+    _frame_contents(wal_index.decode),
+    _rebuilt_wal_entries,
+    log_suffix="data",
+    entry_bytes=wal_index.ENTRY.itemsize,
+    check=_check_wal_entries,
+)
 _MAGIC_BYTES_MAX = 8
 
 
@@ -174,18 +236,20 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return inspection.WAL_LOG
     if wal_segment := paths.wal_segment_file(name):
         return inspection.WAL_DATA if wal_segment.suffix == "data" else _WAL_INDEX
+    if document := documents.recognise(path):
+        return document
     for magic, kind in _BY_MAGIC.items():
         if head.startswith(magic):
             return kind
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+    if name == paths.MANIFEST:
+        return _BY_MAGIC[b"KERATIN\0"]
     if segment := paths.segment_file(name):
         return _segment_kind(path, segment.suffix)
     if group := paths.group_file(name):
         return _BY_MAGIC[b"KSNAP\0\0\0" if group.suffix == "snap" else b"KDELTA\0\0"]
     if paths.snapshot_number(name) is not None:
         return _BY_MAGIC[b"LAMSNAP\0"]
-    return inspection.STRM if name.endswith(".seg") else None
+    return coldfile.STRM if name.endswith(".seg") else None
 
 
 def _segment_kind(path: str, suffix: str) -> FileKind | None:
@@ -201,16 +265,19 @@ def _segment_kind(path: str, suffix: str) -> FileKind | None:
     return _BY_SUFFIX[suffix]
 
 
-def open_file(path: str) -> tuple[FileKind | None, Buffer]:
-    """Maps a file and tells its kind."""
-    data = map_file(path)
-    return recognise(path, bytes(memoryview(data)[:_MAGIC_BYTES_MAX])), data
+def kind_of(path: str, data: Buffer) -> FileKind | None:
+    """Tells the kind of a file that is mapped."""
+    return recognise(path, bytes(memoryview(data)[:_MAGIC_BYTES_MAX]))
 
 
 def verify_file(path: str) -> list[Finding] | None:
-    """Returns every damaged spot of a file; None if the file is not Lamina's."""
-    kind, data = open_file(path)
+    """Returns every damaged spot of a file; None if the file is not Lamina's.
+
+    Raises InvalidRequest when it cannot be read.
+    """
+    data = map_file(path)
+    kind = kind_of(path, data)
     return None if kind is None else list(kind.verify(path, data))
 
 
-__all__ = ["files_below", "open_file", "recognise", "verify_file"]
+__all__ = ["kind_of", "recognise", "verify_file"]

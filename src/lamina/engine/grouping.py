@@ -7,18 +7,19 @@ each other become one batch, so that a thousand small producers cost one encode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina import records
 from lamina.config import TopicSettings
 from lamina.engine.codec import Codec
 from lamina.engine.writer import Ack, Outcome, ProducerStamp, Request
-from lamina.records import INPUT_SCHEMAS, TIMESTAMP
+from lamina.formats.plain import PlainValues
+from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare
 
 
 class Judge(Protocol):
@@ -51,107 +52,67 @@ class EncodedGroup:
     timestamps: NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class _Joined:
-    """The batches of a group in order; plain values wait to be joined."""
-
-    format_name: str
-    now_ms: int
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
-
-    def add(self, request: Request) -> None:
-        if isinstance(request.records, list):
-            self.values += request.records
-        else:
-            self.flush()
-            self.batches.append(request.records)
-
-    def flush(self) -> None:
-        if self.values:
-            self.batches.append(values_batch(self.values, self.format_name, self.now_ms))
-            self.values = []
-
-
-_NULLS_MAX = 4096
-_NULLS = {field.name: pa.nulls(_NULLS_MAX, field.type) for field in records.RECORD_SCHEMA}
-
-
-def values_batch(values: Sequence[bytes], format_name: str, now_ms: int) -> pa.RecordBatch:
-    """Makes a batch of plain values with one time and no other field."""
-    count = len(values)
-    columns = []
-    for item in INPUT_SCHEMAS[format_name]:
-        if item.name == "value":
-            columns.append(pa.array(values, pa.binary()))
-        elif item.name == "timestamp":
-            times = pa.py_buffer(np.full(count, now_ms, dtype=np.int64))
-            columns.append(pa.Array.from_buffers(TIMESTAMP, count, [None, times]))
-        elif count <= _NULLS_MAX:
-            columns.append(_NULLS[item.name].slice(0, count))
-        else:
-            columns.append(pa.nulls(count, item.type))
-    return pa.RecordBatch.from_arrays(columns, schema=INPUT_SCHEMAS[format_name])
-
-
-@dataclass(frozen=True, slots=True)
 class GroupEncoder:
-    """Encodes the groups of one partition."""
+    """Encodes the groups of one partition; for its leader alone."""
 
-    codec: Codec
-    settings: TopicSettings
-    judge: Judge
+    def __init__(self, codec: Codec, judge: Judge) -> None:
+        self._codec = codec
+        self._judge = judge
+        self._plain = PlainValues(INPUT_SCHEMAS[codec.name])
 
     def encode(
         self,
         group: Sequence[Request],
+        settings: TopicSettings,
         *,
         base_offset: int,
         now_ms: int,
         out: NDArray[np.uint8],
     ) -> EncodedGroup:
         """Gives every new request its offsets and encodes them all, into `out` where it fits."""
-        joined = _Joined(self.codec.name, now_ms)
         outcomes: list[Outcome] = []
         stamps: list[Stamped] = []
+        accepted: list[pa.RecordBatch | list[bytes]] = []
         offset = base_offset
         for request in group:
             if request.stamp is not None:
-                known = self.judge.judge(request.stamp, request.count)
+                known = self._judge.judge(request.stamp, request.count)
                 if known is not None:
                     outcomes.append(known)
                     continue
                 stamps.append(Stamped(request.stamp, offset, request.count))
-                self.judge.note(stamps[-1])
+                self._judge.note(stamps[-1])
             outcomes.append(Ack(offset, request.count, "written"))
-            joined.add(request)
+            accepted.append(request.records)
             offset += request.count
-        joined.flush()
-        if self.settings.timestamp_type == "LogAppendTime":
-            joined.batches = [_at(batch, now_ms) for batch in joined.batches]
-        data, positions = _encode_all(self.codec, joined.batches, base_offset, out)
-        return EncodedGroup(outcomes, stamps, data, positions, _timestamps(joined.batches))
+        if all(type(records) is list for records in accepted):
+            self._plain.fill(_joined_values(accepted), now_ms)
+            data, positions = self._codec.encode_values(self._plain, base_offset, out)
+            return EncodedGroup(outcomes, stamps, data, positions, self._plain.times())
+        batch = self._joined_batch(accepted, now_ms)
+        if settings.timestamp_type == "LogAppendTime":
+            batch = _at(batch, now_ms)
+        data, positions = self._codec.encode(batch, base_offset, out)
+        return EncodedGroup(outcomes, stamps, data, positions, _timestamps(batch))
+
+    def _joined_batch(
+        self, accepted: list[pa.RecordBatch | list[bytes]], now_ms: int
+    ) -> pa.RecordBatch:
+        """Makes one batch of all: copying small ones together is cheaper than encoding each."""
+        batches = []
+        for is_plain, run in groupby(accepted, key=lambda records: type(records) is list):
+            if is_plain:
+                values = _joined_values(list(run))
+                batches.append(prepare(values, self._codec.name, now_ms=now_ms))
+            else:
+                batches += run
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _encode_all(
-    codec: Codec, batches: list[pa.RecordBatch], base_offset: int, out: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Encodes batches one behind the other."""
-    if len(batches) == 1:
-        return codec.encode(batches[0], base_offset, out)
-    parts, positions, size, in_place = [], [], 0, True
-    for batch in batches:
-        room = out[size:] if in_place else None
-        data, starts = codec.encode(batch, base_offset, room)
-        in_place = in_place and np.shares_memory(data, out)
-        parts.append(data)
-        positions.append(starts + size)
-        size += len(data)
-        base_offset += batch.num_rows
-    if not batches:
-        return out[:0], np.empty(0, dtype=np.int64)
-    joined = out[:size] if in_place else np.concatenate(parts)
-    return joined, np.concatenate(positions)
+def _joined_values(requests: list[pa.RecordBatch | list[bytes]]) -> list[bytes]:
+    if len(requests) == 1:
+        return cast("list[bytes]", requests[0])
+    return list(chain.from_iterable(requests))
 
 
 def _at(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
@@ -160,15 +121,11 @@ def _at(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     return batch.set_column(index, batch.schema.field(index), times)
 
 
-def _timestamps(batches: list[pa.RecordBatch]) -> NDArray[np.int64]:
-    parts = []
-    for batch in batches:
-        column = batch.column(batch.schema.get_field_index("timestamp"))
-        view = np.frombuffer(column.buffers()[1], dtype=np.int64)
-        parts.append(view[column.offset : column.offset + len(column)])
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+def _timestamps(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Views the timestamps of a batch, which are never null in an input schema."""
+    column = batch.column(batch.schema.get_field_index("timestamp"))
+    view = np.frombuffer(column.buffers()[1], dtype=np.int64)
+    return view[column.offset : column.offset + len(column)]
 
 
 def cut(

@@ -42,13 +42,18 @@ class SegmentIndex:
         self._saved = 0
         self._count = 0
         self._lock = threading.Lock()
+        self.trusted = True
 
     def load(self, offsets: Entries, times: Entries) -> None:
-        """Takes entries from disk; the records from the last one on must follow by `extend`."""
+        """Takes entries from disk; the records from the last one on must follow by `extend`.
+
+        They carry no checksum: from now on each is checked against the log when it is used.
+        """
+        self.trusted = False
         self._offsets = [offsets[:-1].astype(OFFSET_ENTRY)]
         self._times = [times[:-1].astype(TIME_ENTRY)]
         self._count = self._saved = len(offsets) - 1
-        self._maximum_ms = int(times["timestamp_ms"][-2]) if len(times) > 1 else None
+        self._maximum_ms = int(times["timestamp_ms"][-1])
 
     def extend(
         self,
@@ -59,6 +64,13 @@ class SegmentIndex:
         origin: int,
     ) -> None:
         """Adds the records that follow, whose positions count from byte `origin` of the file."""
+        if self._adds_nothing(positions, origin):
+            last, seen = self._state.position, self._state.records
+            self._state = Sparse(last, seen + len(positions))
+            newest = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
+            if self._maximum_ms is None or newest > self._maximum_ms:
+                self._maximum_ms = newest
+            return
         rows, self._state = select(positions, self._state, self._codec.stride, origin=origin)
         maxima, self._maximum_ms = running_maximum(timestamps, rows, self._maximum_ms)
         if len(rows) == 0:
@@ -73,6 +85,20 @@ class SegmentIndex:
             self._offsets.append(offsets)
             self._times.append(times)
             self._count += len(rows)
+
+    def _adds_nothing(self, positions: NDArray[np.int64], origin: int) -> bool:
+        """Tells at once that none of the records is far enough to be indexed, as with most groups.
+
+        The same rule as `sparse.select`, asked of the last record alone: both of its distances
+        grow from record to record.
+        """
+        last, seen = self._state.position, self._state.records
+        if last is None or len(positions) == 0:
+            return False
+        stride = self._codec.stride
+        if stride.records is not None and seen + len(positions) > stride.records:
+            return False
+        return int(positions[-1]) + origin - last < stride.bytes
 
     def mark(self) -> Mark:
         """Notes where the index stands."""
@@ -99,11 +125,9 @@ class SegmentIndex:
             return None
         return int(entries["offset"][row]), int(entries["position"][row])
 
-    def offset_before_time(self, timestamp_ms: int) -> int:
-        """Returns an offset such that all records before it are older than a time."""
-        entries = self.times()
-        row = int(np.searchsorted(entries["timestamp_ms"], timestamp_ms, side="left")) - 1
-        return self._base_offset if row < 0 else int(entries["offset"][row]) + 1
+    def row_before_time(self, timestamp_ms: int) -> int:
+        """Returns the last entry up to which all records are older than a time; -1 if none is."""
+        return int(np.searchsorted(self.times()["timestamp_ms"], timestamp_ms, side="left")) - 1
 
     def offsets(self) -> Entries:
         """Returns all entries of the offset index."""
@@ -130,6 +154,10 @@ class SegmentIndex:
         offsets, times = self.offsets()[before:], self.times()[before:]
         self._saved = self._count
         return (before, *self._codec.encode_indexes(offsets, times, self._base_offset))
+
+    def all_bytes(self) -> tuple[bytes, bytes]:
+        """Returns the bytes of all entries there are."""
+        return self._codec.encode_indexes(self.offsets(), self.times(), self._base_offset)
 
     def saved_bytes(self) -> tuple[bytes, bytes]:
         """Returns the bytes of all entries there are, now counted as saved."""

@@ -1,83 +1,73 @@
-"""Looks into any file that Lamina writes: what kind it is, what it holds, where it is damaged.
+"""Looks into the logs that Lamina writes: what they hold, where they are damaged.
 
-`KINDS` has one `FileKind` for each on-disk structure; all of them are thin policies over the
-formats' own `scan` and `decode`. Used by `lamina dump`, `lamina verify` and the bulk jobs.
+Thin policies over the formats' own `scan` and `decode`. Used by `lamina dump`, `lamina verify` and
+the bulk jobs; `engine.filekinds` tells which kind a file is.
 
 Rules.
 1. Nothing here changes a file, and no damage raises: damage is what this module reports.
 2. Verifying never decodes records; dumping decodes a bounded number at a time.
-3. Space that was prepared but never written (zeros to the end) is not damage.
+3. Space that was prepared but never written (zeros to the end) is no damage in a partition's last
+   segment, nor in a WAL file or a group's journal. Anywhere else it is records that are gone.
+4. A newer format is reported and left alone: its records are not walked.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from lamina.engine.rendering import Row, render_batch, render_value
-from lamina.errors import CorruptData, InvalidRequest
+from lamina.engine.findings import Finding, Named, Row, described, named
+from lamina.engine.rendering import render_batch, render_value
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.scan import Limit, Scan, Stop
-from lamina.formats.strm import segment as strm_segment
+from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.formats.wal import control
 from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
-from lamina.storage import paths
-from lamina.storage.files import LocalFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
 _STEP = Limit(max_records=1000, max_bytes=16 << 20)
+_ONE = Limit(max_records=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A damaged spot: where it begins, what is wrong, and where sound data goes on, if it does."""
+class Expected:
+    """What the next record must be: its number (or least number) and topic; None is any."""
 
-    path: str
-    position: int
-    problem: str
-    resumes_at: int | None = None
-
-
-class FileKind(Protocol):
-    """How one kind of file is looked into."""
-
-    name: str
-
-    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Yields every damaged spot."""
-
-    def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
-        """Yields the contents from an offset (or entry number) on; damaged spots as rows too."""
+    number: int | None = None
+    topic_id: int | None = None
 
 
 class LogFormat(Protocol):
     """A log of numbered records, as `LogFile` walks it.
 
-    `expected` is the number after the last sound record, None before the first one. A record that
-    `resync` finds is one that `scan` takes: so a sound record is reported, never skipped.
+    A record that `resync` finds is one that `scan` takes: so a sound record is reported, never
+    skipped.
     """
 
     header_bytes: int
 
-    def base_offset(self, header: Buffer) -> int | None:
-        """Checks the file's header; returns the number it names, if it names one."""
+    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+        """Checks the header and the first record against the name; says what to expect first.
 
-    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+        Where they differ, a sound first record is believed: a dump of a misnamed file shows it.
+        Raises NewerFormat for a header that is not ours.
+        """
+
+    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
         """Walks sound records, of which the first is the expected one."""
 
-    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
         """Finds the next sound record that is not below the expected one."""
 
     def number_at(self, data: Buffer, position: int) -> int | None:
@@ -96,39 +86,33 @@ class LogFile:
 
     def walk(self, path: str, data: Buffer, limit: Limit) -> Iterator[Scan | Finding]:
         """Yields runs of sound records and the damaged spots between them."""
-        yield from self._check_start(path, data)
+        facts = named(path)
         size = memoryview(data).nbytes
+        try:
+            expected, findings = self._format.begin(facts, data)
+        except NewerFormat as error:
+            yield Finding(path, error.position, f"a newer format: {described(error)}")
+            return
+        yield from (replace(finding, path=path) for finding in findings)
+        budget = Budget(size)
+        limit = replace(limit, budget=budget)
         position: int | None = min(self._format.header_bytes, size)
-        expected: int | None = None
         while position is not None and position < size:
             found = self._format.scan(data, position, expected, limit)
             if len(found):
                 yield found
                 last = self._format.number_at(data, int(found.positions[-1]))
-                expected = None if last is None else last + 1
+                expected = replace(expected, number=None if last is None else last + 1)
             position = found.end
             if found.stop.is_damage:
-                if is_prepared_space(data, found.end):
+                zeros = is_prepared_space(data, found.end)
+                if zeros and facts.is_last_segment():
                     return
-                position = self._format.resync(data, found.end, expected)
-                yield Finding(path, found.end, describe_stop(found.stop), position)
+                position = None if zeros else self._format.resync(data, found.end, expected, budget)
+                problem = _ZEROS if zeros else describe_stop(found.stop, resumes_at=position)
+                yield Finding(path, found.end, problem, position)
                 if position is not None:
-                    expected = self._format.number_at(data, position)
-
-    def _check_start(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Checks the header, and that the file begins with the offset that its name says."""
-        start = self._format.header_bytes
-        base_offset = None
-        try:
-            base_offset = self._format.base_offset(memoryview(data)[:start])
-        except CorruptData as error:
-            yield Finding(path, error.position, str(error.problem))
-        if not start and len(self._format.scan(data, 0, None, Limit(max_records=1))):
-            base_offset = self._format.number_at(data, 0)
-        named = paths.segment_file(os.path.basename(path))
-        if named and base_offset is not None and named.base_offset != base_offset:
-            problem = f"the file begins with offset {base_offset}, its name says another"
-            yield Finding(path, 0, problem, start)
+                    expected = replace(expected, number=self._format.number_at(data, position))
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Yields every damaged spot."""
@@ -138,7 +122,7 @@ class LogFile:
         """Yields records from an offset on, and damaged spots."""
         for step in self.walk(path, data, _STEP):
             if isinstance(step, Finding):
-                yield _damage_row(step)
+                yield step.as_row()
             else:
                 yield from self.rows(data, step, first)
 
@@ -161,19 +145,49 @@ class _OffsetLog:
         self.header_bytes = header_bytes
         self.decode = module.decode
 
-    def base_offset(self, header: Buffer) -> int | None:
-        return int(self._module.decode_header(header).base_offset) if self.header_bytes else None
+    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+        findings: list[Finding] = []
+        number = facts.number
+        if self.header_bytes:
+            number, findings = self._check_header(facts, data)
+        start = min(self.header_bytes, memoryview(data).nbytes)
+        if len(self._module.scan(data, start, limit=_ONE)):
+            first = self.number_at(data, start)
+            if number not in (None, first):
+                findings.append(
+                    _misnamed(facts.path, start, f"the file begins with offset {first}")
+                )
+            number = first
+        return Expected(number), findings
 
-    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
-        found: Scan = self._module.scan(data, start, expected_offset=expected, limit=limit)
+    def _check_header(self, facts: Named, data: Buffer) -> tuple[int | None, list[Finding]]:
+        try:
+            header = self._module.decode_header(memoryview(data)[: self.header_bytes])
+        except NewerFormat:
+            raise
+        except CorruptData as error:
+            return facts.number, [Finding(facts.path, error.position, described(error))]
+        if facts.number in (None, header.base_offset):
+            return header.base_offset, []
+        about = f"the file is of the segment at offset {header.base_offset}"
+        return header.base_offset, [_misnamed(facts.path, 0, about, self.header_bytes)]
+
+    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
+        found: Scan = self._module.scan(data, start, expected_offset=expected.number, limit=limit)
         return found
 
-    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
-        found: int | None = self._module.resync(data, start, minimum_offset=expected or 0)
+    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
+        minimum = expected.number or 0
+        found: int | None = self._module.resync(data, start, minimum_offset=minimum, budget=budget)
         return found
 
     def number_at(self, data: Buffer, position: int) -> int | None:
         return int(self._module.HEADER.unpack(data, position)["offset"])
+
+
+def _misnamed(path: str, position: int, about: str, resumes_at: int | None = None) -> Finding:
+    after = position if resumes_at is None else resumes_at
+    return Finding(path, position, f"{about}, its name says another", after)
 
 
 class _Unnumbered:
@@ -181,8 +195,8 @@ class _Unnumbered:
 
     header_bytes = 0
 
-    def base_offset(self, header: Buffer) -> int | None:
-        return None
+    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+        return Expected(), []
 
     def number_at(self, data: Buffer, position: int) -> int | None:
         return None
@@ -193,23 +207,44 @@ class _Wal(_Unnumbered):
 
     decode = staticmethod(wal_log.decode)
 
-    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
         return wal_log.scan(data, start, limit=limit)
 
-    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
-        return wal_log.resync(data, start)
+    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
+        return wal_log.resync(data, start, budget=budget)
 
 
-class _SegmentData(_Unnumbered):
+class _SegmentData:
     """A wal segment's `.data`: one topic, sequences go up."""
 
+    header_bytes = 0
     decode = staticmethod(wal_log.decode_segment)
 
-    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
-        return wal_log.scan_segment(data, start, minimum_sequence=expected or 1, limit=limit)
+    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+        expected = Expected(facts.number, facts.topic_id)
+        if not len(wal_log.scan_segment(data, limit=_ONE)):
+            return expected, []
+        first = SEGMENT_FRAME.unpack(data, 0)
+        sequence, topic_id = int(first["sequence"]), int(first["topic_id"])
+        findings = []
+        if facts.number not in (None, sequence):
+            findings.append(_misnamed(facts.path, 0, f"the file begins with sequence {sequence}"))
+        if facts.topic_id not in (None, topic_id):
+            problem = f"the file is of topic {topic_id:#x}, its directory says another"
+            findings.append(Finding(facts.path, 0, problem, 0))
+        return Expected(sequence, topic_id), findings
 
-    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
-        return wal_log.resync_segment(data, start, minimum_sequence=expected or 1)
+    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
+        minimum = expected.number or 1
+        return wal_log.scan_segment(
+            data, start, topic_id=expected.topic_id, minimum_sequence=minimum, limit=limit
+        )
+
+    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
+        minimum = expected.number or 1
+        return wal_log.resync_segment(
+            data, start, topic_id=expected.topic_id, minimum_sequence=minimum, budget=budget
+        )
 
     def number_at(self, data: Buffer, position: int) -> int | None:
         return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
@@ -220,14 +255,19 @@ class _Delta(_Unnumbered):
 
     header_bytes = delta.FILE_HEADER_BYTES
 
-    def base_offset(self, header: Buffer) -> int | None:
-        delta.decode_header(header)
-        return None
+    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+        try:
+            delta.decode_header(memoryview(data)[: self.header_bytes])
+        except NewerFormat:
+            raise
+        except CorruptData as error:
+            return Expected(), [Finding(facts.path, error.position, described(error))]
+        return Expected(), []
 
-    def scan(self, data: Buffer, start: int, expected: int | None, limit: Limit) -> Scan:
+    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
         return delta.scan(data, start, limit=limit)
 
-    def resync(self, data: Buffer, start: int, expected: int | None) -> int | None:
+    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
         return None
 
     def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
@@ -241,13 +281,15 @@ class DeltaFile(LogFile):
         """Renders events; `first` counts the offsets that events speak of."""
         events = delta.decode(data, found)
         columns = (column.tolist() for column in events)
-        for position, kind, offset, deadline_ms, epoch in zip(
-            found.positions.tolist(), *columns, strict=True
+        sizes = np.diff(found.positions, append=found.end).tolist()
+        for position, size, kind, offset, deadline_ms, epoch in zip(
+            found.positions.tolist(), sizes, *columns, strict=True
         ):
             if offset >= first or kind == delta.Event.RESET:
                 event = delta.Event(kind).name
                 yield {
                     "position": position,
+                    "size": size,
                     "checksum": "ok",
                     "event": event,
                     "offset": offset,
@@ -307,57 +349,14 @@ def _control_row(kind: FrameType, body: bytes) -> Row:
         return {"problem": f"a {kind.name} frame that makes no sense: {error.problem}"}
 
 
-class ColdFile:
-    """A STRM object."""
-
-    name = "strm segment"
-
-    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Checks the object as a whole, then says which blocks are damaged, if it is blocks."""
-        try:
-            strm_segment.verify(data)
-        except CorruptData as error:
-            whole = Finding(path, error.position, error.problem)
-            yield from list(self._bad_blocks(path, data)) or [whole]
-
-    def _bad_blocks(self, path: str, data: Buffer) -> Iterator[Finding]:
-        try:
-            segment = strm_segment.open_segment(data)
-        except CorruptData:
-            return
-        for number in range(len(segment)):
-            start, end = segment.block_range(number)
-            try:
-                strm_segment.read_block(segment, number, memoryview(data)[start:end])
-            except CorruptData as error:
-                following = end if number + 1 < len(segment) else None
-                yield Finding(path, error.position, error.problem, following)
-
-    def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
-        """Yields the header, then the records from an offset on."""
-        try:
-            segment = strm_segment.open_segment(data)
-        except CorruptData as error:
-            yield _damage_row(Finding(path, error.position, error.problem))
-            return
-        yield {"header": render_value(segment.header), "blocks": len(segment)}
-        for number in range(segment.block_of(first), len(segment)):
-            start, end = segment.block_range(number)
-            try:
-                batch = strm_segment.read_block(segment, number, memoryview(data)[start:end])
-            except CorruptData as error:
-                yield _damage_row(Finding(path, error.position, error.problem, end))
-                continue
-            for row in render_batch(batch):
-                if row["offset"] >= first:
-                    yield {"block": number, "position": start, "checksum": "ok", **row}
-
-
-def describe_stop(stop: Stop) -> str:
-    """Says in words why a scan stopped."""
+def describe_stop(stop: Stop, *, resumes_at: int | None = None) -> str:
+    """Says in words why a scan stopped; sound records after it tell that the file did not end."""
+    if stop is Stop.TORN and resumes_at is not None:
+        return "a record that is zeroed, or whose length reaches past the records after it"
     return _STOPS[stop]
 
 
+_ZEROS = "zeros where records should be"
 _STOPS = {
     Stop.TORN: "the file ends inside a record",
     Stop.BAD_MAGIC: "no record starts here (bad magic)",
@@ -373,16 +372,10 @@ _STOPS = {
 def is_prepared_space(data: Buffer, position: int) -> bool:
     """Tells whether a file holds only zeros from a position on, as a prepared tail does."""
     tail = as_bytes(data)[position:]
+    if tail[:64].any():  # so it is at nearly every damaged spot, and there may be many
+        return False
     step = 1 << 20
     return not any(tail[start : start + step].any() for start in range(0, len(tail), step))
-
-
-def _damage_row(finding: Finding) -> Row:
-    row: Row = {"position": finding.position, "checksum": "bad", "problem": finding.problem}
-    return row | {"resumes_at": finding.resumes_at}
-
-
-# ---------------------------------------------------------------- whole files and trees
 
 
 FRAME_LOG = LogFile("frame log", _OffsetLog(frame_log, 0))
@@ -390,27 +383,3 @@ KERATIN_LOG = LogFile("keratin log", _OffsetLog(keratin_log, keratin_log.FILE_HE
 WAL_LOG = WalFile("write-ahead log", _Wal())
 WAL_DATA = LogFile("wal segment", _SegmentData())
 GROUP_DELTA = DeltaFile("group journal", _Delta())
-STRM = ColdFile()
-
-
-def map_file(path: str) -> Buffer:
-    """Maps a file read-only; raises InvalidRequest when it cannot be opened."""
-    try:
-        file = LocalFiles().open_read_only(path)
-    except OSError as error:
-        raise InvalidRequest(f"{path}: {error.strerror}") from error
-    try:
-        return file.map()
-    finally:
-        file.close()
-
-
-def files_below(path: str) -> list[str]:
-    """Returns the regular files of a tree (or the one file), sorted, without temporary and lock."""
-    if not os.path.isdir(path):
-        return [path]
-    found = []
-    for folder, _, names in os.walk(path):
-        found += [os.path.join(folder, name) for name in names]
-    ours = (name for name in found if not name.endswith((".tmp", f"/{paths.LOCK}")))
-    return sorted(name for name in ours if os.path.isfile(name))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from lamina.engine.boot import Boot
 from lamina.engine.partition import Partition
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, StorageFull
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Maintenance:
     def __init__(self, boot: Boot, partitions: Callable[[], list[Partition]]) -> None:
         self._boot = boot
         self._partitions = partitions
-        self._checkpointed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._checkpointed: dict[tuple[str, int], tuple[int, int]] | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -41,7 +41,10 @@ class Maintenance:
 
     def _run(self, tick_ms: int) -> None:
         while not self._stop.wait(tick_ms / 1000):
-            self.tick()
+            try:
+                self.tick()
+            except Exception:
+                _log.exception("maintenance failed; it is tried again at the next tick")
 
     def tick(self) -> None:
         """Flushes what was only written, rolls by age, applies retention, writes the checkpoint."""
@@ -52,7 +55,7 @@ class Maintenance:
                     self._look_after(partition)
                 except LaminaError as error:
                     _log.warning("%s: %s", partition.place.name, error)
-            self._checkpoint(partitions)
+            self.checkpoint(partitions)
 
     def _look_after(self, partition: Partition) -> None:
         if partition.writer.failure is not None:
@@ -63,9 +66,13 @@ class Maintenance:
         if partition.is_old():
             partition.writer.exclusively(partition.roll)
         if partition.has_expired():
-            partition.writer.exclusively(partition.apply_retention)
+            try:
+                partition.writer.exclusively(partition.apply_retention)
+            except StorageFull:
+                if self._boot.release_reserve():
+                    partition.writer.exclusively(partition.apply_retention)
 
-    def _checkpoint(self, partitions: list[Partition]) -> None:
+    def checkpoint(self, partitions: list[Partition]) -> None:
         """Writes the checkpoint if anything durable has changed since the last one."""
         now = {}
         for partition in partitions:

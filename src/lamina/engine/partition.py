@@ -8,6 +8,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ from lamina.engine.place import Place
 from lamina.engine.producers import Producers
 from lamina.engine.reading import Layout, PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
-from lamina.engine.segment import SealedSegment
+from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import NO_SPACE, Outcome, Request, Writer
-from lamina.errors import CorruptData, Poisoned, StorageFull
+from lamina.errors import Poisoned, StorageFull
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap
 from lamina.storage.paths import SegmentFile
@@ -51,6 +52,7 @@ class Partition(PartitionReader):
         self.settings = settings
         self.producers = producers
         self._buffer: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
         self.writer: Writer
 
@@ -63,15 +65,17 @@ class Partition(PartitionReader):
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
         """Writes a group of requests behind the tail; see `writer.Log`."""
-        encoded = GroupEncoder(self.codec, self.settings, self.producers).encode(
+        encoded = self._encoder.encode(
             group,
+            self.settings,
             base_offset=self.active.tail.next_offset,
             now_ms=self.place.now_ms(),
             out=self._buffer,
         )
         try:
             self.producers.record(encoded.stamps)
-            self._store(encoded)
+            if len(encoded.positions):
+                self._store(encoded)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -107,22 +111,30 @@ class Partition(PartitionReader):
             for number, (rows, span) in enumerate(parts):
                 if number > 0:
                     touched.append(self._next_segment(touched[-1]))
-                if rows.start < rows.stop:
+                if number == 0 and rows.stop == len(positions):
+                    first.append(data, positions, timestamps)
+                elif rows.start < rows.stop:
                     starts = positions[rows] - span.start
                     touched[-1].append(data[span], starts, timestamps[rows])
         except OSError:
-            for segment in touched[1:]:
+            for segment in reversed(touched[1:]):
                 segment.discard()
             first.undo(tail, mark)
             raise
+        if encoded.stamps and len(touched) > 1:  # recovery keeps all of such an append or nothing,
+            self._sync_file(touched[-1])  # so nobody may see a part of it that is sealed already
         self._publish(touched)
+
+    def _sync_file(self, segment: ActiveSegment) -> None:
+        """Syncs a segment's log, which shows nobody anything yet; a failure stops the writer."""
+        try:
+            segment.file.sync()
+        except OSError as error:
+            raise self.writer.poison(error) from error
 
     def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
         """Makes the next segment, once all of the current one is durable."""
-        try:
-            current.file.sync()
-        except OSError as error:
-            raise self.writer.poison(error) from error
+        self._sync_file(current)
         return ActiveSegment.create(
             self.codec,
             self.place.files,
@@ -149,9 +161,17 @@ class Partition(PartitionReader):
     # ------------------------------------------------------------------ rolling and removing
 
     def save_manifest(self) -> None:
-        """Replaces the manifest, where the format has one; it speaks of durable records only."""
-        if self.codec.has_manifest:
+        """Replaces the manifest, where the format has one; it speaks of durable records only.
+
+        Without space the old one stays: it is derived, and says less, but nothing wrong.
+        """
+        if not self.codec.has_manifest:
+            return
+        try:
             manifests.save(self.place, self.codec, self.layout, self.settings)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
 
     def roll(self) -> None:
         """Seals the active segment if it holds anything. For the leader."""
@@ -229,9 +249,9 @@ class Partition(PartitionReader):
         self.layout = Layout(kept, self.layout.active)
         remove_files(self.place, self.codec, segment.base_offset)
 
-    def note_damage(self, gap: Gap, error: CorruptData, damaged: bytes) -> None:
-        """Sets damaged bytes aside and enters the range as lost."""
-        with self._noting:
+    def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
+        """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
+        with self._noting, contextlib.suppress(OSError):
             if self.ledger.at(gap.first) is None:
                 self.place.set_aside(error.path, damaged, error.position)
                 self.ledger = self.place.enter_gap(self.ledger, gap)

@@ -6,19 +6,32 @@ the same way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lamina.engine.report import RecoveryReport
-from lamina.errors import CorruptData, NewerFormat
+from lamina.engine.writer import NO_SPACE
+from lamina.errors import CorruptData, NewerFormat, StorageFull, Unavailable
 from lamina.formats import ledger
 from lamina.formats.ledger import Gap, Ledger
 from lamina.storage import paths
 from lamina.storage.files import Files
 
 LEDGER = "ledger.json"
+
+
+@contextlib.contextmanager
+def typed_errors(doing: str) -> Iterator[None]:
+    """Turns errors of the operating system into ours: StorageFull, or Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise StorageFull(f"no space left on the device for {doing}") from error
+        raise Unavailable(f"{doing} failed: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

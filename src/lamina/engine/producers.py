@@ -11,6 +11,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass, field
@@ -44,20 +45,38 @@ class Producers:
         self._before: dict[int, _Producer | None] = {}
         self._file: File | None = None
         self._position = 0
+        self._kept = 0
+
+    def unfinished(self, log_end_offset: int) -> int | None:
+        """Returns where a batch begins of which only some first records are in the log, if one is.
+
+        It was not answered, so it will be repeated: what is there of it must go before.
+        """
+        if not self._place.files.exists(self._path):
+            return None
+        entries, _ = journal.decode(self._place.files.read(self._path))
+        return min(
+            (
+                entry.base_offset
+                for entry in entries
+                if entry.base_offset < log_end_offset < entry.base_offset + entry.count
+            ),
+            default=None,
+        )
 
     def recover(self, log_end_offset: int) -> None:
-        """Reads the journal and drops what speaks of records that are not there."""
+        """Reads the journal, drops what speaks of records that are not there, and rewrites it.
+
+        It is rewritten in any case: a killed process may have left entries that are not durable.
+        """
         files = self._place.files
         if not files.exists(self._path):
             return
-        entries, end = journal.decode(files.read(self._path))
-        kept = [entry for entry in entries if entry.base_offset + entry.count <= log_end_offset]
-        for entry in kept:
-            self._remember(entry)
-        if len(kept) < len(entries) or end < files.size(self._path):
-            self.compact()
-        else:
-            self._file, self._position = files.open(self._path), end
+        entries, _ = journal.decode(files.read(self._path))
+        for entry in entries:
+            if entry.base_offset + entry.count <= log_end_offset:
+                self._remember(entry)
+        self.compact()
 
     def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
         """Returns the answer to a repeat or a zombie, None for what is new."""
@@ -68,7 +87,7 @@ class Producers:
             return Fenced(f"producer {stamp.producer_id} has a newer epoch {known.epoch}")
         for entry in known.batches:
             if (entry.sequence, entry.count) == (stamp.sequence, count):
-                return Ack(entry.base_offset, entry.count, "fsynced")
+                return Ack(entry.base_offset, entry.count, "written")
         last = known.batches[-1]
         expected = last.sequence + last.count
         if stamp.sequence != expected:
@@ -103,19 +122,26 @@ class Producers:
     def keep(self) -> None:
         """Settles a group whose records are written."""
         self._before.clear()
+        self._kept = self._position
         if self._position > COMPACT_ENTRIES * journal.ENTRY.size:
-            self.compact()
+            with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is
+                self.compact()
 
     def take_back(self) -> None:
-        """Forgets a group whose records were not kept, in memory and in the journal."""
+        """Forgets a group whose records were not kept, in memory and in the journal.
+
+        The entries are cut off: there may be no space to write the journal anew.
+        """
         for producer_id, before in self._before.items():
             if before is None:
                 del self._known[producer_id]
             else:
                 self._known[producer_id] = before
-        if self._before:
-            self._before.clear()
-            self.compact()
+        self._before.clear()
+        if self._file is not None and self._file.size() > self._kept:
+            self._file.truncate(self._kept)
+            self._file.sync()
+        self._position = self._kept
 
     def compact(self) -> None:
         """Replaces the journal by one with only what is remembered."""
@@ -124,6 +150,7 @@ class Producers:
         data = journal.encode(entries)
         self._place.files.replace(self._path, data)
         self._file, self._position = self._place.files.open(self._path), len(data)
+        self._kept = len(data)
 
     def _remember(self, entry: Entry) -> None:
         known = self._known.get(entry.producer_id)

@@ -21,8 +21,8 @@ import pyarrow as pa
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.place import Place
-from lamina.engine.segment import Bound, SealedSegment, Segment
-from lamina.errors import CorruptData, OffsetOutOfRange, RecordsMissing
+from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
+from lamina.errors import OffsetOutOfRange, RecordsMissing
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
 
@@ -103,10 +103,12 @@ class PartitionReader:
 
         Raises RecordsMissing at a gap, having yielded everything before it.
         """
+        if start < 0:
+            raise OffsetOutOfRange(f"{self.place.name}: offsets count from 0, got {start}")
         stop = self.end_offset(isolation)
-        stop = stop if end is None else min(stop, end)
         if start > self.end_offset("written"):
             raise OffsetOutOfRange(f"{self.place.name}: {start} is beyond the end {stop}")
+        stop = stop if end is None else min(stop, end)
         offset = start
         while offset < stop:
             for batch in self._scan_segment(offset, stop, limit, isolation):
@@ -130,26 +132,40 @@ class PartitionReader:
                 chunk = segment.read(offset, position, capped, bound)
                 yield chunk.batch
                 offset, position = chunk.next_offset, chunk.next_position
-        except CorruptData as error:
+        except Damaged as error:
             raise self._missing(segment, bound, error) from error
+        except FileNotFoundError as error:
+            raise self._removed(offset, bound) from error
 
     def _step_over(self, offset: int, isolation: Isolation) -> int:
         """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
         holder = self.layout.segment_for(offset, isolation)
         if holder is not None and holder[0].base_offset <= offset:
             return offset
-        gap = self.ledger.at(offset)
         end = holder[0].base_offset if holder else self.end_offset(isolation)
-        raise RecordsMissing(
+        raise self._gone(offset, end, otherwise="lost")
+
+    def _gone(self, offset: int, end: int, otherwise: str) -> RecordsMissing:
+        """Names the reason for the first of some missing offsets, as far as it reaches."""
+        gap = self.ledger.at(offset)
+        if gap is None:
+            end = min([end, *(later.first for later in self.ledger.between(offset, end))])
+        return RecordsMissing(
             f"{self.place.name}: records are missing",
             first=offset,
-            end=end,
-            reason=gap.reason if gap else "lost",
+            end=end if gap is None else min(end, gap.end),
+            reason=otherwise if gap is None else gap.reason,
         )
 
-    def _missing(self, segment: Segment, bound: Bound, error: CorruptData) -> CorruptData:
+    def _removed(self, offset: int, bound: Bound) -> RecordsMissing:
+        """Finds that a segment was removed before it could be held."""
+        is_there = self.place.files.exists(self.place.segments)
+        self.reread_ledger()
+        return self._gone(offset, bound.next_offset, otherwise="lost" if is_there else "deleted")
+
+    def _missing(self, segment: Segment, bound: Bound, error: Damaged) -> RecordsMissing:
         """Enters newly found damage as lost, sets the bytes aside, and says where to go on."""
-        offset = self._offset_at(segment, bound, error.position)
+        offset = error.offset
         sound = segment.sound_after(error.position, offset, bound)
         end = sound[0] if sound else bound.next_offset
         last_byte = sound[1] if sound else bound.position
@@ -166,7 +182,10 @@ class PartitionReader:
             reason=known.reason if known else "lost",
         )
 
-    def note_damage(self, gap: Gap, error: CorruptData, damaged: bytes) -> None:
+    def reread_ledger(self) -> None:
+        """Is told that reasons may have been entered by somebody else."""
+
+    def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Is told of damage that was not known yet; a reader alone cannot write it down."""
 
     def announce(self) -> None:
@@ -174,25 +193,6 @@ class PartitionReader:
         if self._waiting:
             with self._arrival:
                 self._arrival.notify_all()
-
-    def _offset_at(self, segment: Segment, bound: Bound, position: int) -> int:
-        """Counts which offset a damaged record had: one more than the sound one before it."""
-        entries = segment.index.offsets()
-        row = int(np.searchsorted(entries["position"], position, side="right")) - 1
-        at = int(entries["offset"][row]) if row >= 0 else segment.base_offset
-        start = int(entries["position"][row]) if row >= 0 else self.codec.header_bytes
-        buffer, origin = segment.window(start, position - start, bound)
-        while start < position:
-            found = self.codec.scan(
-                memoryview(buffer)[: position - origin],
-                start - origin,
-                expected_offset=at,
-                limit=Limit(),
-            )
-            if len(found) == 0:
-                break
-            at, start = at + len(found), found.end + origin
-        return at
 
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
         """Waits until the end is beyond an offset; woken by the append itself."""
@@ -214,13 +214,25 @@ class PartitionReader:
             newest = segment.index.newest_timestamp_ms
             if newest is None or newest < timestamp_ms:
                 continue
-            start = max(segment.index.offset_before_time(timestamp_ms), segment.base_offset)
-            limit = Limit(max_records=8192, max_bytes=1 << 22)
-            for batch in self.scan(start, limit, end=bound.next_offset):
-                times = batch.column("timestamp").cast(pa.int64()).to_numpy()
-                late = np.flatnonzero(times >= timestamp_ms)
-                if len(late):
-                    return int(batch.column("offset")[int(late[0])].as_py())
+            start = segment.offset_before_time(timestamp_ms, bound)
+            found = self._first_at_or_after(timestamp_ms, start, bound.next_offset)
+            if found is not None:
+                return found
+        return None
+
+    def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
+        """Looks through records, over gaps, for the first that is not older than a time."""
+        limit = Limit(max_records=8192, max_bytes=1 << 22)
+        while start < end:
+            try:
+                for batch in self.scan(start, limit, end=end):
+                    times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+                    late = np.flatnonzero(times >= timestamp_ms)
+                    if len(late):
+                        return int(batch.column("offset")[int(late[0])].as_py())
+                return None
+            except RecordsMissing as missing:
+                start = missing.end
         return None
 
 

@@ -12,12 +12,14 @@ Rules.
 1. Bytes are kept aside durably before they are cut. Nothing else is ever removed, except files
    whose tombstone says so.
 2. What was recovered is fsynced before it is served: a page cache may have survived what a disk
-   did not.
+   did not. What lies above the watermark is written once more for that: an fsync that failed may
+   have left it in the cache, marked as clean.
 3. Doing it again, also after being killed inside it, changes nothing more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -39,6 +41,8 @@ from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+REWRITE_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Recovers the partition and returns it ready to be served."""
-        self.place.files.make_directory(self.place.segments)
+        self._make_names_durable()
         self.ledger = self.place.read_ledger(self.report)
         self._remove_leftovers()
         self._finish_deletions()
@@ -79,6 +83,13 @@ class Recovery:
         return Recovered(sealed, active, self.ledger)
 
     # ------------------------------------------------------------------ names
+
+    def _make_names_durable(self) -> None:
+        """Syncs the directories: a killed process may have left names that power loss undoes."""
+        files = self.place.files
+        files.make_directory(self.place.segments)
+        files.sync_directory(self.place.directory)
+        files.sync_directory(self.place.segments)
 
     def _bases(self) -> list[int]:
         names = map(segment_file, self.place.files.list(self.place.segments))
@@ -99,14 +110,16 @@ class Recovery:
                 path = os.path.join(self.place.segments, name)
                 reason = self._tomb_reason(path)
                 end = self._end_of_segment(parsed.base_offset)
-                if end is not None and end > parsed.base_offset:
+                known = self.ledger.at(parsed.base_offset)
+                if end is not None and end > (known.end if known else parsed.base_offset):
                     self._enter(Gap(parsed.base_offset, end, reason, self.place.now_ms()))
                 remove_files(self.place, self.codec, parsed.base_offset)
                 self.report.add("deletion finished", path, f"a tombstone was left: {reason}")
 
     def _tomb_reason(self, path: str) -> str:
         try:
-            return tomb.decode(self.place.files.read(path)).reason or "retention"
+            reason = tomb.decode(self.place.files.read(path)).reason or "retention"
+            return "deleted" if reason == "delete" else reason
         except CorruptData:
             return "retention"
 
@@ -152,13 +165,29 @@ class Recovery:
         segment = self._as_sealed(base_offset, Bound(following, 0))
         path = segment.path("log")
         buffer = self._map(path)
-        self._check_header(path, buffer, base_offset)
+        created_ms = self._check_header(path, buffer, base_offset)
         index = SegmentIndex(self.codec, base_offset)
         position, offset = load_entries(segment, index, buffer)
         end = self._walk(path, buffer, Bound(offset, position), index, durable_to=following)
         if end.next_offset < following:
             self._lose(end.next_offset, following, path)
-        return self._as_sealed(base_offset, Bound(following, end.position), index)
+        sealed = self._as_sealed(base_offset, Bound(following, end.position), index)
+        self._restore_index(sealed, created_ms or 0)
+        return sealed
+
+    def _restore_index(self, segment: SealedSegment, created_ms: int) -> None:
+        """Writes the index files of a sealed segment again if they are not what they should be."""
+        files, index = self.place.files, segment.index
+        headers = self.codec.index_headers(segment.base_offset, created_ms)
+        for suffix, header, entries in zip(
+            ("idx", self.codec.time_suffix), headers, index.all_bytes(), strict=True
+        ):
+            path, right = segment.path(suffix), header + entries
+            is_there = files.exists(path) and files.size(path) == len(right)
+            if not is_there or (index.trusted and files.read(path) != right):
+                with contextlib.suppress(OSError):  # without it, the next open walks the log again
+                    files.replace(path, right)
+                self.report.add("rebuilt", path, "the index was not what the log says")
 
     def _as_sealed(
         self, base_offset: int, end: Bound, index: SegmentIndex | None = None
@@ -194,9 +223,12 @@ class Recovery:
         position, offset = load_entries(segment, index, buffer, durable_to=self.watermark)
         end = self._walk(path, buffer, Bound(offset, position), index, durable_to=self.watermark)
         size = memoryview(buffer).nbytes
-        del buffer
         if end.position < size:
             file.truncate(end.position)
+        if end.next_offset > self.watermark:
+            for first in range(position, end.position, REWRITE_BYTES):
+                part = memoryview(buffer)[first : min(first + REWRITE_BYTES, end.position)]
+                file.write_at(first, bytes(part))
         file.sync()
         segment.resume(file, end, index)
         return segment
@@ -314,3 +346,33 @@ def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
     place.files.sync_directory(place.segments)
     place.files.remove(os.path.join(place.segments, SegmentFile(base_offset, "tomb").name))
     place.files.sync_directory(place.segments)
+
+
+def take_back(place: Place, codec: Codec, recovered: Recovered, offset: int) -> None:
+    """Cuts records from an offset on, which nobody was told of; the partition is recovered anew.
+
+    Newest first, each step durable, so that a crash in between leaves no hole. Kept aside before.
+    """
+    files = place.files
+    segments: list[SealedSegment | ActiveSegment] = [*recovered.sealed, recovered.active]
+    for segment in reversed(segments):
+        bound = segment.end if isinstance(segment, SealedSegment) else segment.tail
+        if bound.next_offset <= offset and segment.base_offset < offset:
+            break
+        first = max(offset, segment.base_offset)
+        position = codec.header_bytes
+        if bound.next_offset > first:
+            position = segment.locate(first, bound)
+            window, start = segment.window(position, bound.position - position, bound)
+            cut = memoryview(window).cast("B")[position - start : bound.position - start]
+            place.set_aside(segment.path("log"), bytes(cut), position)
+        if segment.base_offset > offset:
+            for suffix in ("idx", codec.time_suffix, "log"):
+                if files.exists(segment.path(suffix)):
+                    files.remove(segment.path(suffix))
+            files.sync_directory(place.segments)
+        else:
+            file = files.open(segment.path("log"))
+            file.truncate(position)
+            file.sync()
+            file.close()

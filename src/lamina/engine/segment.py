@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.errors import CorruptData
 from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.sparse import Entries
 from lamina.storage.files import Files
 from lamina.storage.paths import SegmentFile
 
@@ -49,8 +49,26 @@ class Chunk:
     next_position: int
 
 
+class Damaged(CorruptData):
+    """A record's bytes are not sound; `offset` is the one it should have had."""
+
+    def __init__(self, segment: Segment, position: int, offset: int, stop: Stop) -> None:
+        super().__init__(
+            "a record is damaged",
+            path=segment.path("log"),
+            position=position,
+            expected="a sound record",
+            found=stop.name,
+        )
+        self.offset = offset
+
+
 class Segment:
-    """What sealed and active segments share: names, index and reading."""
+    """What sealed and active segments share: names, index and reading.
+
+    Index entries that came from disk carry no checksum. So one is checked against the log when it
+    is used; if it is wrong, the segment is read as if it had no index.
+    """
 
     def __init__(self, codec: Codec, files: Files, directory: str, base_offset: int) -> None:
         self.codec = codec
@@ -71,25 +89,89 @@ class Segment:
         """Returns bytes from a position on, within the bound, and where in the file they start."""
         raise NotImplementedError
 
+    def distrust_index(self) -> None:
+        """Is told that an index entry is not what the log says."""
+
     def locate(self, offset: int, bound: Bound) -> int:
-        """Returns the byte at which a record starts that the bound includes."""
-        entry = self.index.position_for(offset)
-        at, position = entry if entry else (self.base_offset, self.codec.header_bytes)
+        """Returns the byte at which a record starts that the bound includes.
+
+        Steps over damaged records before it; raises Damaged if it is one of them.
+        """
+        at, position = self._start_for(offset, bound)
         while at < offset:
             limit = Limit(max_records=min(offset - at, 1 << 16), max_bytes=1 << 24)
-            found, shift, _ = self._scan(position, at, limit, bound)
+            try:
+                found, shift, _ = self.scan(position, at, limit, bound)
+            except Damaged as error:
+                sound = self.sound_after(error.position, error.offset, bound)
+                if sound is None or sound[0] > offset:
+                    raise
+                at, position = sound
+                continue
             at += len(found)
             position = found.end + shift
         return position
 
+    def _start_for(self, offset: int, bound: Bound) -> tuple[int, int]:
+        """Returns (offset, position) of a record not above an offset, proven by the log itself."""
+        for _ in range(2):
+            entry = self.index.position_for(offset)
+            if entry is None or self.index.trusted:
+                break
+            if self._holds(*entry, bound):
+                return entry
+            self.distrust_index()
+        else:
+            entry = None
+        return entry if entry else (self.base_offset, self.codec.header_bytes)
+
+    def _holds(self, offset: int, position: int, bound: Bound) -> bool:
+        """Tells whether a sound record with this offset starts at this byte."""
+        if not self.codec.header_bytes <= position < bound.position:
+            return False
+        try:
+            self.scan(position, offset, Limit(max_records=1), bound)
+        except Damaged:
+            return False
+        return True
+
+    def offset_before_time(self, timestamp_ms: int, bound: Bound) -> int:
+        """Returns an offset such that all records before it are older than a time."""
+        for _ in range(2):
+            row = self.index.row_before_time(timestamp_ms)
+            if row < 0:
+                break
+            if self.index.trusted or self._time_holds(row, bound):
+                return int(self.index.times()["offset"][row]) + 1
+            self.distrust_index()
+        return self.base_offset
+
+    def _time_holds(self, row: int, bound: Bound) -> bool:
+        """Tells whether a time entry is the running maximum that the log gives for it."""
+        offsets, times = self.index.offsets(), self.index.times()
+        first = max(row - 1, 0)
+        at, position = (int(number) for number in offsets[first].tolist())
+        if not self.codec.header_bytes <= position < bound.position:
+            return False
+        last = int(offsets["offset"][row])
+        wanted = Limit(max_records=last - at + 1, max_bytes=1 << 26)
+        try:
+            found, _, buffer = self.scan(position, at, wanted, bound)
+        except Damaged:
+            return False
+        newest = int(self.codec.timestamps_at(buffer, found.positions).max())
+        if row > first:
+            newest = max(newest, int(times["timestamp_ms"][first]))
+        return len(found) == last - at + 1 and newest == int(times["timestamp_ms"][row])
+
     def read(self, offset: int, position: int, limit: Limit, bound: Bound) -> Chunk:
         """Reads records from a byte on; raises CorruptData where the bytes are damaged."""
         limit = Limit(min(limit.max_records, bound.next_offset - offset), limit.max_bytes)
-        found, shift, buffer = self._scan(position, offset, limit, bound)
+        found, shift, buffer = self.scan(position, offset, limit, bound)
         batch = self.codec.decode(buffer, found)
         return Chunk(batch, offset + len(found), found.end + shift)
 
-    def _scan(
+    def scan(
         self, position: int, offset: int, limit: Limit, bound: Bound
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
@@ -101,22 +183,14 @@ class Segment:
                 return found, start, buffer
             whole = start + memoryview(buffer).nbytes >= bound.position
             if whole or found.stop is not Stop.TORN:
-                raise self.damage(position, found.stop)
+                raise Damaged(self, position, offset, found.stop)
             length *= 4
-
-    def damage(self, position: int, stop: Stop) -> CorruptData:
-        """Makes the error for a damaged spot."""
-        return CorruptData(
-            "a record is damaged",
-            path=self.path("log"),
-            position=position,
-            expected="a sound record",
-            found=stop.name,
-        )
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
         """Finds the first sound record behind a damaged one: (offset, position)."""
         buffer, start = self.window(position, bound.position - position, bound)
+        if position - start + 1 >= memoryview(buffer).nbytes:
+            return None
         found = self.codec.resync(buffer, position - start + 1, minimum_offset=offset + 1)
         if found is None:
             return None
@@ -157,13 +231,26 @@ class SealedSegment(Segment):
         """The segment's indexes, loaded or rebuilt when they are first needed."""
         with self._lock:
             if self._index is None:
-                self._index = load_index(self, self._mapped())
+                self._index = SegmentIndex(self.codec, self.base_offset)
+                resume = load_entries(self, self._index, self._mapped())
+                extend_index(self, self._index, self._mapped(), resume)
             return self._index
 
-    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
-        """Returns the whole map: it costs nothing."""
+    def distrust_index(self) -> None:
+        """Builds the index anew from the log; its files are left to `verify` and rebuilding."""
         with self._lock:
-            return self._mapped(), 0
+            self._index = SegmentIndex(self.codec, self.base_offset)
+            fresh = self.codec.header_bytes, self.base_offset
+            extend_index(self, self._index, self._mapped(), fresh)
+
+    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
+        """Returns the map from its start up to the bound: it costs nothing."""
+        return memoryview(self.mapped())[: bound.position], 0
+
+    def mapped(self) -> Buffer:
+        """Returns the map of the whole file."""
+        with self._lock:
+            return self._mapped()
 
     def _mapped(self) -> Buffer:
         if self._map is None:
@@ -175,14 +262,28 @@ class SealedSegment(Segment):
         return self._map
 
 
-def load_index(segment: Segment, buffer: Buffer) -> SegmentIndex:
-    """Loads a sealed segment's index files, or rebuilds them in memory when they are not right."""
-    index = SegmentIndex(segment.codec, segment.base_offset)
-    resume = load_entries(segment, index, buffer)
-    for found, first, _ in walk(segment.codec, buffer, *resume):
+def extend_index(
+    segment: SealedSegment, index: SegmentIndex, buffer: Buffer, start: tuple[int, int]
+) -> int:
+    """Indexes a segment's records from (position, offset) on; returns where the last one ends.
+
+    Never looks beyond the last record: there may be prepared space, about to be cut by its writer,
+    and what is cut off a mapped file must not be touched.
+    """
+    position, offset = start
+    size = memoryview(buffer).nbytes
+    while position < size and offset < segment.next_offset:
+        limit = Limit(max_records=min(segment.next_offset - offset, 1 << 20))
+        found = segment.codec.scan(buffer, position, expected_offset=offset, limit=limit)
         timestamps = segment.codec.timestamps_at(buffer, found.positions)
-        index.extend(found.positions, timestamps, base_offset=first, origin=0)
-    return index
+        index.extend(found.positions, timestamps, base_offset=offset, origin=0)
+        offset, position = offset + len(found), found.end
+        if found.stop.is_damage and offset < segment.next_offset:
+            following = segment.codec.resync(buffer, position + 1, minimum_offset=offset + 1)
+            if following is None:
+                break
+            position, offset = following, segment.codec.offset_at(buffer, following)
+    return position
 
 
 def load_entries(
@@ -190,7 +291,8 @@ def load_entries(
 ) -> tuple[int, int]:
     """Takes the index files if they fit the log; returns the (position, offset) to go on from.
 
-    Entries above `durable_to` are not taken: what they point at may be lost.
+    Entries above `durable_to` are not taken: what they point at may be lost. The last two must be
+    what the log says, so that the newest time, which retention goes by, is proven.
     """
     fresh = segment.codec.header_bytes, segment.base_offset
     try:
@@ -204,32 +306,29 @@ def load_entries(
     count = min(len(offsets), len(times))
     if durable_to is not None:
         count = min(count, int(np.searchsorted(offsets["offset"], durable_to, side="right")))
-    if count == 0 or not np.array_equal(offsets["offset"][:count], times["offset"][:count]):
+    offsets, times = offsets[:count], times[:count]
+    if count == 0 or not np.array_equal(offsets["offset"], times["offset"]):
         return fresh
-    offset, position = (int(number) for number in offsets[count - 1].tolist())
-    first = int(offsets["offset"][0])
-    if first != segment.base_offset or position >= memoryview(buffer).nbytes:
+    if int(offsets["offset"][0]) != segment.base_offset:
         return fresh
-    one = Limit(max_records=1)
-    if len(segment.codec.scan(buffer, position, expected_offset=offset, limit=one)) == 0:
+    if not _last_agree(segment.codec, buffer, offsets[-2:], times[-2:]):
         return fresh
-    index.load(offsets[:count], times[:count])
+    offset, position = (int(number) for number in offsets[-1].tolist())
+    index.load(offsets, times)
     return position, offset
 
 
-def walk(
-    codec: Codec, buffer: Buffer, position: int, offset: int
-) -> Iterator[tuple[Scan, int, Stop]]:
-    """Yields runs of sound records with their first offset, over damaged spots."""
-    size = memoryview(buffer).nbytes
-    while position < size:
-        found = codec.scan(buffer, position, expected_offset=offset, limit=Limit())
-        if len(found):
-            yield found, offset, found.stop
-        offset += len(found)
-        position = found.end
-        if found.stop.is_damage:
-            following = codec.resync(buffer, position + 1, minimum_offset=offset)
-            if following is None:
-                return
-            position, offset = following, codec.offset_at(buffer, following)
+def _last_agree(codec: Codec, buffer: Buffer, offsets: Entries, times: Entries) -> bool:
+    """Tells whether the last two entries (or the only one) are what the log says."""
+    at, position = (int(number) for number in offsets[0].tolist())
+    last, last_position = (int(number) for number in offsets[-1].tolist())
+    if not codec.header_bytes <= position <= last_position < memoryview(buffer).nbytes:
+        return False
+    wanted = last - at + 1
+    found = codec.scan(buffer, position, expected_offset=at, limit=Limit(max_records=wanted))
+    if len(found) < wanted or int(found.positions[-1]) != last_position:
+        return False
+    newest = int(codec.timestamps_at(buffer, found.positions).max())
+    if len(times) > 1:
+        newest = max(newest, int(times["timestamp_ms"][0]))
+    return newest == int(times["timestamp_ms"][-1])

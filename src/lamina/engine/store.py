@@ -6,17 +6,20 @@ Rules.
 1. One writer a directory, held by a lock that ends with the process; any number of readers.
 2. The checkpoint is written from durable state only, at most once a tick.
 3. No storage logic here: topics are the catalog's, records the partitions'.
+4. A store belongs to the process that opened it: after a fork the child's copy is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NoReturn, Self, TypeVar
 
 from lamina import records as record_columns
@@ -27,12 +30,13 @@ from lamina.engine.boot import Boot
 from lamina.engine.codec import CODECS
 from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
+from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.view import PartitionView
-from lamina.engine.writer import Ack, ProducerStamp
-from lamina.errors import Closed, InvalidRequest, StorageFull
+from lamina.engine.writer import Ack, ProducerStamp, Request
+from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
 from lamina.formats.topic import TopicFile
 from lamina.records import Records
 from lamina.storage import paths
@@ -52,6 +56,7 @@ def wall_clock_ms() -> int:
 class Store(StoreReader):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
+    @typed_errors("opening the store")
     def __init__(
         self,
         path: str,
@@ -64,7 +69,9 @@ class Store(StoreReader):
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
         self._writer_settings = writer
+        # Leaders have a pool of their own: behind appends that wait for them they would never run.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
+        self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
         self._turn = itertools.count()
         self._changing = threading.Lock()
         self.recovery_report = RecoveryReport()
@@ -74,17 +81,20 @@ class Store(StoreReader):
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], Partition] = {}
-            self._recover()
+            self._with_reserve(self._recover)
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
-            self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
+            with contextlib.suppress(OSError):  # a full disk can be opened all the same
+                self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
+            self._maintenance = Maintenance(self._boot, lambda: list(self._partitions.values()))
+            self._maintenance.tick()
+            self._maintenance.start(min(tick_ms, writer.flush_ms))
         except BaseException:
             self._lock.release()
             raise
-        self._maintenance = Maintenance(self._boot, lambda: list(self._partitions.values()))
-        self._maintenance.tick()
-        self._maintenance.start(min(tick_ms, writer.flush_ms))
+        _OPEN.add(self)
 
+    @typed_errors("recovery")
     def _recover(self) -> None:
         hints = self._boot.read_checkpoint(self.recovery_report)
         for name, about in self._boot.catalog.load(self.recovery_report).items():
@@ -103,14 +113,19 @@ class Store(StoreReader):
         return self._topics
 
     def _reader(self, about: TopicFile, partition: int) -> Partition:
-        return self._partitions[about.name, partition]
+        found = self._partitions.get((about.name, partition))
+        if found is None:
+            raise UnknownTopic(f"topic {about.name!r} was deleted")
+        return found
 
     def _writable(self, topic: str, partition: int) -> Partition:
-        self._partition(topic, partition)
-        return self._partitions[topic, partition]
+        found = self._partition(topic, partition)
+        assert isinstance(found, Partition), "a store that writes has partitions that do"
+        return found
 
     # ------------------------------------------------------------------ topics
 
+    @typed_errors("creating a topic")
     def create_topic(
         self,
         name: str,
@@ -122,13 +137,21 @@ class Store(StoreReader):
         """Creates a topic; it exists for good when this returns."""
         self._require_open()
         with self._changing:
+            if name not in self._topics:
+                self._boot.forget(name)
             about = self._boot.catalog.create(
                 name, partitions=partitions, format_name=format, settings=config or {}
             )
-            for number in range(partitions):
-                self._open_partition(about, number, 0)
+            try:
+                for number in range(partitions):
+                    self._open_partition(about, number, 0)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._boot.catalog.mark_deleted(about)
+                raise
             self._topics[name] = about
 
+    @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
         with self._changing:
@@ -141,11 +164,19 @@ class Store(StoreReader):
         """Deletes a topic with all of its records; the same name can be created again."""
         with self._changing:
             about = self._topic(name)
+            try:
+                self._boot.catalog.mark_deleted(about)
+            except OSError as error:  # perhaps it is: what is appended now might be deleted
+                for number in range(about.partitions):
+                    self._partitions[name, number].writer.poison(error)
+                raise Poisoned(f"deleting topic {name!r} failed: {error}; open again") from error
             del self._topics[name]
             for number in range(about.partitions):
                 partition = self._partitions.pop((name, number))
                 partition.writer.close(Closed(f"topic {name!r} was deleted"))
-            self._boot.catalog.delete(about)
+            with contextlib.suppress(OSError):  # what is left goes when the store is opened again
+                self._boot.catalog.remove_deleted(about)
+            self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
 
     # ------------------------------------------------------------------ appending
 
@@ -171,9 +202,10 @@ class Store(StoreReader):
             number, part = parts[0]
             return self._append_to(topic, number, part, level, timeout_s, producer)
         futures = [
-            self._executor.submit(self._append_to, topic, number, part, level, timeout_s, producer)
+            self._appending.submit(self._append_to, topic, number, part, level, timeout_s, producer)
             for number, part in parts
         ]
+        wait(futures)
         answers = [future.result() for future in futures]
         merged = {number: ack for answer in answers for number, ack in answer.parts.items()}
         return Appended(merged, sum(answer.count for answer in answers))
@@ -193,13 +225,9 @@ class Store(StoreReader):
         """
         level = acks_level(acks)
         parts = self._parts(topic, records, partition, stamped=producer is not None)
+        requests = [self._request(topic, number, part, level, producer) for number, part in parts]
         acks_of = await asyncio.gather(
-            *(
-                self._writable(topic, number).writer.append_soon(
-                    self._request(topic, number, part, level, producer)
-                )
-                for number, part in parts
-            )
+            *(target.writer.append_soon(request) for target, request in requests)
         )
         merged = {number: ack for (number, _), ack in zip(parts, acks_of, strict=True)}
         return Appended(merged, sum(ack.count for ack in acks_of))
@@ -211,9 +239,9 @@ class Store(StoreReader):
         records: Records | bytes,
         level: int,
         producer: ProducerStamp | None,
-    ) -> Any:
+    ) -> tuple[Partition, Request]:
         target = self._writable(topic, partition)
-        return make_request(
+        request = make_request(
             records,
             target.codec.name,
             target.settings,
@@ -221,6 +249,9 @@ class Store(StoreReader):
             now_ms=self._boot.now_ms(),
             stamp=producer,
         )
+        if request.count == 0:
+            raise InvalidRequest("there are no records to append")
+        return target, request
 
     def _append_to(
         self,
@@ -231,10 +262,8 @@ class Store(StoreReader):
         timeout_s: float | None,
         producer: ProducerStamp | None,
     ) -> Appended:
-        request = self._request(topic, partition, records, level, producer)
-        if request.count == 0:
-            raise InvalidRequest("there are no records to append")
-        ack = self._partitions[topic, partition].writer.append(request, timeout_s)
+        target, request = self._request(topic, partition, records, level, producer)
+        ack = target.writer.append(request, timeout_s)
         if ack is None:
             ack = Ack(-1, request.count, "none")
         return Appended({partition: ack}, request.count)
@@ -305,13 +334,19 @@ class Store(StoreReader):
         if self._closed:
             return
         self._closed = True
-        self._maintenance.stop()
-        for partition in self._partitions.values():
-            partition.writer.close(Closed("the store is closed"))
-            if not partition.is_poisoned:
-                partition.close()
-        self._boot.write_checkpoint(list(self._partitions.values()))
-        self._executor.shutdown()
+        with contextlib.ExitStack() as last_to_first:
+            last_to_first.callback(self._lock.release)
+            last_to_first.callback(self._executor.shutdown)
+            last_to_first.callback(self._appending.shutdown)
+            partitions = list(self._partitions.values())
+            last_to_first.callback(self._maintenance.checkpoint, partitions)
+            for partition in partitions:
+                last_to_first.callback(_close_partition, partition)
+            self._maintenance.stop()
+
+    def _disown(self) -> None:
+        """Closes the copy of a store that a forked child has; its locks may be held by nobody."""
+        self._closed = True
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -319,6 +354,31 @@ class Store(StoreReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+"""The open stores, for the moment of a fork."""
+
+
+def _disown_all() -> None:
+    for store in list(_OPEN):
+        store._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def _close_partition(partition: Partition) -> None:
+    """Answers what was accepted and makes it durable; a failure leaves the rest to recovery."""
+    partition.writer.close(Closed("the store is closed"))
+    if partition.is_poisoned:
+        return
+    try:
+        partition.close()
+    except OSError as error:
+        raise Poisoned(
+            f"{partition.place.name}: closing failed ({error}); the next open recovers"
+        ) from error
 
 
 class ReadOnlyStore(StoreReader):
@@ -338,15 +398,10 @@ class ReadOnlyStore(StoreReader):
             place = self._boot.place(about.name, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
-        view.refresh(self._durable_to(about.name, partition))
+        live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
+        entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
+        view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
         return view
-
-    def _durable_to(self, topic: str, partition: int) -> int | None:
-        """What a live writer has published as durable; None when there is no live writer."""
-        if not self._boot.files.is_locked(self._boot.path(paths.LOCK)):
-            return None
-        entry = self._boot.read_checkpoint(RecoveryReport()).get((topic, partition))
-        return 0 if entry is None else entry.last_flushed_offset or 0
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise InvalidRequest("the store is open read-only")

@@ -2,31 +2,76 @@
 
 Beside a live writer the durable end is what the writer last published (`checkpoint.json`, at most a
 tick old). Without one, nobody will change the files: the sound records of the tail are synced and
-all of them count as durable. Nothing is cut, rebuilt on disk, or entered in the ledger.
+count as durable up to where recovery would cut, so that none of them vanishes when a writer comes.
+Nothing is cut, rebuilt on disk, or entered in the ledger.
 """
 
 from __future__ import annotations
 
+import os
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lamina.engine import manifests
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.place import Place
+from lamina.engine.producers import Producers
 from lamina.engine.reading import Isolation, Layout, PartitionReader
-from lamina.engine.segment import Bound, SealedSegment
-from lamina.formats.ledger import Ledger
+from lamina.engine.report import RecoveryReport
+from lamina.engine.segment import (
+    Bound,
+    Damaged,
+    SealedSegment,
+    extend_index,
+    load_entries,
+)
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.frame import tomb
+from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
-from lamina.storage.paths import segment_file
+from lamina.storage.files import File
+from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+REFRESH_ATTEMPTS = 10
 _NEVER = 1 << 62
 
 
 class TailView(SealedSegment):
     """The last segment, as it was when it was looked at."""
+
+    @cached_property
+    def file(self) -> File:
+        """The open `.log`."""
+        return self.files.open_read_only(self.path("log"))
+
+    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
+        """Reads the wanted bytes: of a map, the live writer could cut off the end."""
+        return self.file.read_at(position, min(length, bound.position - position)), position
+
+    def walk(self, stop: int, *, watermark: int) -> None:
+        """Walks sound records to an offset, below the watermark over damaged spots."""
+        index = SegmentIndex(self.codec, self.base_offset)
+        offset, position = self.end.next_offset, self.end.position
+        bound = Bound(stop, self.file.size())
+        while position < bound.position and offset < stop:
+            limit = Limit(max_records=min(1 << 16, stop - offset), max_bytes=1 << 22)
+            try:
+                found, shift, buffer = self.scan(position, offset, limit, bound)
+            except Damaged:
+                sound = self.sound_after(position, offset, bound) if offset < watermark else None
+                if sound is None or sound[0] >= stop:
+                    break
+                offset, position = sound
+                continue
+            timestamps = self.codec.timestamps_at(buffer, found.positions)
+            index.extend(found.positions, timestamps, base_offset=offset, origin=shift)
+            offset, position = offset + len(found), found.end + shift
+        self.end, self._index = Bound(offset, position), index
 
     @property
     def segment(self) -> SealedSegment:
@@ -45,16 +90,37 @@ class TailView(SealedSegment):
 
 
 class PartitionView(PartitionReader):
-    """The reading half alone. `durable_to` None means that no writer is at work."""
+    """The reading half alone."""
 
     def __init__(self, place: Place, codec: Codec) -> None:
         empty = TailView(
-            codec, place.files, place.segments, base_offset=0, end=Bound(0, codec.header_bytes)
+            codec,
+            place.files,
+            place.segments,
+            base_offset=0,
+            end=Bound(0, codec.header_bytes),
+            index=SegmentIndex(codec, 0),
         )
         super().__init__(place, codec, Layout((), empty), Ledger())
 
-    def refresh(self, durable_to: int | None) -> None:
-        """Looks at the directory again."""
+    def refresh(self, published: int, *, live: bool) -> None:
+        """Looks at the directory again.
+
+        `published` is the end that the checkpoint gives: of a live writer's durable records, or
+        (without one) of those that are not a torn tail.
+        """
+        watermark = published
+        if not live and self.codec.has_manifest:
+            watermark = max(watermark, manifests.read_watermark(self.place, RecoveryReport()))
+        for attempt in range(REFRESH_ATTEMPTS):
+            try:
+                return self._look(watermark, live=live)
+            except FileNotFoundError:  # a trim came between listing a segment and opening it
+                if attempt == REFRESH_ATTEMPTS - 1:
+                    raise
+        return None
+
+    def _look(self, watermark: int, *, live: bool) -> None:
         self.ledger = self.place.peek_ledger()
         names = [segment_file(name) for name in self.place.files.list(self.place.segments)]
         gone = {name.base_offset for name in names if name and name.suffix == "tomb"}
@@ -65,55 +131,79 @@ class PartitionView(PartitionReader):
         )
         if not bases:
             return
+        self._explain_tombs(gone, [name.base_offset for name in names if name])
+        tail = self._tail(bases[-1], watermark, live=live)
+        begun = None if live else Producers(self.place).unfinished(tail.end.next_offset)
+        if begun is not None and begun >= watermark:  # recovery will take that append back
+            bases = [base for base in bases if base < begun] or bases[:1]
+            tail = self._tail(bases[-1], watermark, live=live, stop=begun)
         known = {segment.base_offset: segment for segment in self.layout.sealed}
         sealed = tuple(
             known.get(base) or self._sealed(base, following) for base, following in pairwise(bases)
         )
-        self.layout = Layout(sealed, self._tail(bases[-1], durable_to))
+        self.layout = Layout(sealed, tail)
+
+    def _explain_tombs(self, gone: set[int], bases: list[int]) -> None:
+        """Takes the reason from a tombstone whose writer was killed before it entered it."""
+        for base in sorted(gone):
+            following = min((each for each in bases if each > base), default=base)
+            if following > base and self.ledger.at(base) is None:
+                reason = self._tomb_reason(base)
+                self.ledger = self.ledger.with_gap(Gap(base, following, reason, 0))
+
+    def _tomb_reason(self, base_offset: int) -> str:
+        path = os.path.join(self.place.segments, SegmentFile(base_offset, "tomb").name)
+        try:
+            reason = tomb.decode(self.place.files.read(path)).reason or "retention"
+        except CorruptData:
+            return "retention"
+        return "deleted" if reason == "delete" else reason
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
         files, folder = self.place.files, self.place.segments
         segment = SealedSegment(
             self.codec, files, folder, base_offset=base_offset, end=Bound(following, 0)
         )
-        segment.end = Bound(following, files.size(segment.path("log")))
-        return segment
+        path = segment.path("log")
+        buffer = segment.mapped()
+        self._refuse_newer(path, memoryview(buffer)[: self.codec.header_bytes], base_offset)
+        index = SegmentIndex(self.codec, base_offset)
+        position = extend_index(segment, index, buffer, load_entries(segment, index, buffer))
+        return SealedSegment(
+            self.codec,
+            files,
+            folder,
+            base_offset=base_offset,
+            end=Bound(following, position),
+            index=index,
+        )
 
-    def _tail(self, base_offset: int, durable_to: int | None) -> TailView:
+    def _refuse_newer(self, path: str, head: Buffer, base_offset: int) -> None:
+        """Refuses a newer format; of a damaged header the records speak for themselves."""
+        try:
+            self.codec.check_log_header(head, base_offset)
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData:
+            return
+
+    def _tail(
+        self, base_offset: int, watermark: int, *, live: bool, stop: int = _NEVER
+    ) -> TailView:
         """Walks the last segment up to where it is durable."""
         files, folder = self.place.files, self.place.segments
         start = Bound(base_offset, self.codec.header_bytes)
         view = TailView(self.codec, files, folder, base_offset=base_offset, end=start)
-        file = files.open_read_only(view.path("log"))
-        try:
-            buffer = file.map()
-            if durable_to is None:
-                file.sync()
-        finally:
-            file.close()
-        index = SegmentIndex(self.codec, base_offset)
-        end = self._index_up_to(durable_to, buffer, start, index)
-        return TailView(self.codec, files, folder, base_offset=base_offset, end=end, index=index)
+        head, _ = view.window(0, self.codec.header_bytes, Bound(0, self.codec.header_bytes))
+        self._refuse_newer(view.path("log"), head, base_offset)
+        if not live:
+            view.file.sync()
+        view.walk(watermark if live else stop, watermark=watermark)
+        return view
 
-    def _index_up_to(
-        self, durable_to: int | None, buffer: Buffer, start: Bound, index: SegmentIndex
-    ) -> Bound:
-        """Walks sound records, over damaged spots, to the durable end."""
-        offset, position = start.next_offset, start.position
-        size = memoryview(buffer).nbytes
-        stop = _NEVER if durable_to is None else durable_to
-        while position < size and offset < stop:
-            limit = Limit(max_records=min(1 << 20, stop - offset))
-            found = self.codec.scan(buffer, position, expected_offset=offset, limit=limit)
-            timestamps = self.codec.timestamps_at(buffer, found.positions)
-            index.extend(found.positions, timestamps, base_offset=offset, origin=0)
-            offset, position = offset + len(found), found.end
-            if found.stop.is_damage:
-                sound = self.codec.resync(buffer, position + 1, minimum_offset=offset + 1)
-                if sound is None or self.codec.offset_at(buffer, sound) >= stop:
-                    break
-                offset, position = self.codec.offset_at(buffer, sound), sound
-        return Bound(offset, position)
+    def reread_ledger(self) -> None:
+        """Reads the reasons that the writer has entered since."""
+        self.ledger = self.place.peek_ledger()
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that was durable when the view was refreshed."""

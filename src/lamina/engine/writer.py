@@ -19,7 +19,10 @@ Rules.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import errno
+import itertools
 import threading
 import time
 from collections import deque
@@ -68,7 +71,6 @@ class Request:
         "acks",
         "answered",
         "count",
-        "leads",
         "outcome",
         "records",
         "size_bytes",
@@ -91,7 +93,6 @@ class Request:
         self.stamp = stamp
         self.outcome: Outcome | None = None
         self.answered = False
-        self.leads = False
         self.waiter: threading.Lock | asyncio.Future[Ack] | None = None
 
 
@@ -118,7 +119,11 @@ def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
 
 
 class Writer:
-    """The queue in front of a log, and the turns its users take in leading."""
+    """The queue in front of a log, and the turns its users take in leading.
+
+    `_leader` says who owns the tail: a request (its thread leads), a token (a borrowed thread, or
+    an exclusive action), or nobody. Only the owner gives it away, in `_pass_on`.
+    """
 
     def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
         self._log = log
@@ -127,10 +132,12 @@ class Writer:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._queue: deque[Request] = deque()
-        self._leading = False
+        self._leader: object | None = None
+        self._taken: list[Request] = []
         self._reserved = 0
         self._crowd = 1
         self._failure: LaminaError | None = None
+        self._closing: LaminaError | None = None
         self.groups = 0
 
     # ------------------------------------------------------------------ the ways in
@@ -147,10 +154,14 @@ class Writer:
         waiter = threading.Lock()
         waiter.acquire()
         request.waiter = waiter
-        if self._submit(request, deadline):
-            self._lead(request)
-        else:
-            self._await_turn(request, waiter, deadline)
+        try:
+            if self._submit(request, deadline):
+                self._lead(request)
+            else:
+                self._await_turn(request, waiter, deadline)
+        except BaseException as error:
+            self._leave(request, error)
+            raise
         return _unwrap(request)
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
@@ -162,27 +173,29 @@ class Writer:
 
     def exclusively(self, action: Callable[[], Result]) -> Result:
         """Runs an action as the only owner of the tail, between two groups."""
-        with self._mutex:
-            self._reserved += 1
-            while self._leading:
-                self._changed.wait()
-            self._reserved -= 1
-            self._leading = True
+        token = object()
+        self._take_over(token)
         try:
             if self._failure is not None:
-                raise self._failure
+                raise copy.copy(self._failure)
             return action()
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull("no space left on the device; nothing was changed") from error
-            raise self.poison(error) from error
+            raise copy.copy(self.poison(error)) from error
+        except BaseException as error:
+            if isinstance(error, MemoryError) or not isinstance(error, Exception):
+                self.poison(error)  # it was cut off in the middle of a change
+            raise
         finally:
-            self._pass_on()
+            self._pass_on(token)
 
     def close(self, reason: LaminaError) -> None:
-        """Refuses all further requests, after those already accepted were answered."""
+        """Refuses all further requests, then waits until those accepted were answered."""
         with self._mutex:
-            while self._leading or self._queue:
+            self._closing = self._closing or reason
+            self._changed.notify_all()
+            while self._leader is not None or self._queue:
                 self._changed.wait()
             if self._failure is None:
                 self._failure = reason
@@ -191,9 +204,11 @@ class Writer:
         """Stops the writer for good; returns the error that everybody gets from now on."""
         with self._mutex:
             if self._failure is None:
+                what = str(error) or type(error).__name__
                 self._failure = Poisoned(
-                    f"a write or fsync failed ({error}); open the store again to recover"
+                    f"a write or fsync failed ({what}); open the store again to recover"
                 )
+            self._changed.notify_all()
             return self._failure
 
     @property
@@ -211,88 +226,153 @@ class Writer:
     def _submit(self, request: Request, deadline: float | None) -> bool:
         """Queues a request; True if its thread must lead now."""
         with self._mutex:
-            while self._failure is None and len(self._queue) >= self._settings.queue_requests:
+            while self._refusal is None and len(self._queue) >= self._settings.queue_requests:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if (remaining is not None and remaining <= 0) or not self._changed.wait(remaining):
                     raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
-            if self._failure is not None:
-                raise self._failure
+            if self._refusal is not None:
+                raise copy.copy(self._refusal)
             self._queue.append(request)
-            if self._leading or self._reserved:
+            if self._leader is not None or self._reserved:
                 if len(self._queue) >= self._crowd:
                     self._changed.notify_all()
                 return False
-            self._leading = True
-        if isinstance(request.waiter, asyncio.Future) or request.waiter is None:
-            self._executor.submit(self._lead, None)
-            return False
-        return True
+            if isinstance(request.waiter, _LOCK):
+                self._leader = request
+                return True
+            helper = self._leader = object()
+        self._borrow_thread(helper)
+        return False
+
+    @property
+    def _refusal(self) -> LaminaError | None:
+        return self._failure or self._closing
 
     def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
         remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        if not waiter.acquire(timeout=remaining) and self._withdraw(request):
-            raise Unavailable("the append was not written in time; nothing was stored")
-        if request.leads and not request.answered:
+        if not waiter.acquire(timeout=remaining):
+            if self._withdraw(request):
+                raise Unavailable("the append was not written in time; nothing was stored")
+            waiter.acquire()
+        if self._leader is request:
             self._lead(request)
 
     def _withdraw(self, request: Request) -> bool:
-        """Takes a request back; when it is too late for that, waits for its answer."""
+        """Takes a request back; False when it is too late: it is being written, or has to lead."""
         with self._mutex:
-            if request in self._queue and not request.leads:
-                self._queue.remove(request)
-                return True
-        assert isinstance(request.waiter, type(threading.Lock()))
-        request.waiter.acquire()
-        return False
+            if self._leader is request or request not in self._queue:
+                return False
+            self._queue.remove(request)
+            self._changed.notify_all()
+            return True
 
-    def _lead(self, own: Request | None) -> None:
-        """Commits groups until the own request is answered, or (for nobody) until none is left."""
+    def _lead(self, leader: object) -> None:
+        """Commits groups until the leader's request is answered or, for a token, none is left."""
+        while True:
+            group = self._next_group()
+            if group:
+                self._commit(group)
+                self._taken = []
+            if isinstance(leader, Request):
+                if leader.answered:
+                    break
+            elif not group or self._reserved:
+                break
+        self._pass_on(leader)
+
+    def _lead_for_others(self, token: object) -> None:
         try:
-            while True:
-                group = self._next_group()
-                if group:
-                    self._commit(group)
-                if not group or (own is not None and own.answered):
-                    return
-        finally:
-            self._pass_on()
+            self._lead(token)
+        except BaseException as error:
+            self._leave(token, error)
+            raise
+
+    def _borrow_thread(self, token: object) -> None:
+        """Has requests without a thread led by one of the pool; by this one when that is gone."""
+        try:
+            self._executor.submit(self._lead_for_others, token)
+        except RuntimeError:  # the interpreter is going down
+            self._lead_for_others(token)
 
     def _next_group(self) -> list[Request]:
         """Takes the next group, having waited for those who were here a moment ago."""
         with self._mutex:
             if len(self._queue) < self._crowd:
-                deadline = time.monotonic() + self._settings.linger_ms / 1000
-                while len(self._queue) < self._crowd:
-                    remaining = deadline - time.monotonic()
-                    before = len(self._queue)
-                    if remaining <= 0:
-                        break
-                    woken = self._changed.wait(min(remaining, GATHER_SLICE_S))
-                    if not woken and len(self._queue) == before:
-                        break
+                self._gather()
             count = plan(self._queue, self._settings)
-            group = [self._queue.popleft() for _ in range(count)]
-            self._crowd = max(1, len(group))
+            self._taken = group = list(itertools.islice(self._queue, count))
+            for _ in range(count):
+                self._queue.popleft()
+            self._crowd = max(1, count)
             self._changed.notify_all()
             return group
 
-    def _pass_on(self) -> None:
-        """Gives the lead to whoever wants the tail alone, to a waiting request, or back."""
+    def _gather(self) -> None:
+        """Waits, with the mutex, while more requests keep coming, up to the linger time."""
+        deadline = time.monotonic() + self._settings.linger_ms / 1000
+        while len(self._queue) < self._crowd:
+            remaining = deadline - time.monotonic()
+            before = len(self._queue)
+            if remaining <= 0:
+                break
+            woken = self._changed.wait(min(remaining, GATHER_SLICE_S))
+            if not woken and len(self._queue) == before:
+                break
+
+    def _take_over(self, token: object) -> None:
+        """Waits for the end of the group at hand and owns the tail from then on."""
         with self._mutex:
-            if self._reserved:
-                self._leading = False
+            self._reserved += 1
+            try:
+                while self._leader is not None:
+                    self._changed.wait()
+                self._leader = token
+            finally:
+                self._reserved -= 1
+                helper = self._appoint() if self._leader is None else None
+        if helper is not None:
+            self._borrow_thread(helper)
+
+    def _pass_on(self, owner: object) -> None:
+        """Gives the tail to whoever wants it alone, to a waiting request, or back; once."""
+        with self._mutex:
+            helper = self._appoint() if self._leader is owner else None
+        if helper is not None:
+            self._borrow_thread(helper)
+
+    def _appoint(self) -> object | None:
+        """Names the next owner, with the mutex; returns a token that needs a thread, if any."""
+        if not self._reserved:
+            for heir in self._queue:
+                waiter = heir.waiter
+                if isinstance(waiter, _LOCK):
+                    self._leader = heir
+                    waiter.release()
+                    return None
+            if self._queue:
+                self._leader = object()
+                return self._leader
+        self._leader = None
+        self._changed.notify_all()
+        return None
+
+    def _leave(self, who: object, error: BaseException) -> None:
+        """Clears up behind one that was cut off: nobody is left waiting for it."""
+        with self._mutex:
+            if who in self._queue:
+                self._queue.remove(who)  # type: ignore[arg-type]
                 self._changed.notify_all()
-                return
-            heir = next((one for one in self._queue if isinstance(one.waiter, _LOCK)), None)
-            if heir is not None:
-                heir.leads = True
-                assert isinstance(heir.waiter, _LOCK)
-                heir.waiter.release()
-            elif self._queue:
-                self._executor.submit(self._lead, None)
-            else:
-                self._leading = False
-                self._changed.notify_all()
+            leads = self._leader is who
+        if not leads:
+            return
+        abandoned, self._taken = self._taken, []
+        if any(not request.answered for request in abandoned):
+            _answer(abandoned, [self.poison(error)] * len(abandoned))
+        for request in abandoned:  # an answer itself may have been cut off
+            if isinstance(request.waiter, _LOCK):
+                with contextlib.suppress(RuntimeError):
+                    request.waiter.release()
+        self._pass_on(who)
 
     # ------------------------------------------------------------------ doing
 
@@ -301,21 +381,23 @@ class Writer:
         self.groups += 1
         try:
             if self._failure is not None:
-                raise self._failure
+                raise copy.copy(self._failure)
             outcomes = self._log.write(group)
-            waiting = _answer_written(group, outcomes)
-            if waiting:
-                self._log.sync()
-                _answer(waiting, [_durable(request) for request in waiting])
-        except Unavailable as refusal:
+        except LaminaError as refusal:  # nothing of the group was kept
             _answer(group, [refusal] * len(group))
-        except LaminaError as error:
-            _answer(group, [error] * len(group))
-        except BaseException as error:
-            failure = self.poison(error)
-            _answer(group, [failure] * len(group))
-            if not isinstance(error, OSError):
-                raise
+            return
+        except OSError as error:
+            _answer(group, [self.poison(error)] * len(group))
+            return
+        waiting = _answer_written(group, outcomes)
+        if not waiting:
+            return
+        try:
+            self._log.sync()
+        except (OSError, LaminaError) as error:
+            _answer(waiting, [self.poison(error)] * len(waiting))
+            return
+        _answer(waiting, [_durable(request) for request in waiting])
 
 
 _LOCK = type(threading.Lock())
@@ -349,10 +431,11 @@ def _answer(requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
         request.answered = True
         if isinstance(request.waiter, asyncio.Future):
             loops.setdefault(request.waiter.get_loop(), []).append((request.waiter, outcome))
-        elif request.waiter is not None and not request.leads:
+        elif request.waiter is not None:
             request.waiter.release()
     for loop, answers in loops.items():
-        loop.call_soon_threadsafe(_resolve, answers)
+        with contextlib.suppress(RuntimeError):  # a loop was closed before its answer came
+            loop.call_soon_threadsafe(_resolve, answers)
 
 
 def _resolve(answers: list[tuple[asyncio.Future[Ack], Outcome]]) -> None:
@@ -362,7 +445,7 @@ def _resolve(answers: list[tuple[asyncio.Future[Ack], Outcome]]) -> None:
         if isinstance(outcome, Ack):
             future.set_result(outcome)
         else:
-            future.set_exception(outcome)
+            future.set_exception(copy.copy(outcome))
 
 
 def _unwrap(request: Request) -> Ack:
@@ -371,4 +454,4 @@ def _unwrap(request: Request) -> Ack:
         return outcome
     if outcome is None:
         raise Closed("the writer stopped before the append was written")
-    raise outcome
+    raise copy.copy(outcome)  # one error for many threads would gather all of their tracebacks

@@ -6,9 +6,10 @@ making capsules for array and schema instead would cost more than encoding a rec
 Out: kernels fill plain arrays, which become Arrow arrays without a copy.
 
 Rules.
-1. Kernels trust that offsets lie inside the data buffer, as `RecordBatch.validate` checks; they
-   check themselves that offsets do not decrease. Batches from outside the process are validated on
-   arrival.
+1. Kernels trust what `RecordBatch.validate` checks, which `records.prepare` calls for every batch
+   that a user brings: buffers are as long as the rows need, and the last offset of a column lies
+   inside its data. They check every other offset themselves: it neither decreases nor passes the
+   last one.
 2. Null slots may hold any bytes: a kernel asks `is_null` before it looks at a slot.
 """
 
@@ -27,10 +28,14 @@ from numpy.typing import NDArray
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.formats.binary import peek_i64, peek_u8, peek_u32
 from lamina.formats.compile import inlined, instruction, kernel
+from lamina.formats.scan import OFFSET_MAX
 
 _ABSENT = -1
-NO_COLUMN = (_ABSENT, 0, 0, 0)
+NO_COLUMN = (_ABSENT, 0, 0, 0, 0)
 """Stands for a column that a batch does not have: every row of it is null."""
+
+Column: TypeAlias = tuple[int, int, int, int, int]
+"""A column inside a kernel: (validity, offsets or numbers, data, first row, last offset)."""
 
 # Positions in struct ArrowArray, in bytes.
 _LENGTH, _OFFSET, _BUFFERS, _CHILDREN, _RELEASE = 0, 16, 40, 48, 64
@@ -91,25 +96,38 @@ def child_of(array: int, index: int) -> int:
 
 
 @inlined
-def column(parent: int, index: int) -> tuple[int, int, int, int]:
-    """A binary column as (validity, offsets, data, first row); validity 0 means no nulls."""
+def column(parent: int, index: int) -> Column:
+    """A binary column; validity 0 means no nulls. The last offset is that of the array itself."""
     array = child_of(parent, index)
-    buffers = peek_i64(array + _BUFFERS)
-    first = peek_i64(array + _OFFSET) + peek_i64(parent + _OFFSET)
-    return peek_i64(buffers), peek_i64(buffers + 8), peek_i64(buffers + 16), first
+    data = peek_i64(peek_i64(array + _BUFFERS) + 16)
+    validity, offsets, _, first, last = list_column(parent, index)
+    return validity, offsets, data, first, last
 
 
 @inlined
-def fixed_column(parent: int, index: int) -> tuple[int, int, int, int]:
-    """A fixed-width or list column as (validity, buffer, 0, first row)."""
+def list_column(parent: int, index: int) -> Column:
+    """A list column, whose offsets count items: a column without data."""
     array = child_of(parent, index)
     buffers = peek_i64(array + _BUFFERS)
-    first = peek_i64(array + _OFFSET) + peek_i64(parent + _OFFSET)
-    return peek_i64(buffers), peek_i64(buffers + 8), 0, first
+    offsets = peek_i64(buffers + 8)
+    first, rows = peek_i64(array + _OFFSET), peek_i64(array + _LENGTH)
+    last = 0
+    if rows > 0:
+        last = peek_u32(offsets + 4 * (first + rows))
+    return peek_i64(buffers), offsets, 0, first + peek_i64(parent + _OFFSET), last
 
 
 @inlined
-def is_null(column: tuple[int, int, int, int], row: int) -> bool:
+def fixed_column(parent: int, index: int) -> Column:
+    """A column of int64 or timestamps: without data and offsets."""
+    array = child_of(parent, index)
+    buffers = peek_i64(array + _BUFFERS)
+    first = peek_i64(array + _OFFSET) + peek_i64(parent + _OFFSET)
+    return peek_i64(buffers), peek_i64(buffers + 8), 0, first, 0
+
+
+@inlined
+def is_null(column: Column, row: int) -> bool:
     """Whether a slot holds nothing."""
     if column[0] <= 0:
         return column[0] == _ABSENT
@@ -118,26 +136,35 @@ def is_null(column: tuple[int, int, int, int], row: int) -> bool:
 
 
 @inlined
-def slot_start(column: tuple[int, int, int, int], row: int) -> int:
+def slot_start(column: Column, row: int) -> int:
     """The offset at which a row of a binary or list column begins; row = length gives the end."""
     return peek_u32(column[1] + 4 * (column[3] + row))
 
 
 @inlined
-def slot(column: tuple[int, int, int, int], row: int) -> tuple[int, int]:
-    """The address and length of a row of a binary column; below 0 the batch is broken."""
-    start = slot_start(column, row)
-    return column[2] + start, slot_start(column, row + 1) - start
+def span(column: Column, row: int) -> tuple[int, int]:
+    """Where a row begins and ends in data or items; the end is below it if the batch is broken."""
+    start, end = slot_start(column, row), slot_start(column, row + 1)
+    if end > column[4]:
+        return 0, -1
+    return start, end
 
 
 @inlined
-def number(column: tuple[int, int, int, int], row: int) -> int:
+def slot(column: Column, row: int) -> tuple[int, int]:
+    """The address and length of a row of a binary column; below 0 the batch is broken."""
+    start, end = span(column, row)
+    return column[2] + start, end - start
+
+
+@inlined
+def number(column: Column, row: int) -> int:
     """A row of an int64 or timestamp column."""
     return peek_i64(column[1] + 8 * (column[3] + row))
 
 
 @inlined
-def spread(column: tuple[int, int, int, int], rows: int) -> int:
+def spread(column: Column, rows: int) -> int:
     """The bytes (or items) that all rows of a binary (or list) column span together."""
     if rows == 0:
         return 0
@@ -148,8 +175,9 @@ Encoded: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """What encoding a batch gives: the bytes, and where in them each record starts."""
 
 # What an encode kernel answers, beside a number: bytes written or needed, or the row at fault.
-OK, NO_ROOM, NULL_VALUE, TOO_LARGE, BROKEN = 0, 1, 2, 3, 4
+OK, NO_ROOM, NULL_VALUE, TOO_LARGE, BROKEN, NULL_TIME, BAD_NAME = 0, 1, 2, 3, 4, 5, 6
 _NO_BYTES = np.empty(0, dtype=np.uint8)
+_BYTE = _NO_BYTES.dtype
 
 
 def encode_with(
@@ -159,7 +187,11 @@ def encode_with(
     out: NDArray[np.uint8] | None,
     *arguments: object,
 ) -> Encoded:
-    """Runs an encode kernel over a batch, into `out` where that has room, else into new memory."""
+    """Runs an encode kernel over a batch, into `out` where that has room, else into new memory.
+
+    Raises InvalidRequest for what the format cannot hold, ValueError for an `out` that is not
+    plain, writeable bytes.
+    """
     if not batch.schema.equals(schema):
         raise InvalidRequest(f"a batch of {schema.names} is needed, as records.prepare makes it")
     address = _exports.address
@@ -178,8 +210,13 @@ def encode_at(
     *arguments: object,
 ) -> Encoded:
     """Runs an encode kernel over what lies at an address in Arrow's C structure."""
+    if out is None:
+        data = _NO_BYTES
+    elif out.dtype == _BYTE and out.ndim == 1 and out.flags.carray:
+        data = out
+    else:
+        raise ValueError("out must be a writeable, contiguous array of uint8")
     positions = np.empty(rows, dtype=np.int64)
-    data = _NO_BYTES if out is None else out
     status, detail = encoder(address, data, positions, *arguments)
     if status == NO_ROOM:
         data = empty_bytes(detail)
@@ -194,11 +231,21 @@ def _problem(status: int, row: int) -> InvalidRequest:
         return UnsupportedField(
             f"row {row}: this format has no null values; a keratin topic keeps them"
         )
+    if status == NULL_TIME:
+        return InvalidRequest(f"row {row}: the timestamp is null; records.prepare fills it in")
+    if status == BAD_NAME:
+        return InvalidRequest(f"row {row}: a header's name is not UTF-8")
     if status == TOO_LARGE:
         return InvalidRequest(f"row {row}: the record is larger than the format allows")
     return InvalidRequest(
         f"row {row}: the Arrow batch is broken: offsets decrease or a null in headers"
     )
+
+
+def refuse_offsets(base_offset: int, rows: int) -> None:
+    """Raises InvalidRequest unless that many offsets from `base_offset` on can be given."""
+    if not 0 <= base_offset <= OFFSET_MAX - rows:
+        raise InvalidRequest(f"{rows} offsets from {base_offset} on are not all from 0 to 2^63 - 2")
 
 
 _SMALL_BYTES = 64 << 10

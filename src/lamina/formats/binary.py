@@ -25,7 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numpy.typing import NDArray
 
-from lamina.formats.compile import instruction
+from lamina.formats.compile import inlined, instruction
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -49,6 +49,7 @@ class Layout:
 
     def __init__(self, byte_order: str, **fields: str) -> None:
         self.fields = fields
+        self.is_big_endian = byte_order == ">"
         self._struct = struct.Struct(byte_order + "".join(_code(kind) for kind in fields.values()))
         self.size = self._struct.size
         self._positions: dict[str, int] = {}
@@ -163,3 +164,17 @@ def copy(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+@inlined
+def wrapping_add(first: int, second: int) -> Any:
+    """A sum modulo 2^64, as an int64: signed arithmetic must not be relied on to wrap."""
+    total: Any = np.uint64(first) + np.uint64(second)
+    return np.int64(total)
+
+
+@inlined
+def wrapping_subtract(first: int, second: int) -> Any:
+    """A difference modulo 2^64, as an int64."""
+    difference: Any = np.uint64(first) - np.uint64(second)
+    return np.int64(difference)

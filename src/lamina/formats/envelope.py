@@ -20,9 +20,10 @@ to the last byte, were written by somebody else: they surface as one header, `FO
 value they are.
 
 Rules.
-1. Null and empty stay apart for key, tag, node, header values and the headers as a whole.
-2. Header order and repeated names are kept.
-3. Everything here but the last section runs inside other kernels.
+1. A header's name is UTF-8: the writer refuses another, since its reader would take it for foreign.
+2. Null and empty stay apart for key, tag, node, header values and the headers as a whole.
+3. Header order and repeated names are kept.
+4. Everything here but the last section runs inside other kernels.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ MAGIC = 0x4C45
 VERSION = 1
 KEY, NULL_VALUE, HAS_HEADERS, TAG, NODE = 1, 2, 4, 8, 16
 FOREIGN = -1
+NOT_UTF8 = -2
 FOREIGN_NAME = "keratin.headers"
 NULL_LENGTH = 0xFFFFFFFF
 
@@ -77,10 +79,10 @@ def header_columns(batch: int, index: int) -> Any:
     items = arrow.child_of(arrow.child_of(batch, index), 0)
     validity = peek_i64(peek_i64(items + arrow._BUFFERS))
     return (
-        arrow.fixed_column(batch, index),
+        arrow.list_column(batch, index),
         arrow.column(items, 0),
         arrow.column(items, 1),
-        (validity, 0, 0, peek_i64(items + arrow._OFFSET)),
+        (validity, 0, 0, peek_i64(items + arrow._OFFSET), 0),
     )
 
 
@@ -104,7 +106,7 @@ def flags_of(fields: Any, row: int) -> int:
 
 @inlined
 def size_of(fields: Any, row: int, flags: int) -> int:
-    """The bytes of a row's envelope; below 0 the batch is broken."""
+    """The bytes of a row's envelope; below 0 the batch is broken, or a name is `NOT_UTF8`."""
     if flags == 0:
         return 0
     keys, _, headers, tags, nodes = fields
@@ -118,16 +120,18 @@ def size_of(fields: Any, row: int, flags: int) -> int:
     if flags & HAS_HEADERS:
         lists, names, values, items = headers
         size += 4
-        first, last = arrow.slot_start(lists, row), arrow.slot_start(lists, row + 1)
+        first, last = arrow.span(lists, row)
         if last < first:
             return -1
         for item in range(first, last):
-            name_len = arrow.slot(names, item)[1]
+            name, name_len = arrow.slot(names, item)
             value_len = 0 if arrow.is_null(values, item) else arrow.slot(values, item)[1]
             if name_len < 0 or value_len < 0:
                 return -1
             if arrow.is_null(items, item) or arrow.is_null(names, item):
                 return -1
+            if not _is_utf8(name, name_len):
+                return NOT_UTF8
             size += 8 + name_len + value_len
     return size
 
@@ -175,7 +179,7 @@ def write(target: int, fields: Any, row: int, flags: int) -> None:
             target = _put(target, column, row)
     if flags & HAS_HEADERS:
         lists, names, values, _ = headers
-        first, last = arrow.slot_start(lists, row), arrow.slot_start(lists, row + 1)
+        first, last = arrow.span(lists, row)
         poke_u32_be(target, last - first)
         target += 4
         for item in range(first, last):

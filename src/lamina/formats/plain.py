@@ -15,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.errors import InvalidRequest
+
 # struct ArrowArray in words of 8 bytes: length, null_count, offset, n_buffers, n_children,
 # buffers, children, dictionary, release, private_data.
 _LENGTH, _N_CHILDREN, _BUFFERS, _CHILDREN, _WORDS = 0, 4, 5, 6, 10
 _BUFFER_WORDS = 3
+_DATA_BYTES_MAX = (1 << 31) - 1
 
 
 class PlainValues:
@@ -26,39 +29,52 @@ class PlainValues:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self.rows = 0
+        """How many values were filled in."""
         self._grow(rows=64, data_bytes=1 << 16)
 
     def fill(self, values: Sequence[bytes], timestamp_ms: int) -> None:
-        """Lays values out, in place of those before."""
-        data = values[0] if len(values) == 1 else b"".join(values)
-        if len(values) > self._rows or len(data) > len(self._data):
-            self._grow(rows=2 * len(values), data_bytes=2 * len(data))
-        self._data[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-        if len(values) == 1:
-            self._offsets[1] = len(data)
+        """Lays values out, in place of those before.
+
+        Raises InvalidRequest, and leaves those before, for more than Arrow's offsets can address.
+        """
+        rows = len(values)
+        size = len(values[0]) if rows == 1 else sum(map(len, values))
+        if size > _DATA_BYTES_MAX:
+            raise InvalidRequest(f"one batch holds values of at most 2 GiB, not {size} bytes")
+        if rows > self._capacity or size > len(self._data):
+            self._grow(rows=2 * rows, data_bytes=2 * size)
+        data = values[0] if rows == 1 else b"".join(values)
+        self._data[:size] = np.frombuffer(data, dtype=np.uint8)
+        if rows == 1:
+            self._offsets[1] = size
         else:
-            np.cumsum([len(value) for value in values], out=self._offsets[1 : len(values) + 1])
-        self._times[: len(values)] = timestamp_ms
-        self._words[_LENGTH] = len(values)
+            np.cumsum([len(value) for value in values], out=self._offsets[1 : rows + 1])
+        self._times[:rows] = timestamp_ms
+        self._words[_LENGTH] = rows
+        self._words[self._value + _LENGTH] = rows
+        self.rows = rows
 
     @property
     def address(self) -> int:
         """Where the structure lies."""
         return self._address
 
-    def times(self, rows: int) -> NDArray[np.int64]:
+    def times(self) -> NDArray[np.int64]:
         """Returns the timestamps that `fill` laid out."""
-        return self._times[:rows]
+        return self._times[: self.rows]
 
     def _grow(self, *, rows: int, data_bytes: int) -> None:
-        self._rows = rows
-        self._data = np.zeros(data_bytes, dtype=np.uint8)
-        self._offsets = np.zeros(rows + 1, dtype=np.int32)
-        self._times = np.zeros(rows, dtype=np.int64)
+        self.rows = 0
+        self._capacity: int = rows
+        self._data: NDArray[np.uint8] = np.zeros(data_bytes, dtype=np.uint8)
+        self._offsets: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
+        self._times: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._nothing = np.zeros(4 * (rows + 1) + 8, dtype=np.uint8)
-        self._words = np.zeros(_size_of(list(self._schema)), dtype=np.int64)
+        self._words: NDArray[np.int64] = np.zeros(_size_of(list(self._schema)), dtype=np.int64)
         self._address: int = self._words.ctypes.data
         self._used = 0
+        self._value: int = 0
         self._lay_out(list(self._schema))
 
     def _lay_out(self, fields: list[pa.Field]) -> int:
@@ -76,6 +92,7 @@ class PlainValues:
             child = self._used
             self._words[children + number] = self._lay_out(_children_of(field.type))
             if field.name == "value" and start == 0:
+                self._value = child
                 pointers = (0, self._offsets.ctypes.data, self._data.ctypes.data)
                 self._words[child + _WORDS : child + _WORDS + _BUFFER_WORDS] = pointers
             elif field.name == "timestamp" and start == 0:

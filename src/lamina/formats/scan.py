@@ -7,11 +7,18 @@ means: the same bad checksum is a torn tail in an active file and corruption in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+OFFSET_MAX = (1 << 63) - 1
+ANY_OFFSET, _NO_OFFSET = -1, -2
+SMALL_BYTES = 4 << 10
+"""What a search after damage still checks when its budget is used up."""
 
 
 class Stop(IntEnum):
@@ -20,7 +27,11 @@ class Stop(IntEnum):
     END = 0
     """The buffer ends where a record ends."""
     TORN = 1
-    """The buffer ends inside a record, or what follows is space that was never written (zeros)."""
+    """The buffer ends inside a record, or the bytes that begin every record are zero.
+
+    Zeros there are taken for space that was never written. Only those bytes are looked at: whether
+    zeros follow to the end is for the caller to see.
+    """
     BAD_MAGIC = 2
     BAD_VERSION = 3
     """A version, type or flag that this code does not know: a newer writer, or damage."""
@@ -38,12 +49,42 @@ class Stop(IntEnum):
         return self not in (Stop.END, Stop.LIMIT)
 
 
+class Budget:
+    """How many bytes a walk over one buffer may still checksum in vain.
+
+    Damaged or hostile bytes can claim, at every position, a record that reaches to the end, and so
+    make a search quadratic. All searches and scans of one walk therefore share a budget of
+    `BYTES_PER_BYTE` bytes for each byte of the buffer, far more than damage that happens costs.
+    When it is used up, only candidates of at most `SMALL_BYTES` are still checked: a walk goes on
+    to the end in linear time, and only misses large records behind such claims.
+    """
+
+    BYTES_PER_BYTE = 64
+
+    def __init__(self, buffer_bytes: int) -> None:
+        self.spent = 0
+        self._total = self.BYTES_PER_BYTE * buffer_bytes
+
+    @property
+    def left(self) -> int:
+        """The bytes that are left, never below 0."""
+        return max(0, self._total - self.spent)
+
+    def spend(self, checked_bytes: int) -> None:
+        """Takes note of bytes that were checksummed."""
+        self.spent += checked_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How far one scan goes. At least one record is returned however small `max_bytes` is."""
+    """How far one scan goes. At least one record is returned however small `max_bytes` is.
+
+    `budget` is that of the walk over damage which the scan is part of; None for a single scan.
+    """
 
     max_records: int = 1 << 20
     max_bytes: int = 1 << 28
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         # Arrow's binary columns address 2 GiB; one record may overshoot max_bytes by its own size.
@@ -72,7 +113,73 @@ class Scan:
         return len(self.positions)
 
 
-def room_for_positions(buffer_bytes: int, record_bytes_min: int, limit: Limit) -> NDArray[np.int64]:
-    """Allocates what a scan can at most fill: bounded by real bytes, never by a length field."""
-    possible = max(0, buffer_bytes) // record_bytes_min + 1
-    return np.empty(min(possible, limit.max_records), dtype=np.int64)
+_UNLIMITED = 1 << 62
+_FIRST_ROOM, _GROWTH = 512, 8
+_LIMIT = int(Stop.LIMIT)
+
+ScanKernel = Callable[..., tuple[tuple[int, ...], int, int]]
+"""Walks on from a state: (data, positions, state, bounds) gives (state, stop, wasted bytes).
+
+A state begins with the position and the count of records so far; what else it holds is the
+format's. `bounds` are the byte up to which records may reach, but for the first, and the bytes that
+may be checksummed in vain. A kernel stops with LIMIT when `positions` is full.
+"""
+
+
+def walk(
+    kernel: ScanKernel,
+    data: NDArray[np.uint8],
+    state: tuple[int, ...],
+    limit: Limit,
+    record_bytes_min: int,
+) -> tuple[NDArray[np.int64], tuple[int, ...], Stop]:
+    """Runs a scan kernel; gives the positions, the state after the last record, and the stop.
+
+    Positions get more room only as they are filled: bounded by real bytes, never by a length field,
+    and small for a scan that stops at once, as many do in a damaged file.
+    """
+    start = state[0]
+    refuse_start(start, len(data))
+    most = min((len(data) - start) // record_bytes_min + 1, limit.max_records)
+    budget = limit.budget
+    bounds = (start + limit.max_bytes, _UNLIMITED if budget is None else budget.left)
+    positions = np.empty(min(most, _FIRST_ROOM), dtype=np.int64)
+    while True:
+        state, stop, wasted = kernel(data, positions, state, bounds)
+        count = state[1]
+        if stop != _LIMIT or count < len(positions) or len(positions) == most:
+            break
+        grown = np.empty(min(most, _GROWTH * len(positions)), dtype=np.int64)
+        grown[:count] = positions
+        positions = grown
+    if budget is not None:
+        budget.spend(wasted)
+    return positions[:count], state, Stop(stop)
+
+
+def search(
+    kernel: Callable[..., tuple[int, int]],
+    data: NDArray[np.uint8],
+    start: int,
+    budget: Budget | None,
+    *wanted: Any,
+) -> int | None:
+    """Runs a resync kernel: (data, start, budget, …) gives (position or -1, bytes checksummed)."""
+    refuse_start(start, len(data))
+    budget = Budget(len(data)) if budget is None else budget
+    found, spent = kernel(data, start, budget.left, *wanted)
+    budget.spend(spent)
+    return None if found < 0 else int(found)
+
+
+def refuse_start(start: int, size: int) -> None:
+    """Raises ValueError for a position that is not in a buffer of that size, nor at its end."""
+    if not 0 <= start <= size:
+        raise ValueError(f"a scan starts at 0 to {size}, the bytes there are, not at {start}")
+
+
+def as_expected(offset: int | None) -> int:
+    """Gives a kernel the offset that must come next: None is any; one that none can have, none."""
+    if offset is None:
+        return ANY_OFFSET
+    return offset if 0 <= offset <= OFFSET_MAX else _NO_OFFSET

@@ -12,6 +12,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -110,6 +111,29 @@ class Files(Protocol):
         """Tells whether somebody holds a lock."""
 
 
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Replaces a file in four steps: temporary, its sync, rename, sync of the directory.
+
+    Fails before the rename without a trace: a full disk is not filled by what could not be done.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    if files.exists(temporary):  # left by a crash
+        files.remove(temporary)
+    file = files.create(temporary)
+    try:
+        try:
+            file.write_at(0, data)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.remove(temporary)
+        raise
+    files.sync_directory(os.path.dirname(path))
+
+
 class LocalFile:
     """A file of the local file system."""
 
@@ -172,10 +196,13 @@ class LocalLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._process_id = os.getpid()
 
     def release(self) -> None:
-        """Gives the lock up."""
+        """Gives the lock up; in a forked child only the child's share of it."""
         if self._descriptor >= 0:
+            if os.getpid() == self._process_id:  # also for children that still have it open
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -205,16 +232,7 @@ class LocalFiles:
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably."""
-        temporary = path + TEMPORARY_SUFFIX
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        file = LocalFile(descriptor)
-        try:
-            file.write_at(0, data)
-            os.fsync(descriptor)
-        finally:
-            file.close()
-        os.replace(temporary, path)
-        self.sync_directory(os.path.dirname(path))
+        replace_file(self, path, data)
 
     def list(self, directory: str) -> list[str]:
         """Returns the names in a directory, sorted; none if there is no such directory."""

@@ -49,11 +49,22 @@ from lamina.formats.binary import (
     poke_i64,
     poke_u16,
     poke_u32,
+    wrapping_add,
 )
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32
 from lamina.formats.plain import PlainValues
-from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.formats.scan import (
+    ANY_OFFSET,
+    SMALL_BYTES,
+    Budget,
+    Limit,
+    Scan,
+    Stop,
+    as_expected,
+    search,
+    walk,
+)
 from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
 if TYPE_CHECKING:
@@ -74,11 +85,12 @@ TRAILER = Layout(
     crc32="u32",
     frame_len="u32",
 )
+FILE_HEADER_BYTES = 0
+"""A frame log begins with its first frame."""
 MAGIC = 0xB10B5E01
 VERSION = 1
 OVERHEAD_BYTES = HEADER.size + TRAILER.size
 BODY_BYTES_MAX = 16 << 20
-RESYNC_BYTES_PER_BYTE = 64
 
 _FLAGS = HEADER.at("flags")
 _VERSION = HEADER.at("version")
@@ -103,17 +115,20 @@ def encode(
 ) -> arrow.Encoded:
     """Encodes a batch as consecutive frames from `base_offset` on.
 
-    The result lies in `out` where that has room. Raises InvalidRequest for a null value or a record
-    whose key and value exceed `BODY_BYTES_MAX`; nothing is written then.
+    The result lies in `out` where that has room. Raises InvalidRequest for a null value or time, a
+    record whose key and value exceed `BODY_BYTES_MAX` and offsets beyond 2^63; nothing is written
+    then.
     """
-    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["frame"], out, base_offset)
+    arrow.refuse_offsets(base_offset, batch.num_rows)
+    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["frame"], out, int(base_offset))
 
 
 def encode_values(
-    values: PlainValues, rows: int, base_offset: int, out: NDArray[np.uint8] | None = None
+    values: PlainValues, base_offset: int, out: NDArray[np.uint8] | None = None
 ) -> arrow.Encoded:
     """Encodes what was last filled into plain values, as `encode` does a batch."""
-    return arrow.encode_at(values.address, rows, _encode, out, base_offset)
+    arrow.refuse_offsets(base_offset, values.rows)
+    return arrow.encode_at(values.address, values.rows, _encode, out, int(base_offset))
 
 
 @kernel
@@ -123,6 +138,8 @@ def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int
     keys = arrow.column(batch, 1)
     values = arrow.column(batch, 2)
     needed = rows * OVERHEAD_BYTES + arrow.spread(keys, rows) + arrow.spread(values, rows)
+    if rows > len(positions):
+        return arrow.BROKEN, len(positions)
     if needed > len(out):
         return arrow.NO_ROOM, needed
     start = address_of(out)
@@ -132,6 +149,8 @@ def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int
         value, value_len = arrow.slot(values, row)
         if arrow.is_null(values, row):
             return arrow.NULL_VALUE, row
+        if arrow.is_null(timestamps, row):
+            return arrow.NULL_TIME, row
         if key_len < 0 or value_len < 0:
             return arrow.BROKEN, row
         if arrow.is_null(keys, row):
@@ -170,8 +189,8 @@ def _seal(frame: int) -> None:
 
 
 @inlined
-def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[int, int]:
-    """Judges the frame at a position: (_GOOD or why not, its length). -1 expects any offset."""
+def _measure(start: int, position: int, size: int) -> tuple[int, int]:
+    """Judges all of a frame but checksum and offset: (_GOOD or why not, its length)."""
     remaining = size - position
     frame = start + position
     if remaining < 4:
@@ -193,12 +212,18 @@ def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[
         return _TORN, 0
     if peek_u32(frame + length - 4) != length:
         return _BAD_LENGTH, 0
-    if peek_u32(frame + length - 8) != crc32(frame, length - 8):
-        return _BAD_CHECKSUM, 0
-    offset = peek_i64(frame + _OFFSET)
-    if offset < 0 or (expected_offset >= 0 and offset != expected_offset):
-        return _BAD_OFFSET, 0
     return _GOOD, length
+
+
+@inlined
+def _check(frame: int, length: int, expected_offset: int) -> int:
+    """Judges checksum and offset of a frame that was measured: _GOOD or why not."""
+    if peek_u32(frame + length - 8) != crc32(frame, length - 8):
+        return _BAD_CHECKSUM
+    offset = peek_i64(frame + _OFFSET)
+    if offset < 0 or expected_offset not in (ANY_OFFSET, offset):
+        return _BAD_OFFSET
+    return _GOOD
 
 
 def scan(
@@ -209,65 +234,75 @@ def scan(
     `expected_offset` is what the first frame must carry (the file's name says it); None takes it
     from that frame. Each following frame must continue it.
     """
-    data = as_bytes(buffer)
-    positions = room_for_positions(len(data) - start, OVERHEAD_BYTES, limit)
-    expected = -1 if expected_offset is None else expected_offset
-    count, end, stop, key_bytes = _scan(data, start, expected, limit.max_bytes, positions)
+    state = (start, 0, as_expected(expected_offset), 0)
+    positions, after, stop = walk(_scan, as_bytes(buffer), state, limit, OVERHEAD_BYTES)
+    end, count, _, key_bytes = after
     value_bytes = end - start - count * OVERHEAD_BYTES - key_bytes
-    return Scan(positions[:count], end, Stop(stop), (key_bytes, value_bytes))
+    return Scan(positions, end, stop, (key_bytes, value_bytes))
 
 
 @kernel
 def _scan(
-    data: Any, start: int, expected_offset: int, max_bytes: int, positions: Any
-) -> tuple[int, int, int, int]:
+    data: Any, positions: Any, state: tuple[int, int, int, int], bounds: tuple[int, int]
+) -> Any:
+    position, count, expected_offset, key_bytes = state
+    bytes_end, budget = bounds
     size = len(data)
     origin = address_of(data)
-    position = start
-    count = 0
-    key_bytes = 0
+    stop, wasted = _END, 0
     while position < size:
         if count == len(positions):
-            return count, position, _LIMIT, key_bytes
-        verdict, length = _check(origin, position, size, expected_offset)
+            stop = _LIMIT
+            break
+        verdict, length = _measure(origin, position, size)
+        if verdict == _GOOD and length > SMALL_BYTES and length > budget:
+            verdict = _BAD_CHECKSUM
+        elif verdict == _GOOD:
+            verdict = _check(origin + position, length, expected_offset)
+            if verdict == _BAD_CHECKSUM:
+                wasted = length
         if verdict != _GOOD:
-            return count, position, verdict, key_bytes
-        if count > 0 and position + length - start > max_bytes:
-            return count, position, _LIMIT, key_bytes
+            stop = verdict
+            break
+        if count > 0 and position + length > bytes_end:
+            stop = _LIMIT
+            break
         positions[count] = position
         count += 1
         key_bytes += peek_u32(origin + position + _KEY_LEN)
-        expected_offset = peek_i64(origin + position + _OFFSET) + 1
+        expected_offset = wrapping_add(peek_i64(origin + position + _OFFSET), 1)
         position += length
-    return count, position, _END, key_bytes
+    return (position, count, expected_offset, key_bytes), stop, wasted
 
 
-def resync(buffer: Buffer, start: int, *, minimum_offset: int = 0) -> int | None:
+def resync(
+    buffer: Buffer, start: int, *, minimum_offset: int = 0, budget: Budget | None = None
+) -> int | None:
     """Finds the next sound frame at or after `start`, as one must after damage; None if none is.
 
     Frames with an offset below `minimum_offset` do not count: they are leftovers of older times.
+    All searches of one walk share a `budget`; None is one of its own.
     """
-    found = _resync(as_bytes(buffer), start, minimum_offset)
-    return None if found < 0 else int(found)
+    minimum = as_expected(max(0, minimum_offset))
+    return search(_resync, as_bytes(buffer), start, budget, minimum)
 
 
 @kernel
-def _resync(data: Any, start: int, minimum_offset: int) -> int:
+def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[int, int]:
     size = len(data)
     origin = address_of(data)
-    budget = RESYNC_BYTES_PER_BYTE * (size - start)
+    spent = 0
     for position in range(start, size - OVERHEAD_BYTES + 1):
         if peek_u32(origin + position) != MAGIC:
             continue
-        verdict, _ = _check(origin, position, size, -1)
-        if verdict == _GOOD and peek_i64(origin + position + _OFFSET) >= minimum_offset:
-            return position
-        if verdict == _BAD_CHECKSUM:
-            budget -= peek_u32(origin + position + _KEY_LEN)
-            budget -= peek_u32(origin + position + _VALUE_LEN)
-            if budget < 0:
-                return -1
-    return -1
+        verdict, length = _measure(origin, position, size)
+        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
+            continue
+        spent += length
+        verdict = _check(origin + position, length, ANY_OFFSET)
+        if verdict == _GOOD and 0 <= minimum_offset <= peek_i64(origin + position + _OFFSET):
+            return position, spent
+    return -1, spent
 
 
 def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:

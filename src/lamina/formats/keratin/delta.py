@@ -68,7 +68,7 @@ from lamina.formats.binary import (
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32c
 from lamina.formats.keratin import header
-from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.formats.scan import Limit, Scan, Stop, walk
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -250,31 +250,39 @@ def _check(event: int, remaining: int) -> tuple[int, int]:
 
 
 def scan(buffer: Buffer, start: int = FILE_HEADER_BYTES, *, limit: Limit = Limit()) -> Scan:
-    """Walks the events of a buffer from `start` (behind the file header), checking every field."""
+    """Walks the events of a buffer from `start` (behind the file header), checking every field.
+
+    A buffer that ends inside the file header is torn.
+    """
     data = as_bytes(buffer)
-    positions = room_for_positions(len(data) - start, OVERHEAD_BYTES, limit)
-    count, end, stop = _scan(data, start, limit.max_bytes, positions)
-    return Scan(positions[:count], end, Stop(stop))
+    if start == FILE_HEADER_BYTES > len(data):
+        return Scan(np.empty(0, dtype=np.int64), len(data), Stop.TORN)
+    positions, after, stop = walk(_scan, data, (start, 0), limit, OVERHEAD_BYTES)
+    return Scan(positions, after[0], stop)
 
 
 @kernel
-def _scan(data: Any, start: int, max_bytes: int, positions: Any) -> tuple[int, int, int]:
+def _scan(data: Any, positions: Any, state: tuple[int, int], bounds: tuple[int, int]) -> Any:
+    """Nothing to charge a budget for: an event is small, and nothing searches for the next one."""
+    position, count = state
     size = len(data)
     origin = address_of(data)
-    position = start
-    count = 0
+    stop = _END
     while position < size:
         if count == len(positions):
-            return count, position, _LIMIT
+            stop = _LIMIT
+            break
         verdict, length = _check(origin + position, size - position)
         if verdict != _GOOD:
-            return count, position, verdict
-        if count > 0 and position + length - start > max_bytes:
-            return count, position, _LIMIT
+            stop = verdict
+            break
+        if count > 0 and position + length > bounds[0]:
+            stop = _LIMIT
+            break
         positions[count] = position
         count += 1
         position += length
-    return count, position, _END
+    return (position, count), stop, 0
 
 
 def decode(buffer: Buffer, found: Scan) -> Events:

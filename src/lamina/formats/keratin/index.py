@@ -26,30 +26,28 @@ An entry:
 The first record is indexed, then each that starts 64 KiB (`index_stride_bytes`) or more past the
 last indexed one. In memory, entries are offset and position: only this module knows `rel_offset`.
 
-Awkward cases. A crash can leave part of an entry at the end: `decode` drops it and says so. Entries
-have no checksum: `agrees` must hold before an index is used. If one is wrong all the same, a read
-starts at a byte that is no record with the wanted offset, and fails; it never returns a wrong one.
+Awkward cases. A crash can leave part of an entry at the end: `decode` drops it and says so. What is
+done with entries is in `lamina.formats.indexing`.
 
 Rules.
 1. Both fields grow from entry to entry.
-2. Live writing and rebuilding go through `extend`, so that both give the same bytes.
-3. A segment is rolled before `rel_offset` would need more than 32 bits.
+2. A segment is rolled before `rel_offset` would need more than 32 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, NewerFormat
+from lamina.formats import indexing
 from lamina.formats.binary import Layout
+from lamina.formats.indexing import OFFSET_ENTRY
 from lamina.formats.keratin import header, log
-from lamina.formats.scan import Limit, Scan
-from lamina.formats.sparse import START, Entries, Rows, Sparse, Stride, decode_entries, select
+from lamina.formats.sparse import Entries, Stride, decode_entries
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -74,12 +72,6 @@ ENTRY = np.dtype(
         ("rel_offset", ">u4"),
         ("reserved0", ">u4"),
         ("file_pos", ">i8"),
-    ]
-)
-_IN_MEMORY = np.dtype(
-    [
-        ("offset", np.int64),
-        ("position", np.int64),
     ]
 )
 STRIDE = Stride(bytes=64 << 10)
@@ -141,7 +133,7 @@ def decode(buffer: Buffer) -> Index:
     """
     about = decode_header(buffer)
     stored, cut_bytes = stored_entries(buffer, ENTRY, rising=("rel_offset", "file_pos"))
-    entries = np.empty(len(stored), dtype=_IN_MEMORY)
+    entries = np.empty(len(stored), dtype=OFFSET_ENTRY)
     entries["offset"] = to_absolute(stored["rel_offset"], about.base_offset)
     entries["position"] = stored["file_pos"]
     return Index(about.base_offset, about.created_ms, entries, cut_bytes)
@@ -189,72 +181,6 @@ def to_absolute(relative: NDArray[Any], base_offset: int) -> NDArray[np.int64]:
     return relative.astype(np.int64) + base_offset
 
 
-def extend(
-    positions: NDArray[np.int64],
-    state: Sparse,
-    *,
-    base_offset: int,
-    origin: int = 0,
-    stride: Stride = STRIDE,
-) -> tuple[Entries, Rows, Sparse]:
-    """Gives the entries that the next records of a file add, their rows, and the state after them.
-
-    The records have consecutive offsets from `base_offset`; their positions count from byte
-    `origin` of the file. `sparse.START` is the state before the first record.
-    """
-    rows, after = select(positions, state, stride, origin=origin)
-    entries = np.empty(len(rows), dtype=_IN_MEMORY)
-    entries["offset"] = rows + base_offset
-    entries["position"] = positions[rows] + origin
-    return entries, rows, after
-
-
-def position_for(entries: Entries, offset: int) -> int | None:
-    """Returns the byte to scan from for an offset: that of the greatest entry not above it.
-
-    None means that no entry is at or below the offset: the file holds nothing before its first.
-    """
-    row = int(np.searchsorted(entries["offset"], offset, side="right")) - 1
-    return None if row < 0 else int(entries["position"][row])
-
-
-def agrees(entries: Entries, buffer: Buffer) -> bool:
-    """Tells whether the last entry points at a sound record of that offset in the `.log`."""
-    size = memoryview(buffer).nbytes
-    if len(entries) == 0:
-        return size <= log.FILE_HEADER_BYTES
-    offset, position = entries[-1].tolist()
-    if not log.FILE_HEADER_BYTES <= position < size:
-        return False
-    found = log.scan(buffer, position, expected_offset=offset, limit=Limit(max_records=1))
-    return len(found) == 1
-
-
 def rebuild(buffer: Buffer, *, stride: Stride = STRIDE) -> Entries:
     """Makes the index of a whole `.log` anew, over damaged spots too."""
-    parts, state = [np.empty(0, dtype=_IN_MEMORY)], START
-    for found, base_offset in runs(buffer):
-        entries, _, state = extend(found.positions, state, base_offset=base_offset, stride=stride)
-        parts.append(entries)
-    return cast("Entries", np.concatenate(parts))
-
-
-def runs(buffer: Buffer) -> Iterator[tuple[Scan, int]]:
-    """Walks a `.log` in runs of sound records, each with its first offset, over damaged spots.
-
-    Records after a damaged spot count only if their offsets are above those before it.
-    """
-    position: int | None = log.FILE_HEADER_BYTES
-    expected: int | None = None
-    while position is not None:
-        found = log.scan(buffer, position, expected_offset=expected)
-        if len(found):
-            first = log.HEADER.unpack(buffer, int(found.positions[0]))["offset"]
-            expected = first + len(found)
-            yield found, first
-        if found.stop.is_damage:
-            position = log.resync(buffer, found.end, minimum_offset=expected or 0)
-            if position is not None:
-                expected = log.HEADER.unpack(buffer, position)["offset"]
-        else:
-            position = found.end if found.end < memoryview(buffer).nbytes else None
+    return indexing.rebuild(log, stride, buffer)[0]

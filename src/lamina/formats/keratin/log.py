@@ -67,12 +67,23 @@ from lamina.formats.binary import (
     poke_i64_be,
     poke_u16_be,
     poke_u32_be,
+    wrapping_add,
 )
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32c
 from lamina.formats.keratin import header
 from lamina.formats.plain import PlainValues
-from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.formats.scan import (
+    ANY_OFFSET,
+    SMALL_BYTES,
+    Budget,
+    Limit,
+    Scan,
+    Stop,
+    as_expected,
+    search,
+    walk,
+)
 from lamina.records import HEADERS, INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
 if TYPE_CHECKING:
@@ -110,7 +121,6 @@ VERSION = 1
 FILE_HEADER_BYTES = FILE_HEADER.size
 OVERHEAD_BYTES = HEADER.size + TRAILER.size
 BODY_BYTES_MAX = 1 << 30
-RESYNC_BYTES_PER_BYTE = 64
 
 _VERSION = HEADER.at("version")
 _FLAGS = HEADER.at("flags")
@@ -156,16 +166,19 @@ def encode(
     """Encodes a batch as consecutive records from `base_offset` on, without a file header.
 
     The result lies in `out` where that has room. Raises InvalidRequest for a record whose fields
-    exceed `BODY_BYTES_MAX` together.
+    exceed `BODY_BYTES_MAX` together, a null time, a header's name that is not UTF-8 and offsets
+    beyond 2^63.
     """
-    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["keratin"], out, base_offset)
+    arrow.refuse_offsets(base_offset, batch.num_rows)
+    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["keratin"], out, int(base_offset))
 
 
 def encode_values(
-    values: PlainValues, rows: int, base_offset: int, out: NDArray[np.uint8] | None = None
+    values: PlainValues, base_offset: int, out: NDArray[np.uint8] | None = None
 ) -> arrow.Encoded:
     """Encodes what was last filled into plain values, as `encode` does a batch."""
-    return arrow.encode_at(values.address, rows, _encode, out, base_offset)
+    arrow.refuse_offsets(base_offset, values.rows)
+    return arrow.encode_at(values.address, values.rows, _encode, out, int(base_offset))
 
 
 @kernel
@@ -177,6 +190,8 @@ def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int
         *(arrow.column(batch, 1), values, envelope.header_columns(batch, 3)),
         *(arrow.NO_COLUMN, arrow.NO_COLUMN),
     )
+    if rows > len(positions):
+        return arrow.BROKEN, len(positions)
     room = len(out)
     needed = rows * OVERHEAD_BYTES + arrow.spread(values, rows) + envelope.spread(fields, rows)
     if needed > room:
@@ -190,6 +205,10 @@ def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int
             value_len = 0
         header_len = envelope.size_of(fields, row, flags)
         body = header_len + value_len
+        if header_len == envelope.NOT_UTF8:
+            return arrow.BAD_NAME, row
+        if arrow.is_null(timestamps, row):
+            return arrow.NULL_TIME, row
         if body > BODY_BYTES_MAX:
             return arrow.TOO_LARGE, row
         if header_len < 0 or value_len < 0 or position + OVERHEAD_BYTES + body > room:
@@ -228,8 +247,8 @@ def _seal(record: int) -> None:
 
 
 @inlined
-def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[int, int]:
-    """Judges the record at a position: (_GOOD or why not, its length). -1 expects any offset."""
+def _frame(start: int, position: int, size: int) -> tuple[int, int]:
+    """Judges all of a record but checksum and offset: (_GOOD or why not, its length)."""
     remaining = size - position
     record = start + position
     if remaining < 2:
@@ -249,13 +268,19 @@ def _check(start: int, position: int, size: int, expected_offset: int) -> tuple[
     length = OVERHEAD_BYTES + body
     if length > remaining:
         return _TORN, 0
+    return _GOOD, length
+
+
+@inlined
+def _check(record: int, expected_offset: int) -> int:
+    """Judges checksum and offset of a record whose length is right: _GOOD or why not."""
     checked = _checked_bytes(record)
     if peek_u32_be(record + _VERSION + checked) != crc32c(record + _VERSION, checked):
-        return _BAD_CHECKSUM, 0
+        return _BAD_CHECKSUM
     offset = peek_i64_be(record + _OFFSET)
-    if offset < 0 or (expected_offset >= 0 and offset != expected_offset):
-        return _BAD_OFFSET, 0
-    return _GOOD, length
+    if offset < 0 or expected_offset not in (ANY_OFFSET, offset):
+        return _BAD_OFFSET
+    return _GOOD
 
 
 def scan(
@@ -268,66 +293,81 @@ def scan(
     """Walks the records of a buffer from `start` (behind the file header), checking every field.
 
     `expected_offset` is what the first record must carry (the file's name says it); None takes it
-    from that record. Each following record must continue it.
+    from that record. Each following record must continue it. A buffer that ends inside the file
+    header is torn.
     """
     data = as_bytes(buffer)
-    positions = room_for_positions(len(data) - start, OVERHEAD_BYTES, limit)
-    expected = -1 if expected_offset is None else expected_offset
-    count, end, stop, header_bytes = _scan(data, start, expected, limit.max_bytes, positions)
+    if start == FILE_HEADER_BYTES > len(data):
+        return Scan(np.empty(0, dtype=np.int64), len(data), Stop.TORN, (0, 0))
+    state = (start, 0, as_expected(expected_offset), 0)
+    positions, after, stop = walk(_scan, data, state, limit, OVERHEAD_BYTES)
+    end, count, _, header_bytes = after
     value_bytes = end - start - count * OVERHEAD_BYTES - header_bytes
-    return Scan(positions[:count], end, Stop(stop), (header_bytes, value_bytes))
+    return Scan(positions, end, stop, (header_bytes, value_bytes))
 
 
 @kernel
 def _scan(
-    data: Any, start: int, expected_offset: int, max_bytes: int, positions: Any
-) -> tuple[int, int, int, int]:
+    data: Any, positions: Any, state: tuple[int, int, int, int], bounds: tuple[int, int]
+) -> Any:
+    position, count, expected_offset, header_bytes = state
+    bytes_end, budget = bounds
     size = len(data)
     origin = address_of(data)
-    position = start
-    count = 0
-    header_bytes = 0
+    stop, wasted = _END, 0
     while position < size:
         if count == len(positions):
-            return count, position, _LIMIT, header_bytes
-        verdict, length = _check(origin, position, size, expected_offset)
+            stop = _LIMIT
+            break
+        verdict, length = _frame(origin, position, size)
+        if verdict == _GOOD and length > SMALL_BYTES and length > budget:
+            verdict = _BAD_CHECKSUM
+        elif verdict == _GOOD:
+            verdict = _check(origin + position, expected_offset)
+            if verdict == _BAD_CHECKSUM:
+                wasted = length
         if verdict != _GOOD:
-            return count, position, verdict, header_bytes
-        if count > 0 and position + length - start > max_bytes:
-            return count, position, _LIMIT, header_bytes
+            stop = verdict
+            break
+        if count > 0 and position + length > bytes_end:
+            stop = _LIMIT
+            break
         positions[count] = position
         count += 1
         header_bytes += peek_u32_be(origin + position + _HEADER_LEN)
-        expected_offset = peek_i64_be(origin + position + _OFFSET) + 1
+        expected_offset = wrapping_add(peek_i64_be(origin + position + _OFFSET), 1)
         position += length
-    return count, position, _END, header_bytes
+    return (position, count, expected_offset, header_bytes), stop, wasted
 
 
-def resync(buffer: Buffer, start: int, *, minimum_offset: int = 0) -> int | None:
+def resync(
+    buffer: Buffer, start: int, *, minimum_offset: int = 0, budget: Budget | None = None
+) -> int | None:
     """Finds the next sound record at or after `start`, as one must after damage; None if none is.
 
     Records with an offset below `minimum_offset` do not count: they are leftovers of older times.
+    All searches of one walk share a `budget`; None is one of its own.
     """
-    found = _resync(as_bytes(buffer), start, minimum_offset)
-    return None if found < 0 else int(found)
+    minimum = as_expected(max(0, minimum_offset))
+    return search(_resync, as_bytes(buffer), start, budget, minimum)
 
 
 @kernel
-def _resync(data: Any, start: int, minimum_offset: int) -> int:
+def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[int, int]:
     size = len(data)
     origin = address_of(data)
-    budget = RESYNC_BYTES_PER_BYTE * (size - start)
+    spent = 0
     for position in range(start, size - OVERHEAD_BYTES + 1):
         if peek_u16_be(origin + position) != MAGIC:
             continue
-        verdict, _ = _check(origin, position, size, -1)
-        if verdict == _GOOD and peek_i64_be(origin + position + _OFFSET) >= minimum_offset:
-            return position
-        if verdict == _BAD_CHECKSUM:
-            budget -= _checked_bytes(origin + position)
-            if budget < 0:
-                return -1
-    return -1
+        verdict, length = _frame(origin, position, size)
+        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
+            continue
+        spent += length
+        verdict = _check(origin + position, ANY_OFFSET)
+        if verdict == _GOOD and 0 <= minimum_offset <= peek_i64_be(origin + position + _OFFSET):
+            return position, spent
+    return -1, spent
 
 
 # ---------------------------------------------------------------- from bytes to columns

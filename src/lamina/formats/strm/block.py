@@ -2,7 +2,8 @@
 
 The checksum covers the compressed bytes only, so sizes and counts are checked against each other:
 a block whose checksum was made to fit still cannot make a reader allocate more than
-`BLOCK_BYTES_MAX`, read outside the block or return bytes that nobody wrote.
+`BLOCK_BYTES_MAX` and the columns of `BLOCK_RECORDS_MAX` records, read outside the
+block or return bytes that nobody wrote.
 
 Rules.
 1. `check` judges everything that can be judged without decompressing; `decode_block` the rest.
@@ -19,14 +20,23 @@ from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
 from lamina.formats import arrow, envelope
-from lamina.formats.binary import address_of, as_bytes, copy, peek_u8, peek_u32, peek_u32_be
+from lamina.formats.binary import (
+    address_of,
+    as_bytes,
+    copy,
+    peek_u8,
+    peek_u32,
+    peek_u32_be,
+    wrapping_add,
+)
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.crc import crc32
-from lamina.formats.scan import Stop
+from lamina.formats.scan import OFFSET_MAX, Stop
 from lamina.formats.strm import lz4
 from lamina.formats.strm.layout import (
     BLOCK,
     BLOCK_BYTES_MAX,
+    BLOCK_RECORDS_MAX,
     RECORD_BYTES_MIN,
     Coding,
     Compression,
@@ -108,7 +118,7 @@ def check(block: int, remaining: int, compression: int) -> tuple[int, int]:
     # What no compressor exceeds: an incompressible block grows by 1/255 (LZ4) or 1/256 (Zstd).
     if raw_size > BLOCK_BYTES_MAX or size > raw_size + (raw_size >> 7) + 128:
         return _BAD_LENGTH, 0
-    if count < 1 or count > raw_size // RECORD_BYTES_MIN:
+    if count < 1 or count > raw_size // RECORD_BYTES_MIN or count > BLOCK_RECORDS_MAX:
         return _BAD_LENGTH, 0
     if compression == _NONE and size != raw_size:
         return _BAD_LENGTH, 0
@@ -268,21 +278,21 @@ def _scan_records(
     offsets, timestamps = numbers
     start = address_of(raw)
     at, end = start, start + len(raw)
-    previous, first_timestamp = base_offset - 1, 0
+    previous, first_timestamp = -1, 0
+    delta_max = OFFSET_MAX - base_offset
     key_end, value_end = 0, 0
     for row in range(len(offsets)):
         delta, at = _varint(at, end)
         if at == 0:
             return _BAD_VARINT, row
+        if (row == 0 and delta != 0) or delta <= previous or delta > delta_max:
+            return _BAD_OFFSET, row  # the first record is the block's base
         offsets[row] = base_offset + delta
-        # The first record is the block's base. A sum that wraps is negative, so it does not rise.
-        if (row == 0 and delta != 0) or offsets[row] <= previous:
-            return _BAD_OFFSET, row
-        previous = offsets[row]
+        previous = delta
         timestamp, at = _varint(at, end)
         if at == 0:
             return _BAD_VARINT, row
-        timestamps[row] = timestamp + first_timestamp
+        timestamps[row] = wrapping_add(timestamp, first_timestamp)
         if row == 0:
             first_timestamp = timestamp
         length, at = _varint(at, end)

@@ -24,7 +24,7 @@ Before the compressed records of each block:
     |----|------|-------------------|------|-----------------------------------------------------|
     |  0 |    4 | uncompressed_size | u32  | bytes of the records; at most 32 MiB                |
     |  4 |    4 | compressed_size   | u32  | bytes that follow this header                       |
-    |  8 |    4 | record_count      | u32  | records in the block; at least 1                    |
+    |  8 |    4 | record_count      | u32  | records in the block; 1 to 2^20                     |
     | 12 |    4 | crc32             | u32  | zlib's CRC-32 of the bytes that follow              |
 
 Index: the count, then one entry a block:
@@ -118,6 +118,8 @@ RECORD_BYTES_MIN = 4
 BLOCK_BYTES_MIN = BLOCK.size + RECORD_BYTES_MIN
 BLOCK_BYTES_MAX = 32 << 20
 """The most that the records of one block take before compression."""
+BLOCK_RECORDS_MAX = 1 << 20
+"""The most records of one block: ten times what a writer by the document puts into its 1 MiB."""
 UNCOVERED_BYTES = FOOTER.size - FOOTER.at("file_crc")
 """The end of an object that its file CRC does not cover."""
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import address_of, as_bytes
 from lamina.formats.compile import kernel
-from lamina.formats.scan import WHOLE, Scan, Stop, room_for_positions
+from lamina.formats.scan import WHOLE, Scan, Stop, refuse_start, walk
 from lamina.formats.strm import block
 from lamina.formats.strm.layout import (
     BLOCK_BYTES_MIN,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _END = int(Stop.END)
-_TORN = int(Stop.TORN)
 _LIMIT = int(Stop.LIMIT)
 
 
@@ -52,11 +51,12 @@ def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
     sound, and an object that ends there is torn. `decode_block` checks what is inside a block.
     """
     data = memoryview(buffer)
+    refuse_start(start, max(len(data), HEADER.size))
     nothing = np.empty(0, dtype=np.int64)
     try:
         header = decode_header(data)
     except NewerFormat:
-        return Scan(nothing, start, Stop.BAD_VERSION)
+        return Scan(nothing, min(start, len(data)), Stop.BAD_VERSION)
     except CorruptData:
         short = len(data) < HEADER.size
         return Scan(nothing, min(start, len(data)), Stop.TORN if short else Stop.BAD_MAGIC)
@@ -64,31 +64,35 @@ def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
         end, has_footer = decode_footer(data[-FOOTER.size :], len(data)).index_offset, True
     except CorruptData:
         end, has_footer = len(data), False
-    positions = room_for_positions(end - start, BLOCK_BYTES_MIN, WHOLE)
-    count, stopped, stop = _scan(
-        as_bytes(data[:end]), start, int(header.coding.compression), positions
+    state = (start, 0, int(header.coding.compression))
+    positions, after, stop = walk(
+        _scan, as_bytes(data[: max(end, start)]), state, WHOLE, BLOCK_BYTES_MIN
     )
-    if has_footer and stop == _TORN:
+    if has_footer and stop is Stop.TORN:
         stop = Stop.BAD_LENGTH
-    elif not has_footer and stop == _END:
+    elif not has_footer and stop is Stop.END:
         stop = Stop.TORN
-    return Scan(positions[:count], stopped, Stop(stop))
+    return Scan(positions, after[0], stop)
 
 
 @kernel
-def _scan(data: Any, start: int, compression: int, positions: Any) -> tuple[int, int, int]:
+def _scan(data: Any, positions: Any, state: tuple[int, int, int], bounds: tuple[int, int]) -> Any:
+    """Bounded by the object alone: its bytes are those of one file."""
+    position, count, compression = state
     origin = address_of(data)
-    position, count = start, 0
+    stop = _END
     while position < len(data):
         if count == len(positions):
-            return count, position, _LIMIT
+            stop = _LIMIT
+            break
         verdict, length = block.check(origin + position, len(data) - position, compression)
         if verdict != block.GOOD:
-            return count, position, verdict
+            stop = verdict
+            break
         positions[count] = position
         count += 1
         position += length
-    return count, position, _END
+    return (position, count, compression), stop, 0
 
 
 def open_segment(buffer: Buffer) -> Segment:

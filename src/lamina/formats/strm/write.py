@@ -15,7 +15,8 @@ A varint is zigzag LEB128: ((n << 1) ^ (n >> 63)) in groups of 7 bits, lowest fi
 
 Rules.
 1. A block is cut before a record that would pass `BLOCK_BYTES_TARGET`, counting 10 + key_len +
-   value_len for each record: cuts do not depend on how records were split into batches.
+   value_len for each record: cuts do not depend on how records were split into batches, and no
+   block comes near `BLOCK_RECORDS_MAX`.
 2. A refused batch leaves the writer as it was.
 3. Blocks are compressed by one pure function, `seal`, which releases the GIL.
 """
@@ -32,7 +33,15 @@ from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest
 from lamina.formats import arrow, envelope
-from lamina.formats.binary import address_of, as_bytes, copy, poke_u8, poke_u16, poke_u32_be
+from lamina.formats.binary import (
+    address_of,
+    as_bytes,
+    copy,
+    poke_u8,
+    poke_u16,
+    poke_u32_be,
+    wrapping_subtract,
+)
 from lamina.formats.compile import inlined, kernel
 from lamina.formats.fnv import fnv1a_64
 from lamina.formats.strm.block import crc32_of
@@ -132,7 +141,8 @@ class Writer:
         """Adds records; their offsets must rise above those before, holes are legal.
 
         Raises InvalidRequest, and adds nothing, for offsets out of order, for a record that needs
-        an envelope when the coding has none, and for one over `BLOCK_BYTES_MAX`.
+        an envelope when the coding has none, for one over `BLOCK_BYTES_MAX`, and for a header's
+        name that is not UTF-8.
         """
         if not batch.schema.equals(INPUT_SCHEMAS["strm"]):
             raise InvalidRequest("a batch with the columns of INPUT_SCHEMAS['strm'] is needed")
@@ -267,7 +277,7 @@ def _assemble(header: Header, blocks: list[SealedBlock]) -> memoryview:
 @inlined
 def _put_varint(target: int, value: int) -> Any:
     """Writes a zigzag varint where 10 bytes are free; returns the address after it."""
-    rest: Any = np.uint64((value << 1) ^ (value >> 63))
+    rest: Any = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     small: Any = np.int64(rest)
     if rest < np.uint64(0x80):
         poke_u8(target, small)
@@ -298,7 +308,8 @@ def _room_for(rows: int, fields: Any, enveloped: bool) -> int:
 def _measure(fields: Any, row: int, enveloped: bool) -> tuple[int, int, int, int]:
     """What a row stores: (key bytes, flags, envelope bytes, value bytes).
 
-    -1 key bytes are no key, -1 envelope bytes no envelope; -1 value bytes are a broken batch.
+    -1 key bytes are no key, -1 envelope bytes no envelope; value bytes below 0 are a broken batch,
+    or `envelope.NOT_UTF8`.
     """
     keys, values = fields[0], fields[1]
     key_len = arrow.slot(keys, row)[1]
@@ -312,7 +323,7 @@ def _measure(fields: Any, row: int, enveloped: bool) -> tuple[int, int, int, int
     flags = envelope.flags_of(fields, row) & ~envelope.KEY
     envelope_len = envelope.size_of(fields, row, flags)
     if envelope_len < 0:
-        return -1, 0, -1, -1
+        return -1, 0, -1, envelope_len
     if flags & envelope.NULL_VALUE:
         value_len = 0
     return key_len, flags, envelope_len, value_len
@@ -353,6 +364,8 @@ def _encode(
         *(arrow.column(batch, 2), arrow.column(batch, 3), envelope.header_columns(batch, 4)),
         *(arrow.column(batch, 5), arrow.column(batch, 6)),
     )
+    if rows > min(len(cuts), len(cut_rows)):
+        return arrow.BROKEN, min(len(cuts), len(cut_rows))
     needed = len(opened) + _room_for(rows, fields, enveloped)
     if needed > len(out):
         return arrow.NO_ROOM, needed + BLOCK_BYTES_TARGET  # for the open block, as it grows
@@ -366,19 +379,19 @@ def _encode(
     for row in range(rows):
         sizes = _measure(fields, row, enveloped)
         if sizes[3] < 0:
-            return arrow.BROKEN, row
+            return (arrow.BAD_NAME if sizes[3] == envelope.NOT_UTF8 else arrow.BROKEN), row
         body = max(sizes[0], 0) + sizes[3]
         if enveloped:
             body += 4 + sizes[2]
         if body + _VARINTS_BYTES_MAX > limit - target:
-            return arrow.NO_ROOM, needed
+            return arrow.BROKEN, row
         if target > block and estimate + _ESTIMATED_OVERHEAD + body > BLOCK_BYTES_TARGET:
             cuts[count], cut_rows[count] = target - start, row
             count += 1
             block, estimate = target, 0
         estimate += _ESTIMATED_OVERHEAD + body
         offset, timestamp = arrow.number(offsets, row), arrow.number(timestamps, row)
-        deltas = (offset - base_offset, timestamp - first_timestamp)
+        deltas = (offset - base_offset, wrapping_subtract(timestamp, first_timestamp))
         if target == block:
             base_offset, first_timestamp = offset, timestamp
             deltas = (0, timestamp)

@@ -58,6 +58,7 @@ ENTRY = np.dtype(
 )
 DELETED = 4
 ENTRIES_MAX = 1 << 24
+HOLE_ENTRIES, ENTRIES_PER_FRAME = 1 << 16, 64
 DATA_BYTES_MAX = (1 << 32) - 1
 TIMESTAMP_MIN = -(1 << 63)
 
@@ -86,7 +87,7 @@ def build(
 
     To extend an index, `base_position` is where in `.data` the buffer begins and
     `timestamp_floor_ms` the timestamp of the entry before. Raises InvalidRequest where the
-    sequences begin below `first_sequence` or span more than `ENTRIES_MAX`: a hole that wide needs
+    sequences begin below `first_sequence` or span more than `entries_max`: a hole that wide needs
     a new segment.
     """
     if len(found) == 0:
@@ -94,7 +95,7 @@ def build(
     data = as_bytes(buffer)
     first, last = (_sequence_at(data, int(found.positions[row])) for row in (0, -1))
     count = last + 1 - first_sequence
-    if first < first_sequence or count > ENTRIES_MAX:
+    if first < first_sequence or count > entries_max(len(found)):
         raise InvalidRequest(
             f"an index from {first_sequence} cannot cover the sequences {first} to {last}"
         )
@@ -104,6 +105,16 @@ def build(
     start = (first_sequence, base_position, timestamp_floor_ms)
     _build(data, found.positions, start, entries.view(np.uint8))
     return entries
+
+
+def entries_max(frames: int) -> int:
+    """Returns how many sequences, holes included, a segment with that many frames may span.
+
+    Two frames could otherwise claim an index of 320 MiB. 2^16 lets a segment of a few frames have
+    a hole several times as wide as a full segment of 10,000 records; 64 a frame grows with larger
+    settings. A writer begins a new segment before a frame that would pass this.
+    """
+    return min(ENTRIES_MAX, ENTRIES_PER_FRAME * frames + HOLE_ENTRIES)
 
 
 def _sequence_at(data: NDArray[np.uint8], position: int) -> int:

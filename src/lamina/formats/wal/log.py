@@ -10,7 +10,8 @@ Rules.
 3. A `decode` is only called on what a scan of the same kind accepted; of a WAL that has control
    frames, on what `headers.select` chose from it: control frames are no records.
 4. What exists for the WAL and for the segment runs one kernel: `prefix` is the size of what a frame
-   of that kind has before `frame_len`.
+   of that kind has before `frame_len`, 1 or 0. Kernels compute with it and do not branch on it:
+   LLVM 20 makes wrong code of a loop that does both (seen in `_scan`; the contract tests tell).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from lamina.formats.binary import (
     poke_u32,
 )
 from lamina.formats.compile import inlined, kernel
-from lamina.formats.scan import Limit, Scan, Stop, room_for_positions
+from lamina.formats.scan import SMALL_BYTES, Budget, Limit, Scan, Stop, refuse_start, search, walk
 from lamina.formats.wal.layout import (
     BODY_BYTES_MAX,
     DURABLE,
@@ -57,8 +58,6 @@ from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-RESYNC_BYTES_PER_BYTE = 64
 
 _APPEND = int(FrameType.APPEND)
 _KNOWN_TYPES = sum(1 << kind for kind in FrameType)
@@ -102,12 +101,13 @@ def encode(
     """Encodes a batch as consecutive WAL Append frames from `base_sequence` on.
 
     The result lies in `out` where that has room. Raises InvalidRequest for a null value, a tag or
-    node over `NAME_BYTES_MAX` or a record over `BODY_BYTES_MAX`; nothing is written then.
+    node over `NAME_BYTES_MAX`, a null time or a record over `BODY_BYTES_MAX`; nothing is written
+    then.
     """
     if not 1 <= base_sequence <= SEQUENCE_MAX - batch.num_rows:
         raise InvalidRequest(f"sequences are from 1 and below 2^63, not {base_sequence}")
     flags = DURABLE if durable else 0
-    arguments = (as_signed(topic_id), base_sequence, flags)
+    arguments = (as_signed(topic_id), int(base_sequence), flags)
     return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["wal"], out, *arguments)
 
 
@@ -122,6 +122,8 @@ def _encode(
     nodes = arrow.column(batch, 3)
     names = arrow.spread(tags, rows) + arrow.spread(nodes, rows)
     needed = rows * (_IN_WAL + OVERHEAD_BYTES) + names + arrow.spread(values, rows)
+    if rows > len(positions):
+        return arrow.BROKEN, len(positions)
     if needed > len(out):
         return arrow.NO_ROOM, needed
     start = address_of(out)
@@ -130,6 +132,8 @@ def _encode(
         value, value_len = arrow.slot(values, row)
         if arrow.is_null(values, row):
             return arrow.NULL_VALUE, row
+        if arrow.is_null(timestamps, row):
+            return arrow.NULL_TIME, row
         node, node_len, node_flag = _name(nodes, row, HAS_NODE)
         tag, tag_len, tag_flag = _name(tags, row, HAS_TAG)
         if node_len < 0 or tag_len < 0 or value_len < 0:
@@ -164,7 +168,7 @@ def _encode(
 
 
 @inlined
-def _name(column: tuple[int, int, int, int], row: int, flag: int) -> tuple[int, int, int]:
+def _name(column: arrow.Column, row: int, flag: int) -> tuple[int, int, int]:
     """A tag or node as (address, length, flag); a null has neither length nor flag."""
     if arrow.is_null(column, row):
         return 0, 0, 0
@@ -202,17 +206,20 @@ def encode_control(
 
 
 @inlined
-def _check(start: int, position: int, size: int, prefix: int) -> tuple[int, int]:
-    """Judges the frame at a position: (_GOOD or why not, its length with the prefix)."""
+def _type_at(at: int, prefix: int) -> int:
+    """The type of a frame; a segment, which has no prefix, holds Append frames only."""
+    return _APPEND + prefix * (peek_u8(at) - _APPEND)
+
+
+@inlined
+def _measure(start: int, position: int, size: int, prefix: int) -> tuple[int, int]:
+    """Judges the lengths of a frame: (_GOOD or why not, its length with the prefix)."""
     remaining = size - position - prefix
     frame = start + position + prefix
     if remaining < _FRAME_LEN_SIZE:
         return _TORN, 0
-    frame_type = _APPEND
-    if prefix > 0:
-        frame_type = peek_u8(start + position)
     frame_len = peek_u32(frame)
-    if frame_type == 0 or frame_len == 0:
+    if _type_at(start + position, prefix) == 0 or frame_len == 0:
         return _TORN, 0
     if frame_len > _FRAME_LEN_MIN + BODY_BYTES_MAX:
         return _BAD_LENGTH, 0
@@ -224,22 +231,32 @@ def _check(start: int, position: int, size: int, prefix: int) -> tuple[int, int]
         return _BAD_LENGTH, 0
     if frame_len > remaining - _FRAME_LEN_SIZE:
         return _TORN, 0
+    return _GOOD, prefix + _FRAME_LEN_SIZE + frame_len
+
+
+@inlined
+def _check(at: int, prefix: int) -> int:
+    """Judges all but the lengths of a frame that was measured: _GOOD or why not."""
+    frame = at + prefix
+    frame_type = _type_at(at, prefix)
     seed = np.uint64(0)
     if frame_type != _APPEND:
         seed = np.uint64(frame_type)
-    checked = frame_len - _XXH3_SIZE
+    checked = peek_u32(frame) - _XXH3_SIZE
     body = frame + _FRAME_LEN_SIZE
     if peek_u64(body + checked) != xxh3(body, checked, seed):
-        return _BAD_CHECKSUM, 0
+        return _BAD_CHECKSUM
     flags = peek_u8(frame + _FLAGS)
     if flags & ~_KNOWN_FLAGS or frame_type > 63 or not (_KNOWN_TYPES >> frame_type) & 1:
-        return _BAD_VERSION, 0
-    if (node_len > 0 and not flags & HAS_NODE) or (tag_len > 0 and not flags & HAS_TAG):
-        return _BAD_LENGTH, 0
+        return _BAD_VERSION
+    if peek_u16(frame + _NODE_LEN) > 0 and not flags & HAS_NODE:
+        return _BAD_LENGTH
+    if peek_u16(frame + _TAG_LEN) > 0 and not flags & HAS_TAG:
+        return _BAD_LENGTH
     sequence = peek_i64(frame + _SEQUENCE)
     if sequence < 0 or (sequence == 0 and frame_type == _APPEND):
-        return _BAD_OFFSET, 0
-    return _GOOD, prefix + _FRAME_LEN_SIZE + frame_len
+        return _BAD_OFFSET
+    return _GOOD
 
 
 def scan(buffer: Buffer, start: int = 0, *, limit: Limit = Limit()) -> Scan:
@@ -248,8 +265,7 @@ def scan(buffer: Buffer, start: int = 0, *, limit: Limit = Limit()) -> Scan:
     Topics and types are mixed, and a topic's sequences may have holes or come again after a crash:
     which frames count is for replay to say.
     """
-    data = as_bytes(buffer)
-    return _scan_as(_IN_WAL, data, start, (0, 0), limit)
+    return _scan_as(_IN_WAL, as_bytes(buffer), start, (0, 0), limit)
 
 
 def scan_segment(
@@ -266,8 +282,10 @@ def scan_segment(
     `minimum_sequence` (the file's name says it) and above the one before it. Holes are legal.
     """
     data = as_bytes(buffer)
+    refuse_start(start, len(data))
     topic = _topic_at(data, start) if topic_id is None else topic_id
-    return _scan_as(_IN_SEGMENT, data, start, (as_signed(topic), minimum_sequence), limit)
+    above = min(max(minimum_sequence, 1) - 1, SEQUENCE_MAX)
+    return _scan_as(_IN_SEGMENT, data, start, (as_signed(topic), above), limit)
 
 
 def _topic_at(data: NDArray[np.uint8], position: int) -> int:
@@ -280,42 +298,48 @@ def _scan_as(
     prefix: int, data: NDArray[np.uint8], start: int, expected: tuple[int, int], limit: Limit
 ) -> Scan:
     overhead = prefix + OVERHEAD_BYTES
-    positions = room_for_positions(len(data) - start, overhead, limit)
-    bounds = (start, limit.max_bytes)
-    count, end, stop, tags, nodes = _scan(data, prefix, bounds, expected, positions)
+    state = (start, 0, prefix, *expected, 0, 0)
+    positions, after, stop = walk(_scan, data, state, limit, overhead)
+    end, count, *_, tags, nodes = after
     values = end - start - count * overhead - tags - nodes
-    return Scan(positions[:count], end, Stop(stop), (values, tags, nodes))
+    return Scan(positions, end, stop, (values, tags, nodes))
 
 
 @kernel
 def _scan(
-    data: Any, prefix: int, bounds: tuple[int, int], expected: tuple[int, int], positions: Any
-) -> tuple[int, int, int, int, int]:
-    start, max_bytes = bounds
-    topic_id, minimum_sequence = expected
+    data: Any,
+    positions: Any,
+    state: tuple[int, int, int, int, int, int, int],
+    bounds: tuple[int, int],
+) -> Any:
+    position, count, prefix, topic_id, before, tag_bytes, node_bytes = state
+    ordered = prefix - 1  # all bits in a segment, none in a WAL
+    bytes_end, budget = bounds
     size = len(data)
     origin = address_of(data)
-    position = start
-    count = 0
-    tag_bytes = 0
-    node_bytes = 0
-    stop = _END
+    stop, wasted = _END, 0
     while position < size:
         if count == len(positions):
             stop = _LIMIT
             break
-        verdict, length = _check(origin, position, size, prefix)
+        verdict, length = _measure(origin, position, size, prefix)
+        if verdict == _GOOD and length > SMALL_BYTES and length > budget:
+            verdict = _BAD_CHECKSUM
+        elif verdict == _GOOD:
+            verdict = _check(origin + position, prefix)
+            if verdict == _BAD_CHECKSUM:
+                wasted = length
         if verdict != _GOOD:
             stop = verdict
             break
         frame = origin + position + prefix
-        if prefix == 0:
-            sequence = peek_i64(frame + _SEQUENCE)
-            if peek_i64(frame + _TOPIC) != topic_id or sequence < minimum_sequence:
-                stop = _BAD_OFFSET
-                break
-            minimum_sequence = sequence + 1
-        if count > 0 and position + length - start > max_bytes:
+        sequence = peek_i64(frame + _SEQUENCE)
+        other_topic = (peek_i64(frame + _TOPIC) ^ topic_id) & ordered
+        if other_topic != 0 or sequence <= (before | ~ordered):
+            stop = _BAD_OFFSET
+            break
+        before = sequence
+        if count > 0 and position + length > bytes_end:
             stop = _LIMIT
             break
         positions[count] = position
@@ -323,53 +347,58 @@ def _scan(
         tag_bytes += peek_u16(frame + _TAG_LEN)
         node_bytes += peek_u16(frame + _NODE_LEN)
         position += length
-    return count, position, stop, tag_bytes, node_bytes
+    return (position, count, prefix, topic_id, before, tag_bytes, node_bytes), stop, wasted
 
 
-def resync(buffer: Buffer, start: int) -> int | None:
+def resync(buffer: Buffer, start: int, *, budget: Budget | None = None) -> int | None:
     """Finds the next sound WAL frame at or after `start`, past damage; None if none is.
 
     A value may hold bytes that are a sound frame: what follows damage is evidence, not certainty.
+    All searches of one walk share a `budget`; None is one of its own.
     """
-    found = _resync(as_bytes(buffer), _IN_WAL, start, (0, 0, 0))
-    return None if found < 0 else int(found)
+    return search(_resync, as_bytes(buffer), start, budget, _IN_WAL, (1, 0, -1))
 
 
 def resync_segment(
-    buffer: Buffer, start: int, *, topic_id: int | None = None, minimum_sequence: int = 1
+    buffer: Buffer,
+    start: int,
+    *,
+    topic_id: int | None = None,
+    minimum_sequence: int = 1,
+    budget: Budget | None = None,
 ) -> int | None:
     """Finds the next sound frame of a segment at or after `start`; None if none is.
 
     Frames of another topic or with a sequence below `minimum_sequence` do not count.
     """
     topic = 0 if topic_id is None else as_signed(topic_id)
-    expected = (int(topic_id is None), topic, minimum_sequence)
-    found = _resync(as_bytes(buffer), _IN_SEGMENT, start, expected)
-    return None if found < 0 else int(found)
+    expected = (int(topic_id is None), topic, min(max(minimum_sequence, 1) - 1, SEQUENCE_MAX))
+    return search(_resync, as_bytes(buffer), start, budget, _IN_SEGMENT, expected)
 
 
 @kernel
-def _resync(data: Any, prefix: int, start: int, expected: tuple[int, int, int]) -> int:
-    any_topic, topic_id, minimum_sequence = expected
+def _resync(
+    data: Any, start: int, budget: int, prefix: int, expected: tuple[int, int, int]
+) -> tuple[int, int]:
+    any_topic, topic_id, before = expected
     size = len(data)
     origin = address_of(data)
-    budget = RESYNC_BYTES_PER_BYTE * (size - start)
+    spent = 0
     for position in range(start, size - prefix - OVERHEAD_BYTES + 1):
         frame = origin + position + prefix
         body = peek_u16(frame + _NODE_LEN) + peek_u16(frame + _TAG_LEN)
         body += peek_u32(frame + _DATA_LEN)
         if peek_u32(frame) != _FRAME_LEN_MIN + body:
             continue
-        verdict, _ = _check(origin, position, size, prefix)
-        if verdict == _GOOD:
+        verdict, length = _measure(origin, position, size, prefix)
+        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
+            continue
+        spent += length
+        if _check(origin + position, prefix) == _GOOD:
             wanted = any_topic > 0 or peek_i64(frame + _TOPIC) == topic_id
-            if prefix > 0 or (wanted and peek_i64(frame + _SEQUENCE) >= minimum_sequence):
-                return position
-        if verdict == _BAD_CHECKSUM:
-            budget -= body
-            if budget < 0:
-                return -1
-    return -1
+            if wanted and peek_i64(frame + _SEQUENCE) > before:
+                return position, spent
+    return -1, spent
 
 
 def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:

@@ -1,0 +1,257 @@
+"""A process that appends until it is killed, and says what was acknowledged.
+
+Started as `python -m tests.support.producer_process`, it imports everything once, then forks a
+child for each line of JSON on its standard input (a `Round`). The child opens the store, appends
+from threads and asyncio, trims and rolls, and never ends by itself. All write lines to standard
+output, each in one atomic write:
+
+    child <pid>                                    the child of this round
+    open <milliseconds>                            its store is open
+    trim <topic> <partition> <before>              is about to be trimmed
+    ack <offset> <acks> <tag>                      was acknowledged
+    error <traceback as JSON>                      something was raised that should not be
+    gone <pid>                                     the child is dead and reaped
+
+A tag names an append and determines its bytes: see `records_of`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.config import WriterSettings
+from lamina.engine.store import Store
+from lamina.engine.writer import ProducerStamp
+
+PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]
+"""Topic and partition of what is appended to; also of the idempotent producers, by number."""
+BATCH_RECORDS_MAX = 50
+GIVE_UP_S = 30
+SEGMENT_BYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a child is told. `producers` are the batches that each one has had acknowledged."""
+
+    directory: str
+    seed: str
+    number: int
+    producers: list[int]
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Names an append: where to, by whom, which, of how many records, plain or with keys."""
+
+    topic: str
+    partition: int
+    who: str
+    number: int
+    count: int
+    kind: str
+
+    def __str__(self) -> str:
+        parts = (self.topic, self.partition, self.who, self.number, self.count, self.kind)
+        return "/".join(map(str, parts))
+
+    @classmethod
+    def parse(cls, text: str) -> Tag:
+        topic, partition, who, number, count, kind = text.split("/")
+        return cls(topic, int(partition), who, int(number), int(count), kind)
+
+
+def value_of(tag: str, row: int) -> bytes:
+    """The value of one record of an append."""
+    head = f"{tag}#{row}#".encode()
+    return head + b"." * (zlib.crc32(head) % 200)
+
+
+def key_of(tag: str, row: int) -> bytes | None:
+    """The key of one record of an append."""
+    return f"key {row}".encode() if tag.endswith("/keys") else None
+
+
+def records_of(tag: Tag) -> Any:
+    """All records of an append: plain values, or a batch."""
+    text = str(tag)
+    values = [value_of(text, row) for row in range(tag.count)]
+    if tag.kind == "plain":
+        return values
+    keys = [key_of(text, row) for row in range(tag.count)]
+    return pa.RecordBatch.from_pydict(
+        {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    )
+
+
+def idempotent_tag(seed: str, producer: int, number: int) -> Tag:
+    """The n-th append of an idempotent producer: the same in every round, so that it is retried."""
+    topic, partition = PLACES[producer]
+    drawn = zlib.crc32(f"{seed} {producer} {number}".encode())
+    kind = "plain" if drawn & 64 else "keys"
+    return Tag(topic, partition, f"once{producer}", number, 1 + drawn % BATCH_RECORDS_MAX, kind)
+
+
+def say(*words: object) -> None:
+    """Writes one line, atomically."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+class Child:
+    """One round: the threads that append, and the one that trims and rolls."""
+
+    def __init__(self, told: Round) -> None:
+        self.told = told
+        started = time.perf_counter()
+        self.store = Store(told.directory, writer=WriterSettings(flush_ms=15), tick_ms=15)
+        for topic, name, more in (("k", "keratin", {}), ("f", "frame", RETAINED)):
+            if topic not in self.store.topics():
+                config = {"segment.bytes": SEGMENT_BYTES, **more}
+                self.store.create_topic(topic, partitions=2, format=name, config=config)
+        say("open", round((time.perf_counter() - started) * 1000))
+
+    def drawn(self, who: str) -> random.Random:
+        return random.Random(f"{self.told.seed} {self.told.number} {who}")
+
+    def run(self) -> None:
+        """Appends from all sides, for ever."""
+        work: list[Callable[[], None]] = [self.trim_and_roll, self.tasks]
+        work += [lambda name=f"thread{n}": self.produce(name) for n in range(3)]
+        work += [lambda n=n: self.produce_once(n) for n in (0, 1)]
+        for each in work[1:]:
+            threading.Thread(target=self.guarded, args=(each,), daemon=True).start()
+        self.guarded(work[0])
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException:
+            say("error", json.dumps(traceback.format_exc()[-3500:]))
+            os._exit(1)
+
+    def tags(self, who: str) -> Any:
+        """Yields the appends of one who is not idempotent, with an acks level each."""
+        drawn = self.drawn(who)
+        number = 0
+        while True:
+            topic, partition = drawn.choice(PLACES)
+            count = drawn.choice((1, 1, 5, drawn.randint(1, BATCH_RECORDS_MAX)))
+            kind = drawn.choice(("plain", "plain", "keys"))
+            unique = f"{who}-{self.told.number}"
+            yield (
+                Tag(topic, partition, unique, number, count, kind),
+                drawn.choice(("all", "all", 1)),
+            )
+            number += 1
+
+    def produce(self, who: str) -> None:
+        for tag, acks in self.tags(who):
+            ack = self.store.append(tag.topic, records_of(tag), partition=tag.partition, acks=acks)
+            say("ack", ack.base_offset, acks, tag)
+
+    def produce_once(self, first: int) -> None:
+        """Goes on where two idempotent producers were when the last child was killed."""
+        numbers = list(self.told.producers)
+        sequences = [
+            sum(idempotent_tag(self.told.seed, each, n).count for n in range(numbers[each]))
+            for each in range(len(PLACES))
+        ]
+        while True:
+            for each in (first, first + 2):
+                tag = idempotent_tag(self.told.seed, each, numbers[each])
+                stamp = ProducerStamp(1000 + each, 0, sequences[each])
+                acks = "all" if numbers[each] % 3 else 1
+                ack = self.store.append(
+                    tag.topic,
+                    records_of(tag),
+                    partition=tag.partition,
+                    acks=acks,
+                    producer=stamp,
+                )
+                say("ack", ack.base_offset, acks, tag)
+                numbers[each] += 1
+                sequences[each] += tag.count
+
+    def tasks(self) -> None:
+        async def task(who: str) -> None:
+            for tag, acks in self.tags(who):
+                ack = await self.store.append_async(
+                    tag.topic, records_of(tag), partition=tag.partition, acks=acks
+                )
+                say("ack", ack.base_offset, acks, tag)
+
+        async def together() -> None:
+            await asyncio.gather(*(task(f"task{n}") for n in range(4)))
+
+        asyncio.run(together())
+
+    def trim_and_roll(self) -> None:
+        drawn = self.drawn("trim")
+        while True:
+            time.sleep(drawn.uniform(0.002, 0.04))
+            topic, partition = drawn.choice(PLACES)
+            if drawn.random() < 0.3:
+                self.store.roll(topic, partition)
+                continue
+            end = self.store.latest_offset(topic, partition, isolation="written")
+            before = max(0, end - drawn.choice((0, 200, 1000, 1000)))
+            say("trim", topic, partition, before)
+            self.store.trim(topic, partition, before)
+
+
+RETAINED = {"retention.bytes": 20 * SEGMENT_BYTES}
+
+
+def warm_up() -> None:
+    """Loads the kernels of both formats, so that a child starts at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            with Store(folder) as store:
+                for topic, name in (("k", "keratin"), ("f", "frame")):
+                    if topic not in store.topics():
+                        store.create_topic(topic, format=name)
+                    for kind in ("plain", "keys"):
+                        store.append(topic, records_of(Tag(topic, 0, "warm", 0, 3, kind)))
+                    list(store.scan(topic))
+
+
+def main() -> None:
+    """Forks a child for each round that is asked for."""
+    warm_up()
+    for line in sys.stdin:
+        told = Round(**json.loads(line))
+        process_id = os.fork()
+        if process_id == 0:
+            signal.alarm(GIVE_UP_S)
+            say("child", os.getpid())
+            try:
+                Child(told).run()
+            except BaseException:
+                say("error", json.dumps(traceback.format_exc()[-3500:]))
+            os._exit(1)
+        os.waitpid(process_id, 0)
+        say("gone", process_id)
+
+
+def encode(told: Round) -> bytes:
+    """A round as the line that asks for it."""
+    return (json.dumps(asdict(told)) + "\n").encode()
+
+
+if __name__ == "__main__":
+    main()
