@@ -15,7 +15,10 @@ import pytest
 from lamina.cli.opening import NOTICE
 from lamina.engine import inspection, rendering
 from lamina.engine.coldfile import STRM
+from lamina.engine.filekinds import kind_of
+from lamina.errors import CorruptData
 from lamina.formats.frame import log as frame_log
+from lamina.formats.frame import tomb
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
 from lamina.records import prepare
@@ -150,6 +153,46 @@ def test_a_damaged_spot_is_not_compared_with_zeros_to_the_end() -> None:
     assert inspection.is_prepared_space(data, 8)
     data[-1] = 1
     assert not inspection.is_prepared_space(data, 8)
+
+
+# ---------------------------------------------------------------- every single-byte change
+
+
+@pytest.mark.parametrize("suffix", ["idx", "timeidx"])
+def test_every_byte_of_a_frame_index_is_compared_with_its_log(tree: Path, suffix: str) -> None:
+    """The entries have no checksum: what protects them is that the log gives them anew."""
+    path = tree / f"{FRAME}.{suffix}"
+    data = path.read_bytes()
+    kind = kind_of(str(path), data)
+    assert kind is not None
+    assert list(kind.verify(str(path), data)) == []
+    for position in range(len(data)):
+        for change in range(1, 256):
+            changed = bytearray(data)
+            changed[position] ^= change
+            found = list(kind.verify(str(path), bytes(changed)))
+            assert len(found) == 1, f"byte {position} ^ {change}"
+            assert found[0].position // 16 in (position // 16, position // 16 + 1)
+
+
+def test_every_byte_of_a_tombstones_base_offset_is_compared_with_its_name(tree: Path) -> None:
+    path = tree / "topics/f/0/segments/00000000000000004096.tomb"
+    data = path.read_bytes()
+    kind = kind_of(str(path), data)
+    assert kind is not None
+    start = data.index(b" 4096")
+    for position in range(start, start + 5):
+        for byte in set(range(256)) - {data[position]}:
+            changed = data[:position] + bytes([byte]) + data[position + 1 :]
+            harmless = tomb_or_none(changed) == tomb.decode(data)
+            assert harmless or list(kind.verify(str(path), changed)), (position, byte)
+
+
+def tomb_or_none(data: bytes) -> tomb.Tomb | None:
+    try:
+        return tomb.decode(data)
+    except CorruptData:
+        return None
 
 
 # ---------------------------------------------------------------- the compiler

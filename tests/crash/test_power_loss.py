@@ -74,7 +74,7 @@ def hold(store: Store, expected: Records) -> None:
 # ---------------------------------------------------------------- what was promised
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Life:
     """What is known of a topic from its creation to its deletion."""
 
@@ -95,7 +95,7 @@ Promise: TypeAlias = dict[str, tuple[Life | None, ...]]
 """For each name the lives that it may have: more than one while it is being created or deleted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Moment:
     step: int
     kind: str
@@ -104,7 +104,7 @@ class Moment:
     promise: Promise
 
 
-@dataclass
+@dataclass(repr=False)
 class Scribe:
     """Runs a workload and writes down what was promised before each step."""
 
@@ -266,7 +266,7 @@ def verify(store: Store, promise: Promise) -> None:
             continue
         info = store.describe_topic(topic)
         matching = [life for life in lives if life is not None and life.epoch == info.epoch]
-        assert matching, f"topic {topic} has epoch {info.epoch}, promised: {lives}"
+        assert matching, f"topic {topic} has epoch {info.epoch}, which was not promised"
         life = matching[0]
         assert info.settings["retention.bytes"] in life.retention
         verify_records(store, topic, life)

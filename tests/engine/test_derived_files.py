@@ -35,6 +35,8 @@ from tests.support.contract import plain
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 TIMES = [5, 1, 9, 3, 9, 2, 14, 11, 12, 30, 18, 20, 4, 29, 31, 27]
 """Times that go back and forth: a running maximum that is not the record's own time."""
+LOOKED_UP = (-1, 5, 6, 9, 10, 14, 15, 30, 31, 32)
+"""Around each step of that maximum."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def answers(store: Any) -> Answers:
         [plain(store.fetch("t", 0, at, max_records=1))[0] for at in range(first, end)],
         first,
         end,
-        [store.offset_for_time("t", 0, START_MS + ahead) for ahead in range(-1, 33)],
+        [store.offset_for_time("t", 0, START_MS + ahead) for ahead in LOOKED_UP],
     )
 
 

@@ -351,7 +351,7 @@ def test_the_store_is_a_list_that_forgets_only_what_it_was_told_to(
     machine: type[StoreMachine],
 ) -> None:
     short = settings(
-        max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=RELAXED
+        max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=RELAXED
     )
     run_state_machine_as_test(machine, settings=short)
 

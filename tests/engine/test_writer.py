@@ -388,6 +388,18 @@ def test_an_exclusive_action_gets_its_turn_under_load(rig: Rig, way: str) -> Non
     assert max(groups) < 200, "it waited for more than a few groups"
 
 
+def test_an_exclusive_action_goes_before_everybody_who_waits(rig: Rig) -> None:
+    held = rig.hold()
+    waiting = [rig.start(b"waiting") for _ in range(5)]
+    rig.wait_for_depth(5)
+    alone = rig.users.submit(rig.writer.exclusively, lambda: list(rig.log.stored))
+    wait_until(lambda: rig.writer._reserved == 1)
+    rig.log.gate.set()
+    assert alone.result(SOON_S) == [b"leader"]
+    for future in [held, *waiting]:
+        future.result(SOON_S)
+
+
 def test_exclusive_actions_and_groups_never_overlap(rig: Rig) -> None:
     inside = [0]
 

@@ -42,7 +42,7 @@ def read(store: Store, topic: str) -> dict[int, bytes]:
     return found
 
 
-@dataclass
+@dataclass(repr=False)
 class Client:
     """Uses a store as a program would that survives errors, and remembers what it was told."""
 

@@ -6,7 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,114 @@ def test_the_position_of_damage_is_in_bytes() -> None:
     with pytest.raises(CorruptData) as caught:
         broker.decode(b'{"uuid": "\xff"}')
     assert caught.value.position == 10
+
+
+# ---------------------------------------------------------------- every single-byte change
+
+
+def undetected(name: str) -> dict[str, set[int]]:
+    """Which fields each single-byte change of a golden file changes unseen, and at which bytes.
+
+    None of these files has a checksum (the documents give them none), so what is still such a file
+    is believed. A change that leaves the value as it was is harmless and not counted.
+    """
+    _, decode, value = FILES[name]
+    data = (GOLDEN / name).read_bytes()
+    found: dict[str, set[int]] = {}
+    for position, before in enumerate(data):
+        for byte in set(range(256)) - {before}:
+            try:
+                read = decode(data[:position] + bytes([byte]) + data[position + 1 :])
+            except CorruptData:
+                continue
+            for field in differing(value, read):
+                found.setdefault(field, set()).add(position)
+    return found
+
+
+def differing(one: Any, other: Any) -> set[str]:
+    if isinstance(one, Checkpoint):
+        # Partitions are sorted when they are read: a changed name may change the order.
+        ours, theirs = one.partitions, other.partitions
+        pairs = min(
+            (list(zip(ours, order, strict=True)) for order in (theirs, theirs[::-1])),
+            key=lambda pairs: sum(len(differing(*pair)) for pair in pairs),
+        )
+        return {f"{ours.index(a)}.{field}" for a, b in pairs for field in differing(a, b)}
+    return {
+        item.name for item in fields(one) if getattr(one, item.name) != getattr(other, item.name)
+    }
+
+
+def bytes_of(name: str, *texts: str, within: str = "") -> set[int]:
+    """The bytes of a golden file at which texts lie, each after what `within` ends with."""
+    data = (GOLDEN / name).read_text()
+    start = data.index(within)
+    found: set[int] = set()
+    for text in texts:
+        start = data.index(text, start)
+        found |= set(range(start, start + len(text)))
+    return found
+
+
+def test_of_a_tombstone_only_its_numbers_change_unseen() -> None:
+    """A digit, or the space before a number turned into one. `verify` knows the base offset."""
+    name = "frame-tomb.json"
+    assert undetected(name) == {
+        "base_offset": bytes_of(name, " 4096"),
+        "created_ms": bytes_of(name, " 1700000000000"),
+    }
+
+
+def test_of_a_checkpoint_only_names_and_numbers_that_still_agree_change_unseen() -> None:
+    """Derived: boot compares it with the files; a wrong one costs a scan of the last segment."""
+    name = "frame-checkpoint.json"
+    first, second = '"topic": ', '},\n{"topic": '
+    after = {
+        "log_end": '"log_end_offset":',
+        "base": '"active_segment_base_offset":',
+        "size": '"active_segment_size_bytes":',
+        "flushed": '"last_flushed_offset":',
+        "partition": '"partition":',
+    }
+
+    def span(text: str, label: str, row: str) -> set[int]:
+        data = (GOLDEN / name).read_text()
+        start = data.index(after[label], data.index(row)) + len(after[label])
+        start = data.index(text, start)
+        return set(range(start, start + len(text)))
+
+    assert undetected(name) == {
+        "0.topic": bytes_of(name, "orders", within=first),
+        "0.partition": span(" 0", "partition", first),
+        "0.log_end_offset": span(" 2", "log_end", first),
+        "0.active_segment_base_offset": span("0", "base", first),
+        "0.active_segment_size_bytes": span(" 86", "size", first),
+        "0.last_flushed_offset": span("2", "flushed", first),
+        "1.topic": bytes_of(name, "orders", within=second),
+        "1.partition": span(" 1", "partition", second),
+        "1.log_end_offset": span(" 0", "log_end", second),
+        "1.active_segment_size_bytes": span(" 0", "size", second),
+    }
+
+
+def test_of_a_broker_identity_only_its_three_values_change_unseen() -> None:
+    name = "frame-broker.json"
+    assert undetected(name) == {
+        "uuid": bytes_of(name, "6f1c24de", "0b57", "4c1e", "9d3a", "2f6b8e90a1c4"),
+        "created_at": bytes_of(name, "2023", "11", "14", "22", "13", "20", within="created_at"),
+        "node_name": bytes_of(name, "alpha", within="node_name"),
+    }
+
+
+def test_a_changed_digit_of_a_broker_identity_is_another_broker() -> None:
+    """Nothing in the data directory repeats the identity, so nothing can tell: the store opens as
+    a broker that never was, with all its records. Only what was told the old identity notices.
+    """
+    data = (GOLDEN / "frame-broker.json").read_bytes()
+    other = broker.decode(data.replace(b"6f1c24de", b"7f1c24de"))
+    assert other == replace(BROKER, uuid=UUID("7f1c24de-0b57-4c1e-9d3a-2f6b8e90a1c4"))
+    assert broker.decode(data.replace(b"6f1c24de", b"6F1C24DE")) == BROKER
 
 
 # ---------------------------------------------------------------- tombstone

@@ -155,3 +155,21 @@ def test_a_batch_whose_offsets_go_back_is_refused_before_anything_is_overrun() -
     broken = good.set_column(2, good.schema.field(2), values)
     with pytest.raises(InvalidRequest, match="broken"):
         log.encode(broken, 0)
+
+
+def test_nothing_continues_the_greatest_offset() -> None:
+    last = frame_by_hand((1 << 63) - 1, 1, b"", b"v")
+    found = log.scan(last + frame_by_hand(3, 1, b"", b"v"))
+    assert (len(found), found.stop) == (1, Stop.BAD_OFFSET)
+    assert log.scan(last, expected_offset=1 << 63).stop is Stop.BAD_OFFSET
+    assert log.resync(last, 0, minimum_offset=1 << 63) is None
+    assert log.resync(last, 0, minimum_offset=(1 << 63) - 1) == 0
+
+
+def test_a_large_frame_behind_a_used_up_budget_is_skipped_and_small_ones_are_not() -> None:
+    large, small = frame_by_hand(0, 1, b"", b"v" * 9000), frame_by_hand(1, 1, b"", b"v")
+    assert log.resync(large + small, 0) == 0
+    empty = Budget(0)
+    assert log.resync(large + small, 0, budget=empty) == len(large)
+    assert empty.spent == len(small)
+    assert log.scan(large, limit=Limit(budget=Budget(0))).stop is Stop.BAD_CHECKSUM

@@ -121,7 +121,7 @@ def test_times_may_stay_but_not_fall() -> None:
 
 
 def test_an_offset_that_needs_more_than_32_bits_is_refused() -> None:
-    entries = np.array([(42, 68), (42 + (1 << 32) - 1, 99)], dtype=index._IN_MEMORY)
+    entries = np.array([(42, 68), (42 + (1 << 32) - 1, 99)], dtype=indexing.OFFSET_ENTRY)
     data = index.encode_header(42, NOW) + index.encode(entries, base_offset=42)
     assert index.decode(data).entries.tolist() == entries.tolist()
     with pytest.raises(ValueError, match="2\\^32"):

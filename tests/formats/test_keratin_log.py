@@ -217,3 +217,13 @@ def test_flags_of_the_file_header_are_ignored_and_a_huge_base_is_damage() -> Non
     assert log.decode_header(flagged + crc(flagged)) == log.FileHeader(7, NOW)
     with pytest.raises(CorruptData, match="base_offset"):
         log.decode_header(joined(file_header(b"KLOG", 68, based(1 << 63))))
+
+
+def test_nothing_continues_the_greatest_offset() -> None:
+    found = log.scan(by_hand((1 << 63) - 1) + by_hand(3), 0)
+    assert (len(found), found.stop) == (1, Stop.BAD_OFFSET)
+
+
+def test_a_log_that_ends_inside_its_header_is_torn() -> None:
+    found = log.scan(FILE_HEADER[:67])
+    assert (len(found), found.end, found.stop) == (0, 67, Stop.TORN)

@@ -15,9 +15,15 @@ import pytest
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
 from lamina.formats.strm import lz4 as our_lz4
-from lamina.formats.strm import segment
+from lamina.formats.strm import segment, write
 from lamina.formats.strm.block import decode_block
-from lamina.formats.strm.layout import Coding, Compression, decode_footer, decode_header
+from lamina.formats.strm.layout import (
+    BLOCK_RECORDS_MAX,
+    Coding,
+    Compression,
+    decode_footer,
+    decode_header,
+)
 from tests.formats.test_strm_by_hand import (
     CODECS,
     ORDERS,
@@ -101,6 +107,12 @@ LIES: dict[str, tuple[bytes, Coding]] = {
     "offsets that wrap": (
         lies_about(
             one(ZERO, ZERO, NO_KEY, ZERO) + one(varint((1 << 63) - 1), ZERO, NO_KEY, ZERO), 2
+        ),
+        NONE,
+    ),
+    "an offset that rises beyond all offsets": (
+        lies_about(
+            one(ZERO, ZERO, NO_KEY, ZERO) + one(varint((1 << 63) - 100), ZERO, NO_KEY, ZERO), 2
         ),
         NONE,
     ),
@@ -355,6 +367,19 @@ def test_a_bomb_is_refused_within_its_memory(coding: Coding) -> None:
             for count in (1, size // 4):
                 with pytest.raises(CorruptData):
                     decoded(block(payload, size, count), coding)
+
+
+def test_a_block_of_more_records_than_anybody_writes_is_refused_within_its_memory() -> None:
+    assert write.BLOCK_BYTES_TARGET // 10 < BLOCK_RECORDS_MAX // 8, "no writer comes near"
+    for count, fits in ((BLOCK_RECORDS_MAX, True), (BLOCK_RECORDS_MAX + 1, False)):
+        deltas = np.arange(count, dtype=np.int64)
+        raw = b"".join(varint(int(delta)) + b"\x00\x01\x00" for delta in deltas)
+        data = block(compressed(raw, 2), len(raw), count)
+        if fits:
+            assert decoded(data, ZSTD).num_rows == count
+            continue
+        with grows_at_most(8 << 10), pytest.raises(CorruptData, match="sizes and counts"):
+            decoded(data, ZSTD)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -14,6 +14,7 @@ from lamina.formats.scan import Limit, Scan
 from lamina.formats.wal import index, log
 from lamina.formats.wal.headers import headers_segment
 from tests.formats.test_wal_golden import INDEX, SEGMENT, TOPIC, frame_by_hand, joined
+from tests.support.contract import grows_at_most
 
 DATA = joined(SEGMENT)
 Row = tuple[int, int, bytes | None]
@@ -195,6 +196,20 @@ def test_a_hole_too_wide_for_an_index_is_refused_and_costs_nothing() -> None:
         index.build(data, found, first_sequence=2)
     with pytest.raises(InvalidRequest, match="4 GiB"):
         index.build(DATA, log.scan_segment(DATA), first_sequence=1, base_position=1 << 32)
+
+
+def test_a_span_is_bounded_by_the_frames_there_are() -> None:
+    most = index.entries_max(2)
+    assert most < 1 << 17
+    assert index.entries_max(1 << 30) == index.ENTRIES_MAX
+    for last, fits in ((most, True), (most + 1, False), (1 << 24, False)):
+        data = segment_of([(1, 1, None), (last, 1, None)])
+        found = log.scan_segment(data)
+        if fits:
+            assert len(index.build(data, found, first_sequence=1)) == most
+            continue
+        with grows_at_most(4 << 10), pytest.raises(InvalidRequest, match="cannot cover"):
+            index.build(data, found, first_sequence=1)
 
 
 def test_nothing_found_is_an_empty_index() -> None:

@@ -320,3 +320,10 @@ def test_sequences_are_positive_and_fit(base_sequence: int) -> None:
 def test_an_append_is_not_a_control_frame() -> None:
     with pytest.raises(InvalidRequest, match="APPEND"):
         log.encode_control(FrameType.APPEND, 1, 1, 1, b"")
+
+
+def test_nothing_follows_the_greatest_sequence() -> None:
+    frames = [frame_by_hand(1, sequence, b"v")[1:] for sequence in ((1 << 63) - 1, 3)]
+    found = log.scan_segment(b"".join(frames))
+    assert (len(found), found.stop) == (1, Stop.BAD_OFFSET)
+    assert log.scan_segment(frames[0], minimum_sequence=1 << 63).stop is Stop.BAD_OFFSET

@@ -82,7 +82,7 @@ class Truncate(NamedTuple):
         content.extend(bytes(self.size - len(content)))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Inode:
     """A file: what is safe, what has happened since, and what readers see."""
 
@@ -105,7 +105,7 @@ class Inode:
             self.pending.clear()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Folder:
     """A directory: its safe names and its names."""
 
@@ -139,7 +139,7 @@ class Fault:
     written: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Disk:
     """A file system at one moment: what is safe, and what is not yet."""
 

@@ -45,7 +45,6 @@ from numpy.typing import NDArray
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats import indexing
 from lamina.formats.binary import Layout
-from lamina.formats.indexing import OFFSET_ENTRY
 from lamina.formats.keratin import header, log
 from lamina.formats.sparse import Entries, Stride, decode_entries
 
@@ -133,7 +132,7 @@ def decode(buffer: Buffer) -> Index:
     """
     about = decode_header(buffer)
     stored, cut_bytes = stored_entries(buffer, ENTRY, rising=("rel_offset", "file_pos"))
-    entries = np.empty(len(stored), dtype=OFFSET_ENTRY)
+    entries = np.empty(len(stored), dtype=indexing.OFFSET_ENTRY)
     entries["offset"] = to_absolute(stored["rel_offset"], about.base_offset)
     entries["position"] = stored["file_pos"]
     return Index(about.base_offset, about.created_ms, entries, cut_bytes)

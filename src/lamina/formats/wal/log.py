@@ -11,7 +11,7 @@ Rules.
    frames, on what `headers.select` chose from it: control frames are no records.
 4. What exists for the WAL and for the segment runs one kernel: `prefix` is the size of what a frame
    of that kind has before `frame_len`, 1 or 0. Kernels compute with it and do not branch on it:
-   LLVM 20 makes wrong code of a loop that does both (seen in `_scan`; the contract tests tell).
+   Numba 0.68 with LLVM 20 made wrong code of a loop that did both (the contract tests tell).
 """
 
 from __future__ import annotations
