@@ -66,6 +66,11 @@ OUTPUT_SCHEMAS = {
 }
 """The exact schema that each format's `decode` gives."""
 
+_PLACES = {
+    format_name: {name: index for index, name in enumerate(names)}
+    for format_name, names in KEPT_COLUMNS.items()
+}
+
 Rows: TypeAlias = Sequence[bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any]]
 Records: TypeAlias = pa.RecordBatch | pa.Table | Rows
 
@@ -84,17 +89,16 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
         batch = records
     else:
         batch = _conform(_as_table(records), format_name)
-    timestamps = batch.column("timestamp")
+    place = _PLACES[format_name]
+    timestamps = batch.column(place["timestamp"])
     if timestamps.null_count:
         filled = pc.fill_null(timestamps, pa.scalar(now_ms, TIMESTAMP))
-        batch = batch.set_column(
-            schema.get_field_index("timestamp"), schema.field("timestamp"), filled
-        )
-    if "offset" in schema.names and batch.column("offset").null_count:
+        batch = batch.set_column(place["timestamp"], schema.field("timestamp"), filled)
+    if "offset" in place and batch.column(place["offset"]).null_count:
         raise InvalidRequest(f"format {format_name} needs an offset for each record")
-    if "headers" in schema.names:
-        _refuse_nameless(batch.column("headers"))
-    if format_name not in NULL_VALUES and batch.column("value").null_count:
+    if "headers" in place:
+        _refuse_nameless(batch.column(place["headers"]))
+    if format_name not in NULL_VALUES and batch.column(place["value"]).null_count:
         raise UnsupportedField(
             f"format {format_name} has no null values; use an empty value, or a keratin topic"
         )

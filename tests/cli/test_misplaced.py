@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina.engine.findings import files_below
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.wal import index as wal_index
@@ -242,3 +243,14 @@ def test_a_directory_that_cannot_be_listed_is_a_finding(
     assert [(row["path"], row["problem"]) for row in ran.rows] == [
         (forbidden, "cannot be read: Permission denied")
     ]
+
+
+def test_what_recovery_set_aside_is_not_reported_again(tmp_path: Path) -> None:
+    (tmp_path / "quarantine" / "t" / "0").mkdir(parents=True)
+    damaged = bytes.fromhex("015e0bb1") + bytes(40)
+    (tmp_path / "quarantine" / "t" / "0" / "00000000000000000000.log").write_bytes(damaged)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "00000000000000000000.log").write_bytes(damaged)
+    names, unread = files_below(str(tmp_path))
+    assert [Path(name).parent.name for name in names] == ["kept"]
+    assert unread == []

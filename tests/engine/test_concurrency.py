@@ -16,8 +16,10 @@ import pytest
 
 import lamina
 from lamina.config import WriterSettings
+from lamina.engine.segment import Bound
 from lamina.engine.store import Store
 from lamina.errors import Closed, Locked, RecordsMissing
+from lamina.storage.files import LocalFile
 
 SOON_S = 60
 FORMATS = ["keratin", "frame"]
@@ -179,6 +181,57 @@ def test_a_long_poll_is_woken_by_the_append(tmp_path: Path) -> None:
         assert time.perf_counter() - started < 30
 
 
+def test_readers_of_durable_records_see_nothing_before_its_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing, go = threading.Event(), threading.Event()
+    real = LocalFile.sync
+
+    def held_back(file: LocalFile) -> None:
+        syncing.set()
+        assert go.wait(SOON_S)
+        real(file)
+
+    with Store(str(tmp_path), tick_ms=100_000) as store, ThreadPoolExecutor(1) as pool:
+        store.create_topic("t")
+        store.append("t", b"before")
+        monkeypatch.setattr(LocalFile, "sync", held_back)
+        ack = pool.submit(store.append, "t", b"held back")
+        try:
+            assert syncing.wait(SOON_S)
+            assert store.latest_offset("t", isolation="written") == 2
+            assert store.latest_offset("t") == 1
+            assert store.fetch("t", 0, 1).num_rows == 0
+            assert store.fetch("t", 0, 1, isolation="written").num_rows == 1
+            assert not ack.done()
+        finally:
+            go.set()
+        assert ack.result(SOON_S).base_offset == 1
+        assert store.fetch("t", 0, 1).num_rows == 1
+
+
+def test_a_reader_that_comes_too_late_for_a_segment_is_told_why(tmp_path: Path) -> None:
+    with lamina.open(str(tmp_path)) as store:
+        store.create_topic("t")
+        for value in (b"first", b"second"):
+            store.append("t", value)
+            store.roll("t")
+    with lamina.open(str(tmp_path)) as store:
+        segment = store._partitions["t", 0].layout.sealed[0]
+        real = segment.locate
+
+        def trimmed_before(offset: int, bound: Bound) -> int:
+            store.trim("t", 0, 1)
+            return real(offset, bound)
+
+        segment.locate = trimmed_before  # type: ignore[method-assign]
+        with pytest.raises(RecordsMissing) as caught:
+            list(store.scan("t", 0, 0))
+        assert (caught.value.first, caught.value.end, caught.value.reason) == (0, 1, "trim")
+        values = [v for batch in store.scan("t", 0, 1) for v in batch.column("value").to_pylist()]
+        assert values == [b"second"]
+
+
 def test_split_appends_and_asyncio_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """More appends over several partitions than the pool has threads, while asyncio needs it."""
     rows = [{"key": b"%d" % number, "value": b"v"} for number in range(16)]
@@ -272,12 +325,13 @@ def run_script(script: str, directory: Path) -> str:
 
 
 FORK = """
-import os, sys, threading, lamina
+import os, signal, sys, threading, lamina
 from lamina.errors import Closed
 store = lamina.open(sys.argv[1])
 store.create_topic("t")
 stop = threading.Event()
-acked = []
+# The first append loads the kernels; LLVM does not survive a fork in the middle of that.
+acked = [store.append("t", b"parent").base_offset]
 def produce():
     while not stop.is_set():
         acked.append(store.append("t", b"parent").base_offset)
@@ -287,6 +341,7 @@ for thread in threads:
 for number in range(10):
     child = os.fork()
     if child == 0:
+        signal.alarm(20)
         status = 1
         try:
             store.append("t", b"child")

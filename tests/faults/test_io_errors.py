@@ -108,10 +108,12 @@ class Client:
         expected = {
             at: value for at, value in self.acknowledged.items() if at >= min(found, default=0)
         }
-        assert found.items() >= expected.items(), "an acknowledged record is lost"
+        is_there = found.items() >= expected.items()
+        assert is_there, "an acknowledged record is lost"
         assert store.earliest_offset(TOPIC) <= self.trimmed_below
         counts = Counter(found.values())
-        assert set(counts) <= set(self.handed_in), "read, but never appended"
+        is_ours = set(counts) <= set(self.handed_in)
+        assert is_ours, "read, but never appended"
         assert max(counts.values(), default=1) == 1, "appended once, read twice"
         assert not set(found.values()) & set(self.refused), "refused, and yet there"
         assert not [gap for gap in store.gaps(TOPIC) if gap.reason == "lost"]
@@ -169,7 +171,8 @@ def reopened(client: Client, turn: int) -> None:
             assert len(used) == len(seen) + 1
         files, expected = ((lost, seen), (again, used))[turn % 2]
         with open_store(files) as store:
-            assert read(store, TOPIC) == expected, "served, and gone later"
+            is_same = read(store, TOPIC) == expected
+        assert is_same, "served, and gone later"
 
 
 def failing(format_name: str, kind: str, number: int, **fault: Any) -> Client:

@@ -253,3 +253,11 @@ def test_limits_split_a_scan_into_the_same_events() -> None:
 def test_events_that_cannot_be_stored_are_refused(wrong: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="event 1"):
         delta.encode([2, wrong[0]], [1, wrong[1]], [0, wrong[2]], [0, wrong[3]])
+
+
+@pytest.mark.parametrize("start", [-1, 61, 1 << 62])
+def test_a_start_outside_of_a_delta_is_refused(start: int) -> None:
+    head = delta.encode_header(5)
+    with pytest.raises(ValueError, match="starts at"):
+        delta.scan(head, start)
+    assert delta.scan(head[:59]).stop is Stop.TORN

@@ -14,6 +14,7 @@ import pytest
 
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
+from lamina.formats.scan import Stop
 from lamina.formats.strm import lz4 as our_lz4
 from lamina.formats.strm import segment, write
 from lamina.formats.strm.block import decode_block
@@ -371,7 +372,7 @@ def test_a_bomb_is_refused_within_its_memory(coding: Coding) -> None:
 
 def test_a_block_of_more_records_than_anybody_writes_is_refused_within_its_memory() -> None:
     assert write.BLOCK_BYTES_TARGET // 10 < BLOCK_RECORDS_MAX // 8, "no writer comes near"
-    for count, fits in ((BLOCK_RECORDS_MAX, True), (BLOCK_RECORDS_MAX + 1, False)):
+    for count, fits in ((1 << 20, True), ((1 << 20) + 1, False)):
         deltas = np.arange(count, dtype=np.int64)
         raw = b"".join(varint(int(delta)) + b"\x00\x01\x00" for delta in deltas)
         data = block(compressed(raw, 2), len(raw), count)
@@ -423,3 +424,10 @@ def test_hostile_blocks_with_the_right_checksum_never_do_worse_than_fail(
                 continue
             batch.validate(full=True)
             assert batch.num_rows == struct.unpack_from(">I", data, 8)[0]
+
+
+@pytest.mark.parametrize("start", [-1, len(VECTOR) + 1, 1 << 62])
+def test_a_start_outside_of_an_object_is_refused(start: int) -> None:
+    with pytest.raises(ValueError, match="starts at"):
+        segment.scan(VECTOR, start)
+    assert segment.scan(VECTOR[:10]).stop is Stop.TORN

@@ -85,14 +85,16 @@ def make_request(
     """Makes the request for one partition; raises InvalidRequest for what cannot be stored."""
     values = _plain_values(records)
     if values is not None:
-        sizes = [len(value) for value in values]
-        _refuse_large(max(sizes, default=0), settings)
-        return Request(values, size_bytes=sum(sizes), acks=acks, stamp=stamp)
+        size_bytes = sum(map(len, values))
+        if size_bytes > settings.max_message_bytes:
+            _refuse_large(max(map(len, values)), settings)
+        return Request(values, size_bytes=size_bytes, acks=acks, stamp=stamp)
     if not isinstance(records, Iterable | pa.RecordBatch | pa.Table):
         raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
-    size_bytes = batch.nbytes
+    size_bytes = batch.get_total_buffer_size()  # of a slice too large; exact, it would cost more
     if size_bytes > settings.max_message_bytes:
+        size_bytes = batch.nbytes
         _refuse_large(_largest(batch), settings)
     return Request(batch, size_bytes=size_bytes, acks=acks, stamp=stamp)
 
@@ -101,7 +103,7 @@ def _plain_values(records: object) -> list[bytes] | None:
     if type(records) is bytes:
         return [records]
     if type(records) is list and all(type(value) is bytes for value in records):
-        return records
+        return records.copy()  # the caller may go on using its own
     return None
 
 

@@ -113,7 +113,8 @@ def map_file(path: str) -> Buffer:
 def files_below(path: str) -> tuple[list[str], list[Finding]]:
     """Returns the regular files of a tree (or the one file), sorted, without temporary and lock.
 
-    A directory that cannot be read is a finding: what is in it was not looked at.
+    What lies in `quarantine/` was set aside because it is damaged: that is known, and not looked
+    at again. A directory that cannot be read is a finding: what is in it was not looked at.
     """
     if not os.path.isdir(path):
         return [path], []
@@ -123,7 +124,8 @@ def files_below(path: str) -> tuple[list[str], list[Finding]]:
     def note(error: OSError) -> None:
         unread.append(unreadable(str(error.filename), str(error.strerror)))
 
-    for folder, _, names in os.walk(path, onerror=note):
+    for folder, folders, names in os.walk(path, onerror=note):
+        folders[:] = [name for name in folders if name != paths.QUARANTINE]
         found += [os.path.join(folder, name) for name in names]
     ours = (name for name in found if not name.endswith((".tmp", f"/{paths.LOCK}")))
     return sorted(name for name in ours if os.path.isfile(name)), unread

@@ -196,19 +196,15 @@ class Store(StoreReader):
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
         """
-        level = acks_level(acks)
-        parts = self._parts(topic, records, partition, stamped=producer is not None)
-        if len(parts) == 1:
-            number, part = parts[0]
-            return self._append_to(topic, number, part, level, timeout_s, producer)
+        requests = self._requests(topic, records, partition, acks, producer)
+        if len(requests) == 1:
+            return Appended(*self._write(*requests[0], timeout_s))
         futures = [
-            self._appending.submit(self._append_to, topic, number, part, level, timeout_s, producer)
-            for number, part in parts
+            self._appending.submit(self._write, target, request, timeout_s)
+            for target, request in requests
         ]
         wait(futures)
-        answers = [future.result() for future in futures]
-        merged = {number: ack for answer in answers for number, ack in answer.parts.items()}
-        return Appended(merged, sum(answer.count for answer in answers))
+        return _merged([future.result() for future in futures])
 
     async def append_async(
         self,
@@ -223,67 +219,72 @@ class Store(StoreReader):
 
         Raises QueueFull at once when the queue is full.
         """
-        level = acks_level(acks)
-        parts = self._parts(topic, records, partition, stamped=producer is not None)
-        requests = [self._request(topic, number, part, level, producer) for number, part in parts]
-        acks_of = await asyncio.gather(
+        requests = self._requests(topic, records, partition, acks, producer)
+        if len(requests) == 1:
+            target, request = requests[0]
+            ack = await target.writer.append_soon(request)
+            return Appended({target.place.partition: ack}, ack.count)
+        answers = await asyncio.gather(
             *(target.writer.append_soon(request) for target, request in requests)
         )
-        merged = {number: ack for (number, _), ack in zip(parts, acks_of, strict=True)}
-        return Appended(merged, sum(ack.count for ack in acks_of))
-
-    def _request(
-        self,
-        topic: str,
-        partition: int,
-        records: Records | bytes,
-        level: int,
-        producer: ProducerStamp | None,
-    ) -> tuple[Partition, Request]:
-        target = self._writable(topic, partition)
-        request = make_request(
-            records,
-            target.codec.name,
-            target.settings,
-            acks=level,
-            now_ms=self._boot.now_ms(),
-            stamp=producer,
+        return _merged(
+            [
+                ({target.place.partition: ack}, ack.count)
+                for (target, _), ack in zip(requests, answers, strict=True)
+            ]
         )
-        if request.count == 0:
-            raise InvalidRequest("there are no records to append")
-        return target, request
 
-    def _append_to(
+    def _requests(
         self,
         topic: str,
-        partition: int,
         records: Records | bytes,
-        level: int,
-        timeout_s: float | None,
+        partition: int | None,
+        acks: object,
         producer: ProducerStamp | None,
-    ) -> Appended:
-        target, request = self._request(topic, partition, records, level, producer)
-        ack = target.writer.append(request, timeout_s)
-        if ack is None:
-            ack = Ack(-1, request.count, "none")
-        return Appended({partition: ack}, request.count)
-
-    def _parts(
-        self, topic: str, records: Records | bytes, partition: int | None, *, stamped: bool
-    ) -> list[tuple[int, Any]]:
-        """Decides which partitions take which records."""
+    ) -> list[tuple[Partition, Request]]:
+        """Makes a request for each partition that takes some of the records."""
+        level = acks_level(acks)
         about = self._topic(topic)
-        if partition is not None:
-            return [(partition, records)]
-        if about.partitions == 1:
-            return [(0, records)]
+        now_ms = self._boot.now_ms()
+        if partition is None and about.partitions == 1:
+            partition = 0
+        parts = (
+            self._spread(about, records, now_ms, stamped=producer is not None)
+            if partition is None
+            else [(partition, records)]
+        )
+        requests = []
+        for number, part in parts:
+            target = self._partitions.get((topic, number)) or self._writable(topic, number)
+            settings = target.settings
+            request = make_request(
+                part, about.format, settings, acks=level, now_ms=now_ms, stamp=producer
+            )
+            if request.count == 0:
+                raise InvalidRequest("there are no records to append")
+            requests.append((target, request))
+        return requests
+
+    def _spread(
+        self, about: TopicFile, records: Records | bytes, now_ms: int, *, stamped: bool
+    ) -> list[tuple[int, Any]]:
+        """Decides which partitions take which records: by key, or all of them in turn."""
         if stamped:
             raise InvalidRequest("an idempotent append names its partition")
         turn = next(self._turn) % about.partitions
         if "key" not in record_columns.KEPT_COLUMNS[about.format] or not has_keys(records):
             return [(turn, records)]
-        batch = record_columns.prepare(records, about.format, now_ms=self._boot.now_ms())
+        batch = record_columns.prepare(records, about.format, now_ms=now_ms)
         return split_by_key(batch, about.partitions, turn)
+
+    @staticmethod
+    def _write(
+        target: Partition, request: Request, timeout_s: float | None
+    ) -> tuple[dict[int, Ack], int]:
+        ack = target.writer.append(request, timeout_s)
+        if ack is None:
+            ack = Ack(-1, request.count, "none")
+        return {target.place.partition: ack}, request.count
 
     # ------------------------------------------------------------------ keeping and removing
 
@@ -379,6 +380,11 @@ def _close_partition(partition: Partition) -> None:
         raise Poisoned(
             f"{partition.place.name}: closing failed ({error}); the next open recovers"
         ) from error
+
+
+def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
+    parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
+    return Appended(parts, sum(count for _, count in answers))
 
 
 class ReadOnlyStore(StoreReader):

@@ -134,10 +134,11 @@ def rebuild(log: Log, stride: Stride, buffer: Buffer) -> tuple[Entries, Entries]
         entries, rows, state = offset_entries(
             found.positions, state, stride, base_offset=first, origin=0
         )
-        offsets.append(entries)
         timestamps = timestamps_at(log, buffer, found.positions)
-        entries, maximum_ms = time_entries(timestamps, rows, maximum_ms, base_offset=first)
-        times.append(entries)
+        maxima, maximum_ms = time_entries(timestamps, rows, maximum_ms, base_offset=first)
+        if len(rows):
+            offsets.append(entries)
+            times.append(maxima)
     return cast("Entries", np.concatenate(offsets)), cast("Entries", np.concatenate(times))
 
 
