@@ -33,7 +33,7 @@ ACKS: dict[object, int] = {
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Appended:
     """The answer to an append: one part for each partition that records went to.
 
@@ -68,9 +68,10 @@ class Appended:
 
 def acks_level(acks: object) -> int:
     """Reads an `acks` argument."""
-    if not isinstance(acks, int | str) or isinstance(acks, bool) or acks not in ACKS:
+    level = ACKS.get(acks) if type(acks) in (int, str) else None
+    if level is None:
         raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
-    return ACKS[acks]
+    return level
 
 
 def make_request(

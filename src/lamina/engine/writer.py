@@ -43,9 +43,13 @@ NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
 """How far an append goes before it is answered: acks 0, 1 and all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ack:
-    """Where an append's records are, and what they survive: `written` or `fsynced`."""
+    """Where an append's records are, and what they survive: `written` or `fsynced`.
+
+    Not frozen, because freezing would double the cost of making one; only the writer changes it,
+    before anybody is given it.
+    """
 
     base_offset: int
     count: int
@@ -226,12 +230,13 @@ class Writer:
     def _submit(self, request: Request, deadline: float | None) -> bool:
         """Queues a request; True if its thread must lead now."""
         with self._mutex:
-            while self._refusal is None and len(self._queue) >= self._settings.queue_requests:
+            while len(self._queue) >= self._settings.queue_requests and self._refusal is None:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if (remaining is not None and remaining <= 0) or not self._changed.wait(remaining):
                     raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
-            if self._refusal is not None:
-                raise copy.copy(self._refusal)
+            refusal = self._failure or self._closing
+            if refusal is not None:
+                raise copy.copy(refusal)
             self._queue.append(request)
             if self._leader is not None or self._reserved:
                 if len(self._queue) >= self._crowd:
@@ -397,7 +402,7 @@ class Writer:
         except (OSError, LaminaError) as error:
             _answer(waiting, [self.poison(error)] * len(waiting))
             return
-        _answer(waiting, [_durable(request) for request in waiting])
+        _answer(waiting, [_durable(request.outcome) for request in waiting])
 
 
 _LOCK = type(threading.Lock())
@@ -416,9 +421,10 @@ def _answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Reque
     return waiting
 
 
-def _durable(request: Request) -> Ack:
-    assert isinstance(request.outcome, Ack)
-    return Ack(request.outcome.base_offset, request.outcome.count, "fsynced")
+def _durable(outcome: Outcome | None) -> Ack:
+    assert isinstance(outcome, Ack)
+    outcome.durability = "fsynced"
+    return outcome
 
 
 def _answer(requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:

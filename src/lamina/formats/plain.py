@@ -49,7 +49,8 @@ class PlainValues:
         if rows == 1:
             self._offsets[1] = size
         else:
-            np.cumsum([len(value) for value in values], out=self._offsets[1 : rows + 1])
+            lengths = np.fromiter(map(len, values), dtype=np.int32, count=rows)
+            np.add.accumulate(lengths, out=self._offsets[1 : rows + 1])
         self._times[:rows] = timestamp_ms
         self._words[_LENGTH] = rows
         self._words[self._value + _LENGTH] = rows
