@@ -21,7 +21,7 @@ from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.keratin import timeindex as keratin_times
 from lamina.formats.plain import PlainValues
-from lamina.formats.scan import Limit, Scan
+from lamina.formats.scan import Budget, Limit, Scan
 from lamina.formats.sparse import Entries, Stride
 
 if TYPE_CHECKING:
@@ -64,8 +64,15 @@ class Codec(Protocol):
     def decode(self, buffer: Buffer, found: Scan) -> pa.RecordBatch:
         """Gathers the columns of scanned records."""
 
-    def resync(self, buffer: Buffer, start: int, *, minimum_offset: int) -> int | None:
-        """Finds the next sound record after damage."""
+    def resync(
+        self,
+        buffer: Buffer,
+        start: int,
+        *,
+        minimum_offset: int,
+        budget: Budget | None = None,
+    ) -> int | None:
+        """Finds the next sound record after damage; a walk over damage shares one budget."""
 
     def offset_at(self, buffer: Buffer, position: int) -> int:
         """Reads the offset of a sound record."""

@@ -35,7 +35,7 @@ from lamina.engine.segment import Bound, SealedSegment, load_entries
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap, Ledger
-from lamina.formats.scan import Limit
+from lamina.formats.scan import Budget, Limit
 from lamina.storage.files import TEMPORARY_SUFFIX, File
 from lamina.storage.paths import SegmentFile, segment_file
 
@@ -266,14 +266,18 @@ class Recovery:
         """Walks records to the last that is kept, indexing them; judges every stop on the way."""
         offset, position = start.next_offset, start.position
         size = memoryview(buffer).nbytes
+        budget = Budget(size)
+        limit = Limit(budget=budget)
         while position < size:
-            found = self.codec.scan(buffer, position, expected_offset=offset, limit=Limit())
+            found = self.codec.scan(buffer, position, expected_offset=offset, limit=limit)
             timestamps = self.codec.timestamps_at(buffer, found.positions)
             index.extend(found.positions, timestamps, base_offset=offset, origin=0)
             offset, position = offset + len(found), found.end
             if not found.stop.is_damage:
                 continue
-            following = self.codec.resync(buffer, position + 1, minimum_offset=offset + 1)
+            following = self.codec.resync(
+                buffer, position + 1, minimum_offset=offset + 1, budget=budget
+            )
             why = describe_stop(found.stop)
             if offset >= durable_to:
                 self._cut(path, buffer, position, why, keep=following is not None)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.errors import CorruptData
-from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.formats.sparse import Entries
 from lamina.storage.files import Files
 from lamina.storage.paths import SegmentFile
@@ -272,14 +272,17 @@ def extend_index(
     """
     position, offset = start
     size = memoryview(buffer).nbytes
+    budget = Budget(size)
     while position < size and offset < segment.next_offset:
-        limit = Limit(max_records=min(segment.next_offset - offset, 1 << 20))
+        limit = Limit(max_records=min(segment.next_offset - offset, 1 << 20), budget=budget)
         found = segment.codec.scan(buffer, position, expected_offset=offset, limit=limit)
         timestamps = segment.codec.timestamps_at(buffer, found.positions)
         index.extend(found.positions, timestamps, base_offset=offset, origin=0)
         offset, position = offset + len(found), found.end
         if found.stop.is_damage and offset < segment.next_offset:
-            following = segment.codec.resync(buffer, position + 1, minimum_offset=offset + 1)
+            following = segment.codec.resync(
+                buffer, position + 1, minimum_offset=offset + 1, budget=budget
+            )
             if following is None:
                 break
             position, offset = following, segment.codec.offset_at(buffer, following)
