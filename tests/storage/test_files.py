@@ -80,7 +80,7 @@ def refuse(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("broken", ["pwrite", "fsync", "replace"])
+@pytest.mark.parametrize("broken", ["pwrite", "fdatasync", "replace"])
 def test_a_replacement_that_fails_leaves_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -110,10 +110,10 @@ def test_a_replacement_is_written_then_synced_then_renamed_then_its_name_is_sync
 
         monkeypatch.setattr(os, name, watched)
 
-    for name in ("pwrite", "fsync", "replace"):
+    for name in ("pwrite", "fdatasync", "fsync", "replace"):
         watch(name)
     LocalFiles().replace(f"{tmp_path}/a", b"data")
-    assert steps == ["pwrite", "fsync", "replace", "fsync directory"]
+    assert steps == ["pwrite", "fdatasync", "replace", "fsync directory"]
 
 
 def test_each_new_directory_is_synced_into_its_parent(
