@@ -91,8 +91,16 @@ class Client:
         )
         if isinstance(answer, StorageFull):
             self.refused += values
+            self.lose_power()
         if acks == "all" and answer is not None and not isinstance(answer, LaminaError):
             self.acknowledged |= dict(enumerate(values, answer.base_offset))
+
+    def lose_power(self) -> None:
+        """Looks at what would be there if power failed now."""
+        disk = self.files.snapshot()
+        for choice in ("dropped", "kept", len(self.handed_in)):
+            with open_store(disk.crash(choice)) as store:  # type: ignore[arg-type]
+                self.check(store)
 
     def trim(self, before: int) -> None:
         self.trimmed_below = max(self.trimmed_below, before)
