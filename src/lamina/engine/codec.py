@@ -88,6 +88,9 @@ class Codec(Protocol):
     def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
         """Returns what the two index files begin with."""
 
+    def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
+        """Reads one entry of the offset index: (offset, position)."""
+
     def decode_indexes(
         self, offsets: Buffer, times: Buffer, base_offset: int
     ) -> tuple[Entries, Entries]:
@@ -130,6 +133,11 @@ class FrameCodec:
     def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
         """Returns nothing: the indexes are plain entries."""
         return b"", b""
+
+    def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
+        """Reads one entry of the offset index."""
+        entry = np.frombuffer(raw, dtype=frame_index.ENTRY)[0]
+        return int(entry["offset"]), int(entry["position"])
 
     def decode_indexes(
         self, offsets: Buffer, times: Buffer, base_offset: int
@@ -196,6 +204,11 @@ class KeratinCodec:
             keratin_index.encode_header(base_offset, created_ms),
             keratin_times.encode_header(base_offset, created_ms),
         )
+
+    def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
+        """Reads one entry of the offset index; its offset is relative to the segment's base."""
+        entry = np.frombuffer(raw, dtype=keratin_index.ENTRY)[0]
+        return base_offset + int(entry["rel_offset"]), int(entry["file_pos"])
 
     def decode_indexes(
         self, offsets: Buffer, times: Buffer, base_offset: int

@@ -37,13 +37,12 @@ def read_watermark(place: Place, report: RecoveryReport) -> int:
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
     """Replaces the manifest by what the layout says now."""
-    header_bytes = len(codec.index_headers(0, 0)[0])
     sealed = tuple(
         SealedSegment(
             segment.base_offset,
             segment.next_offset - 1,
             segment.size_bytes,
-            header_bytes + 16 * len(segment.index.offsets()),
+            _index_bytes(place, segment.path("idx")),
         )
         for segment in layout.sealed
     )
@@ -57,3 +56,11 @@ def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) ->
         segments=sealed,
     )
     place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
+
+
+def _index_bytes(place: Place, path: str) -> int:
+    """The size of an index file; 0 for one that is not there and will be rebuilt."""
+    try:
+        return place.files.size(path)
+    except OSError:
+        return 0

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lamina.engine.active import ActiveSegment
+from lamina.engine.active import INDEX_ENTRY_BYTES, ActiveSegment
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.inspection import describe_stop, is_prepared_space
@@ -35,14 +35,18 @@ from lamina.engine.segment import Bound, SealedSegment, load_entries
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap, Ledger
-from lamina.formats.scan import Budget, Limit
-from lamina.storage.files import TEMPORARY_SUFFIX, File
+from lamina.formats.scan import Budget, Limit, Stop
+from lamina.storage.files import TEMPORARY_SUFFIX, File, Files
 from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 REWRITE_BYTES = 4 << 20
+
+
+CHEAP_CHECK_BYTES = 4 << 20
+"""How much of a sealed segment's end an open reads at most before it looks at all of it."""
 
 
 @dataclass(slots=True)
@@ -161,9 +165,12 @@ class Recovery:
     # ------------------------------------------------------------------ sealed segments
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
-        """Checks a sealed segment cheaply: its last records must end where the next one begins."""
+        """Checks a sealed segment: its last records must end where the next one begins."""
         segment = self._as_sealed(base_offset, Bound(following, 0))
         path = segment.path("log")
+        whole = self._ends_where_indexed(segment, following)
+        if whole is not None:
+            return self._as_sealed(base_offset, whole)
         buffer = self._map(path)
         created_ms = self._check_header(path, buffer, base_offset)
         index = SegmentIndex(self.codec, base_offset)
@@ -174,6 +181,33 @@ class Recovery:
         sealed = self._as_sealed(base_offset, Bound(following, end.position), index)
         self._restore_index(sealed, created_ms or 0)
         return sealed
+
+    def _ends_where_indexed(self, segment: SealedSegment, following: int) -> Bound | None:
+        """Looks only at the last index entry and the records behind it, whatever the size.
+
+        None sends the segment to the full check: something is missing, damaged or merely odd.
+        """
+        files = self.place.files
+        log, index, times = (
+            segment.path(suffix) for suffix in ("log", "idx", self.codec.time_suffix)
+        )
+        try:
+            index_bytes, size = files.size(index), files.size(log)
+            if index_bytes != files.size(times) or index_bytes < INDEX_ENTRY_BYTES:
+                return None
+            raw = _read(files, index, index_bytes - INDEX_ENTRY_BYTES, INDEX_ENTRY_BYTES)
+            offset, position = self.codec.decode_entry(raw, segment.base_offset)
+            if not self.codec.header_bytes <= position < size <= position + CHEAP_CHECK_BYTES:
+                return None
+            head = _read(files, log, 0, self.codec.header_bytes)
+            self.codec.check_log_header(head, segment.base_offset)
+            buffer = _read(files, log, position, size - position)
+        except (OSError, CorruptData):
+            return None
+        found = self.codec.scan(buffer, 0, expected_offset=offset, limit=Limit())
+        if found.stop is not Stop.END or offset + len(found) != following:
+            return None
+        return Bound(following, size)
 
     def _restore_index(self, segment: SealedSegment, created_ms: int) -> None:
         """Writes the index files of a sealed segment again if they are not what they should be."""
@@ -380,3 +414,11 @@ def take_back(place: Place, codec: Codec, recovered: Recovered, offset: int) -> 
             file.truncate(position)
             file.sync()
             file.close()
+
+
+def _read(files: Files, path: str, position: int, length: int) -> bytes:
+    file = files.open_read_only(path)
+    try:
+        return file.read_at(position, length)
+    finally:
+        file.close()
