@@ -309,9 +309,11 @@ class Recovery:
             offset, position = offset + len(found), found.end
             if not found.stop.is_damage:
                 continue
-            following = self.codec.resync(
-                buffer, position + 1, minimum_offset=offset + 1, budget=budget
-            )
+            following = None
+            if not is_prepared_space(buffer, position):
+                following = self.codec.resync(
+                    buffer, position + 1, minimum_offset=offset + 1, budget=budget
+                )
             why = describe_stop(found.stop)
             if offset >= durable_to:
                 self._cut(path, buffer, position, why, keep=following is not None)
