@@ -178,6 +178,7 @@ Encoded: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 OK, NO_ROOM, NULL_VALUE, TOO_LARGE, BROKEN, NULL_TIME, BAD_NAME = 0, 1, 2, 3, 4, 5, 6
 _NO_BYTES = np.empty(0, dtype=np.uint8)
 _BYTE = _NO_BYTES.dtype
+_POSITION = np.dtype(np.int64)
 
 
 def encode_with(
@@ -212,11 +213,11 @@ def encode_at(
     """Runs an encode kernel over what lies at an address in Arrow's C structure."""
     if out is None:
         data = _NO_BYTES
-    elif out.dtype == _BYTE and out.ndim == 1 and out.flags.carray:
+    elif (out.dtype is _BYTE or out.dtype == _BYTE) and out.ndim == 1 and out.flags.carray:
         data = out
     else:
         raise ValueError("out must be a writeable, contiguous array of uint8")
-    positions = np.empty(rows, dtype=np.int64)
+    positions = np.empty(rows, _POSITION)
     status, detail = encoder(address, data, positions, *arguments)
     if status == NO_ROOM:
         data = empty_bytes(detail)
