@@ -175,3 +175,13 @@ def test_a_second_process_is_refused_the_lock_until_the_first_is_gone(tmp_path: 
             LocalFiles().lock(path, "the test")
         first.kill()
     LocalFiles().lock(path, "the test").release()
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_mapped_as_it_then_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, b"0123456789")
+    sizes = iter([4096 * 1024, 10])
+    monkeypatch.setattr(file, "size", lambda: next(sizes))
+    assert bytes(memoryview(file.map())) == b"0123456789"

@@ -166,8 +166,12 @@ class LocalFile:
 
     def map(self) -> Buffer:
         """Maps the file as it is now, read-only."""
-        size = self.size()
-        return mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ) if size else b""
+        while size := self.size():
+            try:
+                return mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
+            except ValueError:
+                continue  # its writer cut the file in between: look again
+        return b""
 
     def sync(self) -> None:
         """Makes written bytes and the size durable (fdatasync)."""
