@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from lamina.errors import InvalidRequest
 
-FORMATS = ("keratin", "frame", "wal")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 NO_LIMIT = -1

@@ -114,11 +114,14 @@ def _largest(batch: pa.RecordBatch) -> int:
     for name in ("key", "value"):
         lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
         total += lengths.to_numpy(zero_copy_only=False)
-    headers = batch.schema.get_field_index("headers")
-    if headers >= 0 and batch.column(headers).null_count < batch.num_rows:
-        for row, items in enumerate(batch.column(headers).to_pylist()):
-            for item in items or ():
-                total[row] += len(item["key"].encode()) + len(item["value"] or b"")
+    index = batch.schema.get_field_index("headers")
+    if index >= 0 and batch.column(index).null_count < batch.num_rows:
+        headers = batch.column(index)
+        rows = pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
+        items = headers.flatten()
+        for name in ("key", "value"):
+            lengths = pc.fill_null(pc.binary_length(items.field(name)), 0)
+            np.add.at(total, rows, lengths.to_numpy(zero_copy_only=False))
     return int(total.max(initial=0))
 
 

@@ -43,7 +43,7 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 FILE_NAME_MAX = 255 - len(".tmp")
 """What file systems allow, with room for the temporary name of a replacement."""
 _NUMBER_END = 1 << 63
-_SEGMENT = re.compile(r"([0-9]{20})\.(log|idx|timeidx|tidx|tomb)")
+_SEGMENT = re.compile(rf"([0-9]{{20}})\.({'|'.join(SEGMENT_SUFFIXES)})")
 _WAL_FILE = re.compile(r"wal-([0-9]{1,19})\.log")
 _WAL_SEGMENT = re.compile(r"seg-([0-9]{20})\.(data|idx)")
 _WAL_TOPIC = re.compile(r"[0-9a-f]{16}")
