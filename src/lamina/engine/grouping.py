@@ -74,6 +74,7 @@ class GroupEncoder:
         stamps: list[Stamped] = []
         accepted: list[pa.RecordBatch | list[bytes]] = []
         offset = base_offset
+        plain = True
         for request in group:
             if request.stamp is not None:
                 known = self._judge.judge(request.stamp, request.count)
@@ -84,8 +85,9 @@ class GroupEncoder:
                 self._judge.note(stamps[-1])
             outcomes.append(Ack(offset, request.count, "written"))
             accepted.append(request.records)
+            plain = plain and type(request.records) is list
             offset += request.count
-        if all(type(records) is list for records in accepted):
+        if plain:
             self._plain.fill(_joined_values(accepted), now_ms)
             data, positions = self._codec.encode_values(self._plain, base_offset, out)
             return EncodedGroup(outcomes, stamps, data, positions, self._plain.times())

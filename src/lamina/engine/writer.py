@@ -135,6 +135,7 @@ class Writer:
         self._executor = executor
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
+        self._sleepers = 0
         self._queue: deque[Request] = deque()
         self._leader: object | None = None
         self._taken: list[Request] = []
@@ -155,10 +156,12 @@ class Writer:
         if request.acks == NOT_WAITED:
             self._submit(request, deadline)
             return None
-        waiter = threading.Lock()
-        waiter.acquire()
-        request.waiter = waiter
         try:
+            if self._lead_alone(request):
+                return _unwrap(request)
+            waiter = threading.Lock()
+            waiter.acquire()
+            request.waiter = waiter
             if self._submit(request, deadline):
                 self._lead(request)
             else:
@@ -198,9 +201,9 @@ class Writer:
         """Refuses all further requests, then waits until those accepted were answered."""
         with self._mutex:
             self._closing = self._closing or reason
-            self._changed.notify_all()
+            self._tell()
             while self._leader is not None or self._queue:
-                self._changed.wait()
+                self._sleep()
             if self._failure is None:
                 self._failure = reason
 
@@ -212,7 +215,7 @@ class Writer:
                 self._failure = Poisoned(
                     f"a write or fsync failed ({what}); open the store again to recover"
                 )
-            self._changed.notify_all()
+            self._tell()
             return self._failure
 
     @property
@@ -225,14 +228,41 @@ class Writer:
         """How many requests wait."""
         return len(self._queue)
 
+    def _sleep(self, timeout_s: float | None = None) -> bool:
+        """Waits, with the mutex, until somebody tells of a change; False when the time is up."""
+        self._sleepers += 1
+        try:
+            return self._changed.wait(timeout_s)
+        finally:
+            self._sleepers -= 1
+
+    def _tell(self) -> None:
+        """Wakes, with the mutex, those who wait for a change: mostly there is nobody."""
+        if self._sleepers:
+            self._changed.notify_all()
+
     # ------------------------------------------------------------------ taking turns
+
+    def _lead_alone(self, request: Request) -> bool:
+        """Commits a request that finds nobody here and expects nobody, past the queue."""
+        with self._mutex:
+            if self._leader is not None or self._crowd > 1 or self._queue or self._reserved:
+                return False
+            if self._failure is not None or self._closing is not None:
+                return False
+            self._leader = request
+            self._taken = [request]
+        self._commit(self._taken)
+        self._taken = []
+        self._pass_on(request)
+        return True
 
     def _submit(self, request: Request, deadline: float | None) -> bool:
         """Queues a request; True if its thread must lead now."""
         with self._mutex:
             while len(self._queue) >= self._settings.queue_requests and self._refusal is None:
                 remaining = None if deadline is None else deadline - time.monotonic()
-                if (remaining is not None and remaining <= 0) or not self._changed.wait(remaining):
+                if (remaining is not None and remaining <= 0) or not self._sleep(remaining):
                     raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
             refusal = self._failure or self._closing
             if refusal is not None:
@@ -240,7 +270,7 @@ class Writer:
             self._queue.append(request)
             if self._leader is not None or self._reserved:
                 if len(self._queue) >= self._crowd:
-                    self._changed.notify_all()
+                    self._tell()
                 return False
             if isinstance(request.waiter, _LOCK):
                 self._leader = request
@@ -268,7 +298,7 @@ class Writer:
             if self._leader is request or request not in self._queue:
                 return False
             self._queue.remove(request)
-            self._changed.notify_all()
+            self._tell()
             return True
 
     def _lead(self, leader: object) -> None:
@@ -309,7 +339,7 @@ class Writer:
             for _ in range(count):
                 self._queue.popleft()
             self._crowd = max(1, count)
-            self._changed.notify_all()
+            self._tell()
             return group
 
     def _gather(self) -> None:
@@ -320,7 +350,7 @@ class Writer:
             before = len(self._queue)
             if remaining <= 0:
                 break
-            woken = self._changed.wait(min(remaining, GATHER_SLICE_S))
+            woken = self._sleep(min(remaining, GATHER_SLICE_S))
             if not woken and len(self._queue) == before:
                 break
 
@@ -330,7 +360,7 @@ class Writer:
             self._reserved += 1
             try:
                 while self._leader is not None:
-                    self._changed.wait()
+                    self._sleep()
                 self._leader = token
             finally:
                 self._reserved -= 1
@@ -358,7 +388,7 @@ class Writer:
                 self._leader = object()
                 return self._leader
         self._leader = None
-        self._changed.notify_all()
+        self._tell()
         return None
 
     def _leave(self, who: object, error: BaseException) -> None:
@@ -366,13 +396,13 @@ class Writer:
         with self._mutex:
             if who in self._queue:
                 self._queue.remove(who)  # type: ignore[arg-type]
-                self._changed.notify_all()
+                self._tell()
             leads = self._leader is who
         if not leads:
             return
         abandoned, self._taken = self._taken, []
         if any(not request.answered for request in abandoned):
-            _answer(abandoned, [self.poison(error)] * len(abandoned))
+            _answer_all(abandoned, self.poison(error))
         for request in abandoned:  # an answer itself may have been cut off
             if isinstance(request.waiter, _LOCK):
                 with contextlib.suppress(RuntimeError):
@@ -389,10 +419,10 @@ class Writer:
                 raise copy.copy(self._failure)
             outcomes = self._log.write(group)
         except LaminaError as refusal:  # nothing of the group was kept
-            _answer(group, [refusal] * len(group))
+            _answer_all(group, refusal)
             return
         except OSError as error:
-            _answer(group, [self.poison(error)] * len(group))
+            _answer_all(group, self.poison(error))
             return
         waiting = _answer_written(group, outcomes)
         if not waiting:
@@ -400,9 +430,9 @@ class Writer:
         try:
             self._log.sync()
         except (OSError, LaminaError) as error:
-            _answer(waiting, [self.poison(error)] * len(waiting))
+            _answer_all(waiting, self.poison(error))
             return
-        _answer(waiting, [_durable(request.outcome) for request in waiting])
+        _answer(waiting)
 
 
 _LOCK = type(threading.Lock())
@@ -410,47 +440,59 @@ GATHER_SLICE_S = 0.0005
 
 
 def _answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:
-    """Answers what needs no fsync; returns those that do."""
+    """Answers what needs no fsync; returns those that do, their answers as after it."""
     settled: list[Request] = []
     waiting: list[Request] = []
     for request, outcome in zip(group, outcomes, strict=True):
         request.outcome = outcome
-        needs_sync = request.acks == DURABLE and isinstance(outcome, Ack)
-        (waiting if needs_sync else settled).append(request)
-    _answer(settled, [request.outcome for request in settled if request.outcome is not None])
+        if request.acks == DURABLE and type(outcome) is Ack:
+            outcome.durability = "fsynced"
+            waiting.append(request)
+        else:
+            settled.append(request)
+    if settled:
+        _answer(settled)
     return waiting
 
 
-def _durable(outcome: Outcome | None) -> Ack:
-    assert isinstance(outcome, Ack)
-    outcome.durability = "fsynced"
-    return outcome
+def _answer_all(requests: Sequence[Request], error: LaminaError) -> None:
+    """Gives everybody who has no answer yet the same error."""
+    unanswered = [request for request in requests if not request.answered]
+    for request in unanswered:
+        request.outcome = error
+    _answer(unanswered)
 
 
-def _answer(requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
-    """Wakes everybody who waits, futures of one event loop all at once."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Ack], Outcome]]] = {}
-    for request, outcome in zip(requests, outcomes, strict=True):
-        if request.answered:
-            continue
-        request.outcome = outcome
+def _answer(requests: Sequence[Request]) -> None:
+    """Gives everybody their outcome and wakes them, futures of one event loop all at once."""
+    loops: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+    for request in requests:
         request.answered = True
-        if isinstance(request.waiter, asyncio.Future):
-            loops.setdefault(request.waiter.get_loop(), []).append((request.waiter, outcome))
-        elif request.waiter is not None:
-            request.waiter.release()
+        waiter = request.waiter
+        if waiter is None:
+            continue
+        if type(waiter) is _LOCK:
+            waiter.release()
+            continue
+        loop = waiter.get_loop()  # type: ignore[union-attr]
+        if loop in loops:
+            loops[loop].append(request)
+        else:
+            loops[loop] = [request]
     for loop, answers in loops.items():
         with contextlib.suppress(RuntimeError):  # a loop was closed before its answer came
             loop.call_soon_threadsafe(_resolve, answers)
 
 
-def _resolve(answers: list[tuple[asyncio.Future[Ack], Outcome]]) -> None:
-    for future, outcome in answers:
+def _resolve(requests: list[Request]) -> None:
+    for request in requests:
+        future, outcome = request.waiter, request.outcome
+        assert isinstance(future, asyncio.Future)
         if future.done():
             continue
-        if isinstance(outcome, Ack):
+        if type(outcome) is Ack:
             future.set_result(outcome)
-        else:
+        elif isinstance(outcome, LaminaError):
             future.set_exception(copy.copy(outcome))
 
 

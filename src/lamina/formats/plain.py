@@ -44,16 +44,17 @@ class PlainValues:
             raise InvalidRequest(f"one batch holds values of at most 2 GiB, not {size} bytes")
         if rows > self._capacity or size > len(self._data):
             self._grow(rows=2 * rows, data_bytes=2 * size)
-        data = values[0] if rows == 1 else b"".join(values)
-        self._data[:size] = np.frombuffer(data, dtype=np.uint8)
         if rows == 1:
+            self._data_view[:size] = values[0]
             self._offsets[1] = size
+            self._times_view[0] = timestamp_ms
         else:
+            self._data_view[:size] = b"".join(values)
             lengths = np.fromiter(map(len, values), dtype=np.int32, count=rows)
             np.add.accumulate(lengths, out=self._offsets[1 : rows + 1])
-        self._times[:rows] = timestamp_ms
-        self._words[_LENGTH] = rows
-        self._words[self._value + _LENGTH] = rows
+            self._times[:rows] = timestamp_ms
+        self._words_view[_LENGTH] = rows
+        self._words_view[self._value + _LENGTH] = rows
         self.rows = rows
 
     @property
@@ -73,6 +74,10 @@ class PlainValues:
         self._times: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._nothing = np.zeros(4 * (rows + 1) + 8, dtype=np.uint8)
         self._words: NDArray[np.int64] = np.zeros(_size_of(list(self._schema)), dtype=np.int64)
+        # A memoryview takes bytes and single numbers several times faster than an array does.
+        self._data_view = self._data.data.cast("B")
+        self._times_view = self._times.data.cast("B").cast("q")
+        self._words_view = self._words.data.cast("B").cast("q")
         self._address: int = self._words.ctypes.data
         self._used = 0
         self._value: int = 0
