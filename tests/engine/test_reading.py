@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing
+from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, RecordsMissing, UnknownTopic
 from tests.engine.directories import FORMATS, START_MS, offsets, opened, rows, timed, values
 
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
@@ -294,3 +295,19 @@ def test_readers_and_a_trimming_writer_agree(tmp_path: Path, format_name: str) -
         assert all(at <= missing.first < missing.end for at, missing in told)
         assert {missing.reason for _, missing in told} <= {"trim"}
         assert offsets(store)[-1] == end - 1
+
+
+@pytest.mark.parametrize("ending", ["close", "delete"])
+def test_the_end_of_a_store_or_topic_ends_a_long_poll(tmp_path: Path, ending: str) -> None:
+    with opened(tmp_path / "data") as store, ThreadPoolExecutor(1) as pool:
+        store.create_topic("t")
+        waiting = pool.submit(store.fetch, "t", 0, 0, wait_ms=250_000)
+        reader = store._partition("t", 0)
+        while reader._waiting == 0:
+            time.sleep(0.001)
+        if ending == "close":
+            store.close()
+        else:
+            store.delete_topic("t")
+        with pytest.raises(Closed if ending == "close" else UnknownTopic):
+            waiting.result()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,3 +184,35 @@ def test_a_second_writer_in_the_same_process_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "data"), pytest.raises(Locked, match="pid"):
         opened(tmp_path / "data")
     opened(tmp_path / "data").close()
+
+
+@BOTH
+def test_a_second_look_walks_only_what_is_new(tmp_path: Path, format_name: str) -> None:
+    path = tmp_path / "data"
+    with opened(path) as store, read_only(path) as beside:
+        store.create_topic("t", format=format_name)
+        store.append("t", [b"x" * 1000] * 3000)
+        store.maintain()
+        assert beside.latest_offset("t") == 3000
+        before = beside._partition("t", 0).layout.active.written
+        files = beside._boot.files
+        reads: list[int] = []
+        opened_file = files.open_read_only
+
+        class Watched:
+            def __init__(self, file: Any) -> None:
+                self._file = file
+
+            def read_at(self, position: int, length: int) -> bytes:
+                reads.append(position)
+                return self._file.read_at(position, length)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._file, name)
+
+        files.open_read_only = lambda name: Watched(opened_file(name))
+        store.append("t", [b"new"])
+        store.maintain()
+        assert beside.latest_offset("t") == 3001
+        assert [position for position in reads if position > 0] == [before.position]
+        assert rows(beside) == rows(store)

@@ -18,7 +18,7 @@ import pytest
 from lamina.config import WriterSettings
 from lamina.engine.store import Store
 from lamina.engine.writer import ProducerStamp
-from lamina.errors import LaminaError, Poisoned, StorageFull, UnknownTopic
+from lamina.errors import LaminaError, Poisoned, StorageFull, Unavailable, UnknownTopic
 from tests.support.simulated import Choice, SimulatedFiles
 
 DATA = "/srv/data"
@@ -333,3 +333,19 @@ def test_a_full_disk_can_be_opened_and_read(format_name: str) -> None:
         with open_store(again) as store:
             assert read(store, TOPIC) == expected
             assert store.trim(TOPIC, 0, 10) > 0
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("kind", ["read", "map"])
+def test_a_read_that_fails_says_where_and_succeeds_again(format_name: str, kind: str) -> None:
+    files = SimulatedFiles()
+    with open_store(files) as store:
+        store.create_topic(TOPIC, format=format_name)
+        store.append(TOPIC, [b"sealed"])
+        store.roll(TOPIC)
+        store.append(TOPIC, [b"active"])
+        files.fail(kind)
+        with pytest.raises(Unavailable, match=r"reading offset \d from .*\.log failed"):
+            read(store, TOPIC)
+        assert read(store, TOPIC) == {0: b"sealed", 1: b"active"}
+        assert store.gaps(TOPIC) == (), "a read error is no damage"

@@ -144,11 +144,13 @@ class StoreReader:
     ) -> pa.RecordBatch:
         """Returns one batch from `start`, waiting up to `wait_ms` for the first record there.
 
-        The wait ends with the append that brings it. Without records the batch is empty.
+        The wait ends with the append that brings it. Without records the batch is empty. Raises
+        Closed or UnknownTopic when the store is closed, or the topic deleted, while it waits.
         """
         reader = self._partition(topic, partition)
         if wait_ms > 0:
             reader.wait_beyond(start, wait_ms / 1000, isolation)
+            reader = self._partition(topic, partition)  # it may have been closed or deleted
         limit = _limit(max_records, max_bytes)
         for batch in reader.scan(start, limit, isolation=isolation):
             return batch

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
-from lamina.engine.place import Place
+from lamina.engine.place import Place, typed_errors
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
-from lamina.errors import OffsetOutOfRange, RecordsMissing
+from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
 
@@ -87,6 +87,7 @@ class PartitionReader:
         self.ledger = ledger
         self._arrival = threading.Condition()
         self._waiting = 0
+        self._ended = False
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
@@ -136,6 +137,11 @@ class PartitionReader:
             raise self._missing(segment, bound, error) from error
         except FileNotFoundError as error:
             raise self._removed(offset, bound) from error
+        except OSError as error:
+            raise Unavailable(
+                f"{self.place.name}: reading offset {offset} from {segment.path('log')} failed: "
+                f"{error}; nothing was changed, read again or look at the device"
+            ) from error
 
     def _step_over(self, offset: int, isolation: Isolation) -> int:
         """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
@@ -194,17 +200,25 @@ class PartitionReader:
             with self._arrival:
                 self._arrival.notify_all()
 
+    def end_waits(self) -> None:
+        """Wakes those who wait for records, because none will come any more."""
+        with self._arrival:
+            self._ended = True
+            self._arrival.notify_all()
+
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
-        """Waits until the end is beyond an offset; woken by the append itself."""
+        """Waits until the end is beyond an offset; woken by the append itself, or by the end."""
         with self._arrival:
             self._waiting += 1
             try:
-                return self._arrival.wait_for(
-                    lambda: self.end_offset(isolation) > offset, timeout=timeout_s
+                self._arrival.wait_for(
+                    lambda: self._ended or self.end_offset(isolation) > offset, timeout=timeout_s
                 )
+                return self.end_offset(isolation) > offset
             finally:
                 self._waiting -= 1
 
+    @typed_errors("looking for a time")
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Returns the first durable offset whose record is at or after a time; None if none is."""
         layout = self.layout

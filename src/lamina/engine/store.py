@@ -173,6 +173,7 @@ class Store(StoreReader):
             del self._topics[name]
             for number in range(about.partitions):
                 partition = self._partitions.pop((name, number))
+                partition.end_waits()
                 partition.writer.close(Closed(f"topic {name!r} was deleted"))
             with contextlib.suppress(OSError):  # what is left goes when the store is opened again
                 self._boot.catalog.remove_deleted(about)
@@ -342,6 +343,7 @@ class Store(StoreReader):
             partitions = list(self._partitions.values())
             last_to_first.callback(self._maintenance.checkpoint, partitions)
             for partition in partitions:
+                partition.end_waits()
                 last_to_first.callback(_close_partition, partition)
             self._maintenance.stop()
 

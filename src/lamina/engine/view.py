@@ -54,8 +54,8 @@ class TailView(SealedSegment):
         return self.file.read_at(position, min(length, bound.position - position)), position
 
     def walk(self, stop: int, *, watermark: int) -> None:
-        """Walks sound records to an offset, below the watermark over damaged spots."""
-        index = SegmentIndex(self.codec, self.base_offset)
+        """Walks on over sound records to an offset, below the watermark over damaged spots."""
+        index = self._index or SegmentIndex(self.codec, self.base_offset)
         offset, position = self.end.next_offset, self.end.position
         bound = Bound(stop, self.file.size())
         while position < bound.position and offset < stop:
@@ -190,10 +190,13 @@ class PartitionView(PartitionReader):
     def _tail(
         self, base_offset: int, watermark: int, *, live: bool, stop: int = _NEVER
     ) -> TailView:
-        """Walks the last segment up to where it is durable."""
+        """Walks the last segment up to where it is durable, from where the last look ended."""
         files, folder = self.place.files, self.place.segments
-        start = Bound(base_offset, self.codec.header_bytes)
-        view = TailView(self.codec, files, folder, base_offset=base_offset, end=start)
+        end, index = Bound(base_offset, self.codec.header_bytes), None
+        before = self.layout.active
+        if isinstance(before, TailView) and before.base_offset == base_offset and stop == _NEVER:
+            end, index = before.end, before.index  # durable then, so still there
+        view = TailView(self.codec, files, folder, base_offset=base_offset, end=end, index=index)
         head, _ = view.window(0, self.codec.header_bytes, Bound(0, self.codec.header_bytes))
         self._refuse_newer(view.path("log"), head, base_offset)
         if not live:
