@@ -4,8 +4,8 @@
       ▲               │
       └── deadline or clear: deliverable again, with epoch + 1
 
-An offset is *acked* below the frontier `acked_until` or inside one of the ranges ahead of it. It has
-a *lease* (deadline, epoch) from its first delivery until it is acked: the lease is running while
+An offset is *acked* below the frontier `acked_until` or inside one of the ranges ahead of it. It
+has a *lease* (deadline, epoch) from its first delivery until it is acked: the lease is running while
 its deadline lies ahead, then the record is deliverable again. The epoch counts deliveries.
 
 Live traffic and recovery change a state by `State.apply` and by nothing else:
@@ -157,14 +157,9 @@ class State:
 
     def equals(self, other: State) -> bool:
         """Tells whether two states are the same."""
-        pairs = ((self.starts, other.starts), (self.ends, other.ends))
-        pairs += ((self.offsets, other.offsets), (self.deadlines_ms, other.deadlines_ms))
-        same = all(np.array_equal(mine, its) for mine, its in pairs)
-        return (
-            self.acked_until == other.acked_until
-            and same
-            and np.array_equal(self.epochs, other.epochs)
-        )
+        names = ("starts", "ends", "offsets", "deadlines_ms", "epochs")
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return self.acked_until == other.acked_until and same
 
 
 def events_of(
@@ -192,7 +187,7 @@ def expand(starts: Numbers, ends: Numbers) -> Numbers:
 
 
 def spans(offsets: Numbers, apart: int = 1) -> Ranges:
-    """Returns the ranges that sorted offsets form; neighbours less than `apart` apart are joined."""
+    """Returns the ranges that sorted offsets form; those up to `apart` apart are joined."""
     if not len(offsets):
         return NO_RANGES
     breaks = np.flatnonzero(np.diff(offsets) > apart)
