@@ -3,7 +3,7 @@
 Rules.
 1. Only sealed segments go, only whole ones, only from the front: what remains is one unbroken run.
 2. A segment that a group is waited for stays until the group has acked all of it, or until its
-   newest record is older than `retention.wait.ms`: a group that stands still does not fill the disk.
+   newest record is older than `retention.wait.ms`: one that stands still does not fill the disk.
 3. A segment is as old as its newest record, by the record's own time. A time in the future makes a
    segment young, never old: a clock that jumps ahead cannot make retention delete early.
 """

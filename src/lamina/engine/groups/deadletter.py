@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -161,5 +162,5 @@ def _documents(
     return made
 
 
-def _ms(moment: Any) -> int:
+def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)

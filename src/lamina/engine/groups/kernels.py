@@ -2,8 +2,9 @@
 
 What is acked ahead of the frontier is kept as merged ranges (`starts`, `ends`), what is with a
 consumer as columns sorted by offset (`offsets`, `deadlines`, `epochs`). A batch of events is cut
-into runs of one type; a long run is merged in one walk over the columns, a short one is put in its
-place by binary search, so that neither a thousand acks nor a journal of single ones is slow.
+into runs of one type and ascending offsets; a long run is merged in one walk over the columns, a
+short one is put in its place by binary search, so that neither a thousand acks nor a journal of
+single ones is slow. Whoever makes events sorts them.
 
 Rules.
 1. `apply` works on copies that its caller made, with room for everything the events could add.
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.formats.compile import inlined, kernel
+from lamina.formats.compile import kernel
 from lamina.formats.keratin.delta import Event
 
 _MARK = int(Event.MARK_INFLIGHT)
@@ -28,7 +29,7 @@ CLEARED = 0
 """The deadline of a lease that was given back: it is over at any time."""
 
 
-@inlined
+@kernel
 def _first_not_below(values: Any, count: int, wanted: int) -> int:
     """The first row of a sorted column that is at or above a number."""
     low, high = 0, count
@@ -41,7 +42,7 @@ def _first_not_below(values: Any, count: int, wanted: int) -> int:
     return low
 
 
-@inlined
+@kernel
 def _shift(values: Any, source: int, target: int, count: int) -> None:
     """Moves the rows from `source` to the end to `target`."""
     if source > target:
@@ -52,7 +53,7 @@ def _shift(values: Any, source: int, target: int, count: int) -> None:
             values[target + row - source] = values[row]
 
 
-@inlined
+@kernel
 def _drop_leases(leases: Any, count: int, low: int, high: int) -> int:
     """Removes the rows from `low` to `high`; returns how many are left."""
     if low < high:
@@ -61,7 +62,7 @@ def _drop_leases(leases: Any, count: int, low: int, high: int) -> int:
     return count - (high - low)
 
 
-@inlined
+@kernel
 def _swallow(ranges: Any, count: int, frontier: int) -> tuple[int, int]:
     """Moves the frontier over the ranges that it touches; returns it and how many are left."""
     starts, ends = ranges
@@ -75,7 +76,7 @@ def _swallow(ranges: Any, count: int, frontier: int) -> tuple[int, int]:
     return frontier, count - touched
 
 
-@inlined
+@kernel
 def _add_range(ranges: Any, count: int, start: int, end: int) -> int:
     """Puts one range, which is above the frontier, among the others; returns how many there are."""
     starts, ends = ranges
@@ -91,15 +92,7 @@ def _add_range(ranges: Any, count: int, start: int, end: int) -> int:
     return count + 1 - (high - low)
 
 
-@inlined
-def _is_sorted(values: Any, first: int, end: int) -> bool:
-    for row in range(first + 1, end):
-        if values[row] < values[row - 1]:
-            return False
-    return True
-
-
-@inlined
+@kernel
 def _merge_acks(acks: Any, frontier: int, ranges: Any, count: int, into: Any) -> int:
     """Merges sorted acks with the ranges into other columns; returns how many ranges there are."""
     starts, ends = ranges
@@ -123,7 +116,7 @@ def _merge_acks(acks: Any, frontier: int, ranges: Any, count: int, into: Any) ->
     return made
 
 
-@inlined
+@kernel
 def _keep_unacked(leases: Any, count: int, frontier: int, ranges: Any, range_count: int) -> int:
     """Removes the leases of what is acked; returns how many are left."""
     offsets, deadlines, epochs = leases
@@ -142,7 +135,7 @@ def _keep_unacked(leases: Any, count: int, frontier: int, ranges: Any, range_cou
     return kept
 
 
-@inlined
+@kernel
 def _is_acked(offset: int, frontier: int, ranges: Any, count: int) -> bool:
     starts, ends = ranges
     if offset < frontier:
@@ -151,7 +144,7 @@ def _is_acked(offset: int, frontier: int, ranges: Any, count: int) -> bool:
     return row < count and starts[row] <= offset
 
 
-@inlined
+@kernel
 def _add_lease(leases: Any, count: int, offset: int, deadline: int, epoch: int) -> int:
     """Adds a lease or replaces that of an epoch not above; returns how many there are."""
     offsets, deadlines, epochs = leases
@@ -169,7 +162,7 @@ def _add_lease(leases: Any, count: int, offset: int, deadline: int, epoch: int) 
     return count + 1
 
 
-@inlined
+@kernel
 def _merge_leases(marks: Any, leases: Any, count: int, into: Any) -> int:
     """Merges marks, sorted by offset, with the leases into other columns; returns how many."""
     offsets, deadlines, epochs = leases
@@ -195,13 +188,13 @@ def _merge_leases(marks: Any, leases: Any, count: int, into: Any) -> int:
     return made
 
 
-@inlined
+@kernel
 def _copy(source: Any, target: Any, count: int) -> None:
     for column in range(len(source)):
         target[column][:count] = source[column][:count]
 
 
-@inlined
+@kernel
 def _ack_one(offset: int, frontier: int, ranges: Any, leases: Any, counts: Any) -> int:
     """Acks one offset; returns the frontier."""
     if offset < frontier:
@@ -218,7 +211,7 @@ def _ack_one(offset: int, frontier: int, ranges: Any, leases: Any, counts: Any) 
     return frontier
 
 
-@inlined
+@kernel
 def _bump(until: int, frontier: int, ranges: Any, leases: Any, counts: Any) -> int:
     """Acks everything below an offset; returns the frontier."""
     frontier, counts[0] = _swallow(ranges, counts[0], max(frontier, until))
@@ -227,20 +220,59 @@ def _bump(until: int, frontier: int, ranges: Any, leases: Any, counts: Any) -> i
     return frontier
 
 
-@inlined
-def _unacked(
-    marks: Any, order: Any, frontier: int, ranges: Any, count: int
-) -> tuple[Any, Any, Any]:
-    """The marks, in an order, of what is not acked."""
+@kernel
+def _unacked(marks: Any, frontier: int, ranges: Any, count: int) -> tuple[Any, Any, Any]:
+    """The marks of what is not acked."""
     offsets, deadlines, epochs = marks
-    kept = np.empty(len(order), dtype=np.int64)
+    kept = np.empty((3, len(offsets)), dtype=np.int64)
     made = 0
-    for row in order:
+    for row in range(len(offsets)):
         if not _is_acked(offsets[row], frontier, ranges, count):
-            kept[made] = row
+            kept[0, made] = offsets[row]
+            kept[1, made] = deadlines[row]
+            kept[2, made] = epochs[row]
             made += 1
-    kept = kept[:made]
-    return offsets[kept], deadlines[kept], epochs[kept]
+    return kept[0, :made], kept[1, :made], kept[2, :made]
+
+
+@kernel
+def _ack(offsets: Any, frontier: int, state: Any, counts: Any) -> int:
+    """Acks a run of offsets; returns the frontier."""
+    ranges, leases, spare = state
+    if len(offsets) <= _SHORT:
+        for offset in offsets:
+            frontier = _ack_one(offset, frontier, ranges, leases, counts)
+        return frontier
+    made = _merge_acks(offsets, frontier, ranges, counts[0], spare[0])
+    _copy(spare[0], ranges, made)
+    frontier, counts[0] = _swallow(ranges, made, frontier)
+    counts[1] = _keep_unacked(leases, counts[1], frontier, ranges, counts[0])
+    return frontier
+
+
+@kernel
+def _mark(marks: Any, frontier: int, state: Any, counts: Any) -> None:
+    """Sets the leases of a run of marks."""
+    ranges, leases, spare = state
+    offsets, deadlines, epochs = marks
+    if len(offsets) <= _SHORT:
+        for row in range(len(offsets)):
+            if not _is_acked(offsets[row], frontier, ranges, counts[0]):
+                lease = offsets[row], deadlines[row], epochs[row]
+                counts[1] = _add_lease(leases, counts[1], *lease)
+        return
+    unacked = _unacked(marks, frontier, ranges, counts[0])
+    counts[1] = _merge_leases(unacked, leases, counts[1], spare[1])
+    _copy(spare[1], leases, counts[1])
+
+
+@kernel
+def _clear(offsets: Any, leases: Any, counts: Any) -> None:
+    """Ends the leases of a run of offsets."""
+    for offset in offsets:
+        row = _first_not_below(leases[0], counts[1], offset)
+        if row < counts[1] and leases[0][row] == offset:
+            leases[1][row] = CLEARED
 
 
 @kernel
@@ -251,45 +283,24 @@ def apply(events: Any, frontier: int, ranges: Any, leases: Any, spare: Any) -> A
     of the same sizes to merge into.
     """
     types, offsets, deadlines, epochs = events
-    columns, lease_columns = ranges[0], leases[0]
+    state = ranges[0], leases[0], spare
     counts = np.array([ranges[1], leases[1]])
     row = 0
     while row < len(types):
         kind = types[row]
         end = row + 1
-        while end < len(types) and types[end] == kind:
+        while end < len(types) and types[end] == kind and offsets[end] >= offsets[end - 1]:
             end += 1
-        if kind == _ACK and end - row > _SHORT:
-            acks = offsets[row:end].copy()
-            if not _is_sorted(acks, 0, len(acks)):
-                acks.sort()
-            made = _merge_acks(acks, frontier, columns, counts[0], spare[0])
-            _copy(spare[0], columns, made)
-            frontier, counts[0] = _swallow(columns, made, frontier)
-            counts[1] = _keep_unacked(lease_columns, counts[1], frontier, columns, counts[0])
-        elif kind == _ACK:
-            for each in range(row, end):
-                frontier = _ack_one(offsets[each], frontier, columns, lease_columns, counts)
-        elif kind == _MARK and end - row > _SHORT:
-            order = np.arange(row, end)
-            if not _is_sorted(offsets, row, end):
-                order = row + np.argsort(offsets[row:end], kind="mergesort")
-            marks = _unacked((offsets, deadlines, epochs), order, frontier, columns, counts[0])
-            counts[1] = _merge_leases(marks, lease_columns, counts[1], spare[1])
-            _copy(spare[1], lease_columns, counts[1])
+        if kind == _ACK:
+            frontier = _ack(offsets[row:end], frontier, state, counts)
         elif kind == _MARK:
-            for each in range(row, end):
-                if not _is_acked(offsets[each], frontier, columns, counts[0]):
-                    lease = offsets[each], deadlines[each], epochs[each]
-                    counts[1] = _add_lease(lease_columns, counts[1], *lease)
+            marks = offsets[row:end], deadlines[row:end], epochs[row:end]
+            _mark(marks, frontier, state, counts)
         elif kind == _CLEAR:
-            for each in range(row, end):
-                at = _first_not_below(lease_columns[0], counts[1], offsets[each])
-                if at < counts[1] and lease_columns[0][at] == offsets[each]:
-                    lease_columns[1][at] = CLEARED
+            _clear(offsets[row:end], leases[0], counts)
         elif kind == _BUMP:
-            for each in range(row, end):
-                frontier = _bump(offsets[each], frontier, columns, lease_columns, counts)
+            until = offsets[row:end].max()
+            frontier = _bump(until, frontier, ranges[0], leases[0], counts)
         else:
             frontier = 0
             counts[:] = 0

@@ -50,6 +50,7 @@ from lamina.formats.scan import Limit
 SKIPPED_MAX = 1000
 READ_APART = 32
 """Records this close to each other are read in one go."""
+READ_BYTES_MIN = 4 << 10
 
 Plan = Callable[[State], Events | None]
 
@@ -108,6 +109,7 @@ class GroupPartition:
         self._mutex = threading.Lock()
         self._set_apart: list[Numbers] = []
         self._holes: Ranges = NO_RANGES
+        self._record_bytes = 1 << 10
         self._listeners: list[threading.Event] = []
         self.writer: Writer
 
@@ -253,11 +255,11 @@ class GroupPartition:
         for start, end in zip(*spans(chosen.offsets, READ_APART), strict=True):
             wanted = chosen.offsets[np.searchsorted(chosen.offsets, start) :]
             wanted = wanted[: np.searchsorted(wanted, end)]
-            for batch in self._read_span(int(start), int(end), left):
-                offsets = batch.column("offset").to_numpy()
+            for whole in self._read_span(int(start), int(end), left):
+                batch, offsets = whole, whole.column("offset").to_numpy()
                 if len(offsets) != int(offsets[-1] - offsets[0]) + 1 or len(wanted) != end - start:
                     rows = np.flatnonzero(np.isin(offsets, wanted))
-                    batch, offsets = batch.take(pa.array(rows)), offsets[rows]
+                    batch, offsets = whole.take(pa.array(rows)), offsets[rows]
                 if batch.num_rows:
                     parts.append(batch)
                     found.append(offsets)
@@ -269,8 +271,8 @@ class GroupPartition:
         if not parts:
             return None, chosen.only(np.zeros(len(chosen.offsets), dtype=np.bool_))
         there = np.concatenate(found)
-        whole = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        return whole, chosen.only(np.searchsorted(chosen.offsets, there))
+        joint = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return joint, chosen.only(np.searchsorted(chosen.offsets, there))
 
     def _read_span(self, start: int, end: int, max_bytes: int) -> list[pa.RecordBatch]:
         """Reads a range over its gaps, up to about so many bytes; notes the holes."""
@@ -278,13 +280,15 @@ class GroupPartition:
         at, left = start, max_bytes
         while at < end:
             try:
-                limit = Limit(max_records=end - at, max_bytes=min(max(left, 1), 1 << 30))
+                about_bytes = (end - at) * self._record_bytes + READ_BYTES_MIN
+                limit = Limit(max_records=end - at, max_bytes=max(1, min(left, about_bytes)))
                 for batch in self.reader.scan(at, limit, end=end):
                     offsets = batch.column("offset").to_numpy()
                     self._note_holes(at, offsets)
                     batches.append(batch)
                     at = int(offsets[-1]) + 1
                     left -= batch.nbytes
+                    self._record_bytes = batch.nbytes // batch.num_rows + 1
                     if left <= 0:
                         return batches
                 self._add_hole(at, end)

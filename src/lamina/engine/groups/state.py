@@ -5,8 +5,8 @@
       └── deadline or clear: deliverable again, with epoch + 1
 
 An offset is *acked* below the frontier `acked_until` or inside one of the ranges ahead of it. It
-has a *lease* (deadline, epoch) from its first delivery until it is acked: the lease is running while
-its deadline lies ahead, then the record is deliverable again. The epoch counts deliveries.
+has a *lease* (deadline, epoch) from its first delivery until it is acked: the lease runs while its
+deadline lies ahead, then the record is deliverable again. The epoch counts deliveries.
 
 Live traffic and recovery change a state by `State.apply` and by nothing else:
 
