@@ -136,7 +136,7 @@ class Group:
                 if part is not None:
                     parts.append(part)
                     max_records -= part.num_rows
-                    max_bytes -= part.nbytes
+                    max_bytes -= part.get_total_buffer_size()
                 if is_over:
                     break
         if not parts:
@@ -148,7 +148,7 @@ class Group:
     ) -> tuple[pa.RecordBatch | None, bool]:
         """Takes records of one partition; tells whether there is nothing to look for further."""
         limit = self._settings.delivery_limit
-        chosen, spent = target.choose(max_records, limit)
+        ticket, chosen, spent = target.choose(max_records, limit)
         try:
             if len(spent.offsets):
                 self._bury(target, spent, f"delivered {limit} times, not acked")
@@ -159,7 +159,7 @@ class Group:
                 return None, False  # only holes: they are known now
             given, deadline_ms = target.mark(there, lease_ms, level)
         finally:
-            target.release_apart(chosen, spent)
+            target.put_back(ticket)
         epochs = there.epochs + 1
         if not given.all():
             batch, epochs = batch.filter(pa.array(given)), epochs[given]
@@ -172,7 +172,7 @@ class Group:
     ) -> pa.RecordBatch:
         count = batch.num_rows
         numbers = pa.array(np.full(count, partition, dtype=np.int32))
-        deadlines = pa.array(np.full(count, deadline_ms, dtype="datetime64[ms]"), TIMESTAMP)
+        deadlines = pa.array(np.full(count, deadline_ms, dtype=np.int64)).view(TIMESTAMP)
         columns = [*batch.columns, numbers, pa.array(epochs), deadlines]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -308,6 +308,8 @@ class Group:
             if partition is None and len(self._partitions) > 1:
                 raise InvalidRequest("these records have no column 'partition'; name it")
             numbers = np.full(len(offsets), partition or 0, dtype=np.int64)
+        if numbers[0] == numbers[-1] and _ascend(offsets) and not (numbers != numbers[0]).any():
+            return [(self._partition(int(numbers[0])), offsets, epochs)]
         found: list[_Target] = []
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
@@ -337,13 +339,17 @@ def _as_offsets(held: Any) -> Numbers:
     return offsets.astype(np.int64)
 
 
+def _ascend(offsets: Numbers) -> bool:
+    return bool((offsets[1:] > offsets[:-1]).all())
+
+
 def _numbers_of(held: Any, name: str) -> Numbers:
     if name not in held.schema.names:
         raise InvalidRequest(f"these records have no column {name!r}")
     column = held.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    numbers: Numbers = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: Numbers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return numbers
 
 

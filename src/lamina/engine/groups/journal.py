@@ -258,7 +258,7 @@ class Journal:
 
     def append(self, events: Events) -> None:
         """Writes events behind the others; without space none of them, raising StorageFull."""
-        data = delta.encode(*events)
+        data = delta.encode_events(events)
         try:
             self._prepare(len(data))
             self._file.write_at(self._end, data.data)

@@ -17,14 +17,17 @@ Rules.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.config import WriterSettings
 from lamina.engine.groups.about import PartitionLag, Skipped
@@ -73,18 +76,9 @@ class Chosen:
     offsets: Numbers
     epochs: Numbers
 
-    def only(self, rows: np.ndarray) -> Chosen:
+    def only(self, rows: NDArray[Any]) -> Chosen:
         """Returns some of them."""
         return Chosen(self.offsets[rows], self.epochs[rows])
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Records with the leases that their consumer has."""
-
-    batch: pa.RecordBatch
-    epochs: Numbers
-    deadline_ms: int
 
 
 class GroupPartition:
@@ -107,7 +101,8 @@ class GroupPartition:
         self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_MAX)
         self._journal = journal
         self._mutex = threading.Lock()
-        self._set_apart: list[Numbers] = []
+        self._set_apart: dict[int, tuple[Numbers, ...]] = {}
+        self._tickets = itertools.count()
         self._holes: Ranges = NO_RANGES
         self._record_bytes = 1 << 10
         self._listeners: list[threading.Event] = []
@@ -196,10 +191,11 @@ class GroupPartition:
 
     # ------------------------------------------------------------------ choosing and reading
 
-    def choose(self, wanted: int, delivery_limit: int) -> tuple[Chosen, Chosen]:
+    def choose(self, wanted: int, delivery_limit: int) -> tuple[int, Chosen, Chosen]:
         """Sets records apart: those to deliver, and those that were delivered too often.
 
-        What was delivered before and is deliverable again comes first.
+        What was delivered before and is deliverable again comes first. The number that is returned
+        before them is for `put_back`.
         """
         self._go_past_trimmed()
         with self._mutex:
@@ -216,33 +212,28 @@ class GroupPartition:
             fresh = NONE
             if len(again.offsets) < wanted and end > state.acked_until:
                 fresh = expand(*state.free(end, wanted - len(again.offsets), apart))
-            self._set_apart += [spent.offsets, again.offsets, fresh]
+            ticket = next(self._tickets)
+            self._set_apart[ticket] = (spent.offsets, again.offsets, fresh)
         if not len(again.offsets):
-            return Chosen(fresh, np.zeros(len(fresh), dtype=np.int64)), spent
+            return ticket, Chosen(fresh, np.zeros(len(fresh), dtype=np.int64)), spent
         offsets = np.concatenate((again.offsets, fresh))
         epochs = np.concatenate((again.epochs, np.zeros(len(fresh), dtype=np.int64)))
         order = np.argsort(offsets, kind="stable")
-        return Chosen(offsets[order], epochs[order]), spent
+        return ticket, Chosen(offsets[order], epochs[order]), spent
 
     def _apart(self) -> Ranges:
         """All that is set apart, and the holes, as ranges; with the mutex."""
         apart = self._holes
-        for offsets in self._set_apart:
-            if len(offsets):
-                apart = merged(apart, spans(offsets))
+        for parts in self._set_apart.values():
+            for offsets in parts:
+                if len(offsets):
+                    apart = merged(apart, spans(offsets))
         return apart
 
-    def release_apart(self, *chosen: Chosen) -> None:
-        """Ends the setting apart of what was chosen."""
-        gone = [each.offsets for each in chosen]
+    def put_back(self, ticket: int) -> None:
+        """Ends the setting apart of what one `choose` has chosen."""
         with self._mutex:
-            first = np.concatenate(gone) if gone else NONE
-            kept = []
-            for offsets in self._set_apart:
-                left = offsets[~np.isin(offsets, first)]
-                if len(left):
-                    kept.append(left)
-            self._set_apart = kept
+            del self._set_apart[ticket]
 
     def read(self, chosen: Chosen, max_bytes: int) -> tuple[pa.RecordBatch | None, Chosen]:
         """Reads chosen records; returns them and which they are. Missing ones become holes.
@@ -263,7 +254,7 @@ class GroupPartition:
                 if batch.num_rows:
                     parts.append(batch)
                     found.append(offsets)
-                left -= batch.nbytes
+                left -= batch.get_total_buffer_size()
                 if left <= 0:
                     break
             if left <= 0:
@@ -287,8 +278,8 @@ class GroupPartition:
                     self._note_holes(at, offsets)
                     batches.append(batch)
                     at = int(offsets[-1]) + 1
-                    left -= batch.nbytes
-                    self._record_bytes = batch.nbytes // batch.num_rows + 1
+                    left -= batch.get_total_buffer_size()
+                    self._record_bytes = 2 * batch.get_total_buffer_size() // batch.num_rows + 64
                     if left <= 0:
                         return batches
                 self._add_hole(at, end)
@@ -344,7 +335,7 @@ class GroupPartition:
 
     # ------------------------------------------------------------------ changing
 
-    def mark(self, chosen: Chosen, lease_ms: int, acks: int) -> tuple[np.ndarray, int]:
+    def mark(self, chosen: Chosen, lease_ms: int, acks: int) -> tuple[NDArray[np.bool_], int]:
         """Gives leases; returns of which records, and their deadline.
 
         One that was acked in between, or is below where the group was reset to, gets none.
@@ -464,7 +455,7 @@ def lag_of(reader: PartitionReader, state: State, now_ms: int) -> PartitionLag:
     )
 
 
-def _inside(offsets: Numbers, ranges: Ranges) -> np.ndarray:
+def _inside(offsets: Numbers, ranges: Ranges) -> NDArray[np.bool_]:
     """Tells of each offset whether it is in one of the ranges."""
     starts, ends = ranges
     rows = np.searchsorted(ends, offsets, side="right")

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from lamina.engine.groups import kernels
 from lamina.formats.keratin.delta import Event, Events
@@ -43,6 +43,7 @@ Ranges: TypeAlias = tuple[Numbers, Numbers]
 
 NONE: Numbers = np.empty(0, dtype=np.int64)
 NO_RANGES: Ranges = (NONE, NONE)
+_ACK, _MARK = int(Event.ACK), int(Event.MARK_INFLIGHT)
 FREE_RANGES_MAX = 4096
 """How many separate free ranges one search returns."""
 
@@ -64,8 +65,8 @@ class State:
 
     def apply(self, events: Events) -> State:
         """Returns the state after some events, in their order."""
-        counts = np.bincount(events.types, minlength=8)
-        more_ranges, more_leases = int(counts[Event.ACK]), int(counts[Event.MARK_INFLIGHT])
+        more_ranges = int(np.count_nonzero(events.types == _ACK))
+        more_leases = int(np.count_nonzero(events.types == _MARK))
         ranges = _with_room((self.starts, self.ends), more_ranges)
         leases = _with_room((self.offsets, self.deadlines_ms, self.epochs), more_leases)
         spare = tuple(
@@ -163,11 +164,22 @@ class State:
 
 
 def events_of(
-    kind: Event, offsets: ArrayLike = 0, deadlines_ms: ArrayLike = 0, epochs: ArrayLike = 0
+    kind: Event,
+    offsets: Numbers | int = 0,
+    deadlines_ms: Numbers | int = 0,
+    epochs: Numbers | int = 0,
 ) -> Events:
     """Makes events of one type; a single number stands for a column of it."""
-    columns = np.broadcast_arrays(*np.atleast_1d(int(kind), offsets, deadlines_ms, epochs))
-    return Events(*(np.ascontiguousarray(column, dtype=np.int64) for column in columns))
+    count = 1 if isinstance(offsets, int) else len(offsets)
+    return Events(*(_column(each, count) for each in (int(kind), offsets, deadlines_ms, epochs)))
+
+
+def _column(values: Numbers | int, count: int) -> Numbers:
+    if isinstance(values, np.ndarray):
+        return np.ascontiguousarray(values, dtype=np.int64)
+    column = np.empty(count, dtype=np.int64)
+    column.fill(values)
+    return column
 
 
 def joined(parts: list[Events]) -> Events:
@@ -190,6 +202,8 @@ def spans(offsets: Numbers, apart: int = 1) -> Ranges:
     """Returns the ranges that sorted offsets form; those up to `apart` apart are joined."""
     if not len(offsets):
         return NO_RANGES
+    if int(offsets[-1]) - int(offsets[0]) < len(offsets):
+        return offsets[:1], offsets[-1:] + 1
     breaks = np.flatnonzero(np.diff(offsets) > apart)
     starts = offsets[np.concatenate(([0], breaks + 1))]
     ends = offsets[np.concatenate((breaks, [len(offsets) - 1]))] + 1
