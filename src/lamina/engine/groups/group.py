@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -320,12 +320,11 @@ class Group:
 
 
 def _as_offsets(held: Any) -> Numbers:
-    if isinstance(held, bool | str | bytes):
+    if isinstance(held, int | np.integer) and not isinstance(held, bool):
+        held = [int(held)]
+    if isinstance(held, str | bytes) or not isinstance(held, Sized):
         raise InvalidRequest(f"offsets are whole numbers, not {held!r}")
-    if isinstance(held, range):
-        size = len(held)
-    else:
-        size = 1 if isinstance(held, int | np.integer) else len(held)
+    size = len(held)
     if size > OFFSETS_MAX:
         raise InvalidRequest(
             f"{size} offsets at once, at most {OFFSETS_MAX}; `commit` acks everything below one"
