@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
@@ -15,13 +16,16 @@ from lamina.errors import InvalidRequest
 GROUPS = (TopicSettings, WriterSettings)
 
 
+def values_of(allowed: Any) -> st.SearchStrategy[Any]:
+    if isinstance(allowed, re.Pattern):
+        return st.from_regex(allowed, fullmatch=True)
+    return st.integers(*allowed) if isinstance(allowed[0], int) else st.sampled_from(allowed)
+
+
 def settings_of(group: type[Settings]) -> st.SearchStrategy[dict[str, Any]]:
     """Any allowed values for any of a group's keys."""
     allowed = {item.metadata["key"]: item.metadata["allowed"] for item in fields(group)}
-    values = {
-        key: st.integers(*range_) if isinstance(range_[0], int) else st.sampled_from(range_)
-        for key, range_ in allowed.items()
-    }
+    values = {key: values_of(range_) for key, range_ in allowed.items()}
     return st.fixed_dictionaries({}, optional=values)
 
 

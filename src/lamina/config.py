@@ -7,6 +7,7 @@ Topic settings carry Kafka's names. -1 (`NO_LIMIT`) means "no limit", as it does
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, TypeVar
@@ -26,7 +27,7 @@ def _setting(
     unit: str,
     consequence: str,
     *,
-    allowed: tuple[Any, Any] | tuple[str, ...],
+    allowed: tuple[Any, Any] | tuple[str, ...] | re.Pattern[str],
 ) -> Any:
     return field(
         default=default,
@@ -83,8 +84,8 @@ def _unknown(kind: str, key: str, known: list[str]) -> str:
     return f"unknown {kind} {key!r}; {hint}"
 
 
-def _parsed(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if not isinstance(allowed[0], int) or isinstance(value, int):
+def _parsed(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> Any:
+    if isinstance(allowed, re.Pattern) or not isinstance(allowed[0], int) or isinstance(value, int):
         return value
     try:
         return int(str(value))
@@ -92,8 +93,11 @@ def _parsed(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
         raise InvalidRequest(f"{key} must be a whole number, not {value!r}") from error
 
 
-def _check(key: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if isinstance(allowed[0], int):
+def _check(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> None:
+    if isinstance(allowed, re.Pattern):
+        if not isinstance(value, str) or not allowed.fullmatch(value):
+            raise InvalidRequest(f"{key} must be like {allowed.pattern}, not {value!r}")
+    elif isinstance(allowed[0], int):
         low, high = allowed
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidRequest(f"{key} must be from {low} to {high}, not {value!r}")
@@ -138,6 +142,34 @@ class TopicSettings(Settings):
         "bytes a partition, -1 for any",
         "the oldest sealed segments go while the partition is larger than this",
         allowed=_ANY_SIZE_OR_NONE,
+    )
+    retention_wait_groups: str = _setting(
+        "",
+        "retention.wait.groups",
+        "names, separated by commas",
+        "retention keeps a segment until these groups have acked it, within retention.wait.ms",
+        allowed=re.compile(r"[^,\s]+(,[^,\s]+)*|"),
+    )
+    retention_wait_ms: int = _setting(
+        7 * _MS_PER_DAY,
+        "retention.wait.ms",
+        "ms, -1 for ever",
+        "a segment whose newest record is older than this waits for no group any more",
+        allowed=_ANY_SIZE_OR_NONE,
+    )
+    delivery_limit: int = _setting(
+        5,
+        "group.share.delivery.count.limit",
+        "deliveries",
+        "a record that was delivered so often and not acked goes to the dead-letter topic",
+        allowed=(1, 1 << 31),
+    )
+    lease_ms: int = _setting(
+        30_000,
+        "group.share.record.lock.duration.ms",
+        "ms",
+        "how long a poll holds records for its consumer, unless it says otherwise",
+        allowed=(1, 12 * 3_600_000),
     )
     max_message_bytes: int = _setting(
         16 << 20,

@@ -19,7 +19,13 @@ _log = logging.getLogger(__name__)
 class Maintenance:
     """Looks after the partitions of a store."""
 
-    def __init__(self, boot: Boot, partitions: Callable[[], list[Partition]]) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        partitions: Callable[[], list[Partition]],
+        flush_groups: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._flush_groups = flush_groups
         self._boot = boot
         self._partitions = partitions
         self._checkpointed: dict[tuple[str, int], tuple[int, int]] | None = None
@@ -55,6 +61,10 @@ class Maintenance:
                     self._look_after(partition)
                 except LaminaError as error:
                     _log.warning("%s: %s", partition.place.name, error)
+            try:
+                self._flush_groups()
+            except LaminaError as error:
+                _log.warning("groups: %s", error)
             self.checkpoint(partitions)
 
     def _look_after(self, partition: Partition) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -54,6 +54,7 @@ class Partition(PartitionReader):
         self._buffer: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
         self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
+        self.progress: Callable[[], Mapping[str, int]] = dict
         self.writer: Writer
 
     def start(self, writer_settings: WriterSettings, executor: Executor) -> None:
@@ -186,7 +187,8 @@ class Partition(PartitionReader):
 
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
-        return retention.explain(self.facts(), self.settings, self.place.now_ms())
+        waits = retention.waited_for(self.settings, self.progress())
+        return retention.explain(self.facts(), self.settings, self.place.now_ms(), waits)
 
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""

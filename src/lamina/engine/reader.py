@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lamina.config import TopicSettings
 from lamina.engine.catalog import find
+from lamina.engine.groups.about import GroupInfo
 from lamina.engine.reading import Isolation, PartitionReader
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
@@ -88,6 +89,21 @@ class StoreReader:
         return TopicInfo(
             about.name, about.format, about.epoch, about.created_ms, settings, tuple(partitions)
         )
+
+    def format_of(self, topic: str) -> tuple[str, int]:
+        """Returns a topic's format and how many partitions it has."""
+        about = self._topic(topic)
+        return about.format, about.partitions
+
+    # ------------------------------------------------------------------ groups
+
+    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
+        raise NotImplementedError
+
+    def describe_group(self, topic: str, group: str) -> GroupInfo:
+        """Tells for each partition what a group has acked, holds, and how far it is behind."""
+        raise NotImplementedError
 
     def _topic(self, name: str) -> TopicFile:
         self._require_open()

@@ -88,6 +88,7 @@ class PartitionReader:
         self._arrival = threading.Condition()
         self._waiting = 0
         self._ended = False
+        self._listeners: tuple[threading.Event, ...] = ()
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
@@ -196,6 +197,8 @@ class PartitionReader:
 
     def announce(self) -> None:
         """Wakes those who wait for records."""
+        for listener in self._listeners:
+            listener.set()
         if self._waiting:
             with self._arrival:
                 self._arrival.notify_all()
@@ -205,6 +208,18 @@ class PartitionReader:
         with self._arrival:
             self._ended = True
             self._arrival.notify_all()
+            for event in self._listeners:
+                event.set()
+
+    def listen(self, event: threading.Event) -> None:
+        """Has an event set by every append, for those who wait for several partitions."""
+        with self._arrival:
+            self._listeners = (*self._listeners, event)
+
+    def unlisten(self, event: threading.Event) -> None:
+        """Ends listening."""
+        with self._arrival:
+            self._listeners = tuple(each for each in self._listeners if each is not event)
 
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
         """Waits until the end is beyond an offset; woken by the append itself, or by the end."""
@@ -233,6 +248,32 @@ class PartitionReader:
             if found is not None:
                 return found
         return None
+
+    def time_at(self, offset: int) -> int | None:
+        """Returns about when the record at an offset was made, from the time index alone.
+
+        It is the newest time up to the index entry at or before the record; None without one.
+        """
+        holder = self.layout.segment_for(offset, "durable")
+        if holder is None:
+            return None
+        times = holder[0].index.times()
+        row = int(np.searchsorted(times["offset"], offset, side="right")) - 1
+        return int(times["timestamp_ms"][max(row, 0)]) if len(times) else None
+
+    def bytes_from(self, offset: int) -> int:
+        """Returns about how many bytes of log there are from an offset on, from indexes alone."""
+        layout = self.layout
+        bounds = [(segment, segment.end) for segment in layout.sealed]
+        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
+        total = 0
+        for segment, bound in [*bounds, tail]:
+            if bound.next_offset <= offset:
+                continue
+            entry = segment.index.position_for(offset) if offset > segment.base_offset else None
+            start = entry[1] if entry else self.codec.header_bytes
+            total += max(0, bound.position - start)
+        return total
 
     def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
         """Looks through records, over gaps, for the first that is not older than a time."""

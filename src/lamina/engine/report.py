@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["cut", "rebuilt", "quarantined", "deletion finished", "gap", "note"]
+Kind: TypeAlias = Literal[
+    "cut", "rebuilt", "quarantined", "deletion finished", "gap", "clamped", "note"
+]
 
 
 @dataclass(frozen=True, slots=True)

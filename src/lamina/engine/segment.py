@@ -99,7 +99,7 @@ class Segment:
         """
         at, position = self._start_for(offset, bound)
         while at < offset:
-            limit = Limit(max_records=min(offset - at, 1 << 16), max_bytes=1 << 24)
+            limit = Limit(min(offset - at, 1 << 16), max_bytes=self.codec.stride.bytes)
             try:
                 found, shift, _ = self.scan(position, at, limit, bound)
             except Damaged as error:

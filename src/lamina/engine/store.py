@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -28,6 +29,10 @@ from lamina.engine import retention
 from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
 from lamina.engine.boot import Boot
 from lamina.engine.codec import CODECS
+from lamina.engine.groups import registry
+from lamina.engine.groups.about import GroupInfo
+from lamina.engine.groups.access import GroupAccess
+from lamina.engine.groups.registry import Groups
 from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
@@ -36,7 +41,14 @@ from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.view import PartitionView
 from lamina.engine.writer import Ack, ProducerStamp, Request
-from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
+from lamina.errors import (
+    Closed,
+    InvalidRequest,
+    Poisoned,
+    StorageFull,
+    Unavailable,
+    UnknownTopic,
+)
 from lamina.formats.topic import TopicFile
 from lamina.records import Records
 from lamina.storage import paths
@@ -53,7 +65,13 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Store(StoreReader):
+def steady_clock(start_ms: int) -> Callable[[], int]:
+    """Returns a clock that goes on from a time and never jumps, for deadlines."""
+    started = time.monotonic_ns()
+    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000
+
+
+class Store(GroupAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     @typed_errors("opening the store")
@@ -81,12 +99,17 @@ class Store(StoreReader):
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], Partition] = {}
+            leases_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
+            writing = (writer, self._executor)
+            self._groups = Groups(self._boot, self, self._partition, writing, leases_ms)
             self._with_reserve(self._recover)
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
                 self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
-            self._maintenance = Maintenance(self._boot, lambda: list(self._partitions.values()))
+            self._maintenance = Maintenance(
+                self._boot, lambda: list(self._partitions.values()), self._groups.flush
+            )
             self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
         except BaseException:
@@ -103,9 +126,11 @@ class Store(StoreReader):
                 flushed = hint.last_flushed_offset if hint is not None else None
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
+        self._groups.recover(self._topics, self.recovery_report)
 
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
         partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
+        partition.progress = functools.partial(self._groups.progress, about.name, number)
         partition.start(self._writer_settings, self._executor)
         self._partitions[about.name, number] = partition
 
@@ -139,6 +164,7 @@ class Store(StoreReader):
         with self._changing:
             if name not in self._topics:
                 self._boot.forget(name)
+                self._groups.forget_topic(name)
             about = self._boot.catalog.create(
                 name, partitions=partitions, format_name=format, settings=config or {}
             )
@@ -175,8 +201,10 @@ class Store(StoreReader):
                 partition = self._partitions.pop((name, number))
                 partition.end_waits()
                 partition.writer.close(Closed(f"topic {name!r} was deleted"))
-            with contextlib.suppress(OSError):  # what is left goes when the store is opened again
+            self._groups.close_topic(name)
+            with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
+                self._groups.forget_topic(name)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
 
     # ------------------------------------------------------------------ appending
@@ -315,6 +343,7 @@ class Store(StoreReader):
         self._require_open()
         for partition in list(self._partitions.values()):
             partition.writer.exclusively(partition.sync)
+        self._groups.flush()
         self._maintenance.tick()
 
     def maintain(self) -> None:
@@ -345,6 +374,7 @@ class Store(StoreReader):
             for partition in partitions:
                 partition.end_waits()
                 last_to_first.callback(_close_partition, partition)
+            last_to_first.callback(self._groups.close)
             self._maintenance.stop()
 
     def _disown(self) -> None:
@@ -415,7 +445,16 @@ class ReadOnlyStore(StoreReader):
         raise InvalidRequest("the store is open read-only")
 
     append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = apply_retention = roll = flush = _refuse
+    trim = apply_retention = roll = flush = group = reset_group = delete_group = _refuse
+
+    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
+        self._require_open()
+        return registry.peek(self._boot, self._files_of_topics(), topic)
+
+    def describe_group(self, topic: str, group: str) -> GroupInfo:
+        """Tells for each partition what a group has acked, holds, and how far it is behind."""
+        return registry.peek_group(self._boot, self._topic(topic), group, self._partition)
 
     def close(self) -> None:
         """Lets the directory go."""

@@ -176,7 +176,13 @@ def encode(
     Raises ValueError for an unknown type, a negative offset or an epoch outside of 32 bits.
     """
     columns = np.broadcast_arrays(*np.atleast_1d(types, offsets, deadlines_ms, epochs))
-    events = Events(*(np.ascontiguousarray(column, dtype=np.int64) for column in columns))
+    return encode_events(
+        Events(*(np.ascontiguousarray(column, dtype=np.int64) for column in columns))
+    )
+
+
+def encode_events(events: Events) -> NDArray[np.uint8]:
+    """Encodes events whose columns are contiguous; raises ValueError as `encode` does."""
     out = np.empty(len(events.types) * (OVERHEAD_BYTES + PAYLOAD.size), dtype=np.uint8)
     end = _encode(tuple(events), out)
     if end < 0:
