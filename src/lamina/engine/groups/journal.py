@@ -40,6 +40,8 @@ from lamina.storage.files import File
 COMPACT_BYTES = 4 << 20
 COMPACT_EVENTS = 50_000
 PREPARE_BYTES = 256 << 10
+PREPARE_BELOW_BYTES = 16 << 10
+"""Larger appends gain nothing from prepared space, and would write everything twice."""
 _EVENT_START = b"KE\0\1\0"
 _SCAN = Limit(max_records=1 << 24, max_bytes=1 << 30)
 
@@ -279,7 +281,7 @@ class Journal:
 
     def _prepare(self, length: int) -> None:
         """Writes zeros ahead: an fsync that need not change the file's size costs half."""
-        if self._end + length > self._prepared:
+        if self._end + length > self._prepared and length < PREPARE_BELOW_BYTES:
             with contextlib.suppress(OSError):  # a full disk is found by the write itself
                 self._file.write_at(self._end, bytes(length + PREPARE_BYTES))
                 self._prepared = self._end + length + PREPARE_BYTES
