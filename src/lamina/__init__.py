@@ -22,8 +22,8 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
+    from lamina.engine.requests import ProducerStamp
     from lamina.engine.store import ReadOnlyStore, Store
-    from lamina.engine.writer import ProducerStamp
     from lamina.records import RECORD_SCHEMA
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 
 _LAZY = {
     "RECORD_SCHEMA": "lamina.records",
-    "ProducerStamp": "lamina.engine.writer",
+    "ProducerStamp": "lamina.engine.requests",
     "ReadOnlyStore": "lamina.engine.store",
     "Store": "lamina.engine.store",
 }

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from lamina.config import WriterSettings
+from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
-from lamina.engine.writer import ProducerStamp
 from lamina.errors import RecordsMissing
 from lamina.storage.files import Files
 from tests.support.file_system import FileSystemContract

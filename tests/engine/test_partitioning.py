@@ -107,7 +107,7 @@ def test_a_given_partition_wins_over_the_key(tmp_path: Path, format_name: str) -
 
 
 def test_an_idempotent_append_names_its_partition(tmp_path: Path) -> None:
-    from lamina.engine.writer import ProducerStamp
+    from lamina.engine.requests import ProducerStamp
 
     with opened(tmp_path / "data") as store:
         store.create_topic("t", partitions=2)

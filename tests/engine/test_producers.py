@@ -15,8 +15,8 @@ from lamina.engine.codec import CODECS
 from lamina.engine.grouping import GroupEncoder
 from lamina.engine.place import Place
 from lamina.engine.producers import COMPACT_ENTRIES, REMEMBERED, Producers
+from lamina.engine.requests import DURABLE, Ack, Outcome, ProducerStamp, Request
 from lamina.engine.store import Store
-from lamina.engine.writer import DURABLE, Ack, Outcome, ProducerStamp, Request
 from lamina.errors import Fenced, OutOfSequence, StorageFull
 from lamina.formats import producers as journal
 from lamina.storage.files import LocalFile, LocalFiles

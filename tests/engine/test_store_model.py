@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from lamina.engine.reader import StoreReader
+from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
-from lamina.engine.writer import ProducerStamp
 from lamina.errors import NewerFormat, RecordsMissing
 from tests.engine.directories import Clock, copied, opened, read_only, rows, segments
 from tests.support.contract import plain

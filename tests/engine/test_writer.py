@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lamina.config import WriterSettings
-from lamina.engine.writer import (
-    DURABLE,
-    NOT_WAITED,
-    WRITTEN,
-    Ack,
-    Request,
-    plan,
-)
+from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, Request
+from lamina.engine.writer import plan
 from lamina.errors import Closed, InvalidRequest, Poisoned, QueueFull, StorageFull, Unavailable
 from tests.support.writer_rig import SOON_S, Rig, close, request_of, wait_until
 

@@ -13,10 +13,7 @@ from typing import Any
 
 import pytest
 
-from lamina.engine.writer import (
-    Ack,
-    Request,
-)
+from lamina.engine.requests import Ack, Request
 from lamina.errors import Poisoned, StorageFull
 from tests.support.writer_rig import SOON_S, Rig, close, request_of
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from lamina.config import WriterSettings
+from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
-from lamina.engine.writer import ProducerStamp
 from lamina.errors import LaminaError, Poisoned, StorageFull, Unavailable, UnknownTopic
 from tests.support.simulated import Choice, SimulatedFiles
 

@@ -35,8 +35,8 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.config import WriterSettings
+from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
-from lamina.engine.writer import ProducerStamp
 
 PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]
 """Topic and partition of what is appended to; also of the idempotent producers, by number."""

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lamina.config import WriterSettings
-from lamina.engine.writer import DURABLE, Ack, Outcome, Request, Writer
+from lamina.engine.requests import DURABLE, Ack, Outcome, Request
+from lamina.engine.writer import Writer
 from lamina.errors import Closed
 
 SOON_S = 20

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings
-from lamina.engine.writer import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
+from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
 from lamina.errors import InvalidRequest
 from lamina.formats.partitioning import NO_KEY, partitions_of
 from lamina.records import Records

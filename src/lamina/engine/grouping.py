@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lamina.config import TopicSettings
 from lamina.engine.codec import Codec
-from lamina.engine.writer import Ack, Outcome, ProducerStamp, Request
+from lamina.engine.requests import Ack, Outcome, ProducerStamp, Request
 from lamina.formats.plain import PlainValues
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare
 

@@ -26,11 +26,13 @@ from lamina.engine.place import Place
 from lamina.engine.producers import Producers
 from lamina.engine.reading import Layout, PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
+from lamina.engine.requests import Outcome, Request
 from lamina.engine.segment import Damaged, SealedSegment
-from lamina.engine.writer import NO_SPACE, Outcome, Request, Writer
+from lamina.engine.writer import Writer
 from lamina.errors import Poisoned, StorageFull
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap
+from lamina.storage.files import NO_SPACE
 from lamina.storage.paths import SegmentFile
 
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lamina.engine.report import RecoveryReport
-from lamina.engine.writer import NO_SPACE
 from lamina.errors import CorruptData, NewerFormat, StorageFull, Unavailable
 from lamina.formats import ledger
 from lamina.formats.ledger import Gap, Ledger
 from lamina.storage import paths
-from lamina.storage.files import Files
+from lamina.storage.files import NO_SPACE, Files
 
 LEDGER = "ledger.json"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from lamina.engine.grouping import Stamped
 from lamina.engine.place import Place
-from lamina.engine.writer import Ack, Outcome, ProducerStamp
+from lamina.engine.requests import Ack, Outcome, ProducerStamp
 from lamina.errors import Fenced, OutOfSequence
 from lamina.formats import producers as journal
 from lamina.formats.producers import Entry

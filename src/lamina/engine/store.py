@@ -39,8 +39,8 @@ from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
+from lamina.engine.requests import Ack, ProducerStamp, Request
 from lamina.engine.view import PartitionView
-from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import (
     Closed,
     InvalidRequest,

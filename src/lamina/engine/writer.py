@@ -21,83 +21,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import errno
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
-
-import pyarrow as pa
+from typing import Protocol, TypeVar
 
 from lamina.config import WriterSettings
-from lamina.errors import Closed, LaminaError, Poisoned, QueueFull, StorageFull, Unavailable
+from lamina.engine.requests import (
+    LOCK,
+    NOT_WAITED,
+    Ack,
+    Outcome,
+    Request,
+    answer,
+    answer_all,
+    answer_written,
+    unwrap,
+)
+from lamina.errors import LaminaError, Poisoned, QueueFull, StorageFull, Unavailable
+from lamina.storage.files import NO_SPACE
 
 Result = TypeVar("Result")
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
-"""How far an append goes before it is answered: acks 0, 1 and all."""
-
-
-@dataclass(slots=True)
-class Ack:
-    """Where an append's records are, and what they survive: `written` or `fsynced`.
-
-    Not frozen, because freezing would double the cost of making one; only the writer changes it,
-    before anybody is given it.
-    """
-
-    base_offset: int
-    count: int
-    durability: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
-    """Who appends and which of its records these are: a repeat gets the first answer."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-
-
-Outcome: TypeAlias = Ack | LaminaError
-
-
-class Request:
-    """One append on its way: what to store, how far, and who waits for the answer."""
-
-    __slots__ = (
-        "acks",
-        "answered",
-        "count",
-        "outcome",
-        "records",
-        "size_bytes",
-        "stamp",
-        "waiter",
-    )
-
-    def __init__(
-        self,
-        records: pa.RecordBatch | list[bytes],
-        *,
-        size_bytes: int,
-        acks: int,
-        stamp: ProducerStamp | None = None,
-    ) -> None:
-        self.records = records
-        self.count = len(records)
-        self.size_bytes = size_bytes
-        self.acks = acks
-        self.stamp = stamp
-        self.outcome: Outcome | None = None
-        self.answered = False
-        self.waiter: threading.Lock | asyncio.Future[Ack] | None = None
 
 
 class Log(Protocol):
@@ -158,7 +105,7 @@ class Writer:
             return None
         try:
             if self._lead_alone(request):
-                return _unwrap(request)
+                return unwrap(request)
             waiter = threading.Lock()
             waiter.acquire()
             request.waiter = waiter
@@ -169,7 +116,7 @@ class Writer:
         except BaseException as error:
             self._leave(request, error)
             raise
-        return _unwrap(request)
+        return unwrap(request)
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
         """Appends from a running event loop; the future gets the answer."""
@@ -272,7 +219,7 @@ class Writer:
                 if len(self._queue) >= self._crowd:
                     self._tell()
                 return False
-            if isinstance(request.waiter, _LOCK):
+            if isinstance(request.waiter, LOCK):
                 self._leader = request
                 return True
             helper = self._leader = object()
@@ -380,7 +327,7 @@ class Writer:
         if not self._reserved:
             for heir in self._queue:
                 waiter = heir.waiter
-                if isinstance(waiter, _LOCK):
+                if isinstance(waiter, LOCK):
                     self._leader = heir
                     waiter.release()
                     return None
@@ -402,9 +349,9 @@ class Writer:
             return
         abandoned, self._taken = self._taken, []
         if any(not request.answered for request in abandoned):
-            _answer_all(abandoned, self.poison(error))
+            answer_all(abandoned, self.poison(error))
         for request in abandoned:  # an answer itself may have been cut off
-            if isinstance(request.waiter, _LOCK):
+            if isinstance(request.waiter, LOCK):
                 with contextlib.suppress(RuntimeError):
                     request.waiter.release()
         self._pass_on(who)
@@ -419,87 +366,20 @@ class Writer:
                 raise copy.copy(self._failure)
             outcomes = self._log.write(group)
         except LaminaError as refusal:  # nothing of the group was kept
-            _answer_all(group, refusal)
+            answer_all(group, refusal)
             return
         except OSError as error:
-            _answer_all(group, self.poison(error))
+            answer_all(group, self.poison(error))
             return
-        waiting = _answer_written(group, outcomes)
+        waiting = answer_written(group, outcomes)
         if not waiting:
             return
         try:
             self._log.sync()
         except (OSError, LaminaError) as error:
-            _answer_all(waiting, self.poison(error))
+            answer_all(waiting, self.poison(error))
             return
-        _answer(waiting)
+        answer(waiting)
 
 
-_LOCK = type(threading.Lock())
 GATHER_SLICE_S = 0.0005
-
-
-def _answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:
-    """Answers what needs no fsync; returns those that do, their answers as after it."""
-    settled: list[Request] = []
-    waiting: list[Request] = []
-    for request, outcome in zip(group, outcomes, strict=True):
-        request.outcome = outcome
-        if request.acks == DURABLE and type(outcome) is Ack:
-            outcome.durability = "fsynced"
-            waiting.append(request)
-        else:
-            settled.append(request)
-    if settled:
-        _answer(settled)
-    return waiting
-
-
-def _answer_all(requests: Sequence[Request], error: LaminaError) -> None:
-    """Gives everybody who has no answer yet the same error."""
-    unanswered = [request for request in requests if not request.answered]
-    for request in unanswered:
-        request.outcome = error
-    _answer(unanswered)
-
-
-def _answer(requests: Sequence[Request]) -> None:
-    """Gives everybody their outcome and wakes them, futures of one event loop all at once."""
-    loops: dict[asyncio.AbstractEventLoop, list[Request]] = {}
-    for request in requests:
-        request.answered = True
-        waiter = request.waiter
-        if waiter is None:
-            continue
-        if type(waiter) is _LOCK:
-            waiter.release()
-            continue
-        loop = waiter.get_loop()  # type: ignore[union-attr]
-        if loop in loops:
-            loops[loop].append(request)
-        else:
-            loops[loop] = [request]
-    for loop, answers in loops.items():
-        with contextlib.suppress(RuntimeError):  # a loop was closed before its answer came
-            loop.call_soon_threadsafe(_resolve, answers)
-
-
-def _resolve(requests: list[Request]) -> None:
-    for request in requests:
-        future, outcome = request.waiter, request.outcome
-        assert isinstance(future, asyncio.Future)
-        if future.done():
-            continue
-        if type(outcome) is Ack:
-            future.set_result(outcome)
-        elif isinstance(outcome, LaminaError):
-            future.set_exception(copy.copy(outcome))
-
-
-def _unwrap(request: Request) -> Ack:
-    outcome = request.outcome
-    if isinstance(outcome, Ack):
-        return outcome
-    if outcome is None:
-        raise Closed("the writer stopped before the append was written")
-    raise copy.copy(outcome)  # one error for many threads would gather all of their tracebacks

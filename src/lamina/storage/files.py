@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY_SUFFIX = ".tmp"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when there is no space for a write."""
 
 
 class File(Protocol):

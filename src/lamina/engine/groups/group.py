@@ -30,7 +30,7 @@ from lamina.engine.groups import deadletter
 from lamina.engine.groups.about import GroupInfo, PartitionLag, Skipped
 from lamina.engine.groups.partition import Chosen, GroupPartition
 from lamina.engine.groups.state import Numbers
-from lamina.engine.writer import DURABLE, NOT_WAITED
+from lamina.engine.requests import DURABLE, NOT_WAITED
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.records import OUTPUT_SCHEMAS, TIMESTAMP
 

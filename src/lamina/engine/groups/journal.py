@@ -28,14 +28,13 @@ import numpy as np
 from lamina.engine.groups.state import State, events_of
 from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
-from lamina.engine.writer import NO_SPACE
 from lamina.errors import CorruptData, NewerFormat, StorageFull
 from lamina.formats.crc import crc32c_of
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.storage import paths
-from lamina.storage.files import File
+from lamina.storage.files import NO_SPACE, File
 
 COMPACT_BYTES = 4 << 20
 COMPACT_EVENTS = 50_000

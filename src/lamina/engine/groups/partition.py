@@ -45,7 +45,8 @@ from lamina.engine.groups.state import (
     spans,
 )
 from lamina.engine.reading import PartitionReader
-from lamina.engine.writer import DURABLE, Ack, Outcome, Request, Writer
+from lamina.engine.requests import DURABLE, Ack, Outcome, Request
+from lamina.engine.writer import Writer
 from lamina.errors import LaminaError, OffsetOutOfRange, Poisoned, RecordsMissing
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit
