@@ -79,6 +79,7 @@ class Request:
         "records",
         "size_bytes",
         "stamp",
+        "target",
         "waiter",
     )
 
@@ -89,8 +90,10 @@ class Request:
         size_bytes: int,
         acks: int,
         stamp: ProducerStamp | None = None,
+        target: object = None,
     ) -> None:
         self.records = records
+        self.target = target
         self.count = len(records)
         self.size_bytes = size_bytes
         self.acks = acks
