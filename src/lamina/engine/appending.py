@@ -66,8 +66,10 @@ class Appended:
         return next(iter(self.parts.items()))
 
 
-def acks_level(acks: object) -> int:
-    """Reads an `acks` argument."""
+def acks_level(acks: object) -> int | None:
+    """Reads an `acks` argument; None leaves it to the topic."""
+    if acks is None:
+        return None
     level = ACKS.get(acks) if type(acks) in (int, str) else None
     if level is None:
         raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
@@ -111,7 +113,9 @@ def _plain_values(records: object) -> list[bytes] | None:
 def _largest(batch: pa.RecordBatch) -> int:
     """The bytes of the largest record: key, value and headers."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
-    for name in ("key", "value"):
+    for name in ("key", "value", "tag", "node"):
+        if batch.schema.get_field_index(name) < 0:
+            continue
         lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
         total += lengths.to_numpy(zero_copy_only=False)
     index = batch.schema.get_field_index("headers")

@@ -10,7 +10,7 @@ import contextlib
 import os
 import platform
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -100,6 +100,13 @@ class Boot:
             report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
             return {}
         return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def has_wal(self, topics: Mapping[str, TopicFile]) -> bool:
+        """Tells whether the directory has, or had, topics behind a write-ahead log."""
+        folders = (paths.WAL, paths.SEGMENTS)
+        return any(about.topic_ids for about in topics.values()) or any(
+            self.files.is_directory(self.path(folder)) for folder in folders
+        )
 
     def forget(self, topic: str) -> None:
         """Drops a topic from the checkpoint, which must not speak of the next one of its name."""

@@ -6,9 +6,9 @@ A segmented partition (`partition.Partition`) and a topic behind the write-ahead
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from lamina.formats.scan import Limit
 if TYPE_CHECKING:
     from lamina.engine.place import Place
 
+_Result = TypeVar("_Result")
 Isolation: TypeAlias = Literal["durable", "written"]
 
 
@@ -95,6 +96,9 @@ class LogWriter(LogReader, Protocol):
     @property
     def is_poisoned(self) -> bool:
         """Whether a write or fsync failed."""
+
+    def exclusively(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action while nobody else changes the partition."""
 
     def level(self, acks: int | None) -> int:
         """Returns how far an append goes that asks for this much, or for nothing special."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from lamina.engine.boot import Boot
 from lamina.engine.partition import Partition
@@ -16,11 +17,24 @@ from lamina.errors import LaminaError, StorageFull
 _log = logging.getLogger(__name__)
 
 
+class MaintainWal(Protocol):
+    """Looks after the write-ahead log; with `force`, also what is not due yet."""
+
+    def __call__(self, *, force: bool) -> None:
+        """Does it."""
+
+
 class Maintenance:
     """Looks after the partitions of a store."""
 
-    def __init__(self, boot: Boot, partitions: Callable[[], list[Partition]]) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        partitions: Callable[[], list[Partition]],
+        maintain_wal: MaintainWal,
+    ) -> None:
         self._boot = boot
+        self._maintain_wal = maintain_wal
         self._partitions = partitions
         self._checkpointed: dict[tuple[str, int], tuple[int, int]] | None = None
         self._lock = threading.Lock()
@@ -46,7 +60,7 @@ class Maintenance:
             except Exception:
                 _log.exception("maintenance failed; it is tried again at the next tick")
 
-    def tick(self) -> None:
+    def tick(self, *, force: bool = False) -> None:
         """Flushes what was only written, rolls by age, applies retention, writes the checkpoint."""
         with self._lock:
             partitions = self._partitions()
@@ -56,6 +70,10 @@ class Maintenance:
                 except LaminaError as error:
                     _log.warning("%s: %s", partition.place.name, error)
             self.checkpoint(partitions)
+            try:
+                self._maintain_wal(force=force)
+            except (OSError, LaminaError) as error:
+                _log.warning("the write-ahead log: %s", error)
 
     def _look_after(self, partition: Partition) -> None:
         if partition.writer.failure is not None:

@@ -13,21 +13,19 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
+from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
 from lamina.errors import OffsetOutOfRange, RecordsMissing
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
-
-Isolation: TypeAlias = Literal["durable", "written"]
-
 
 class Tail(Protocol):
     """The last segment as readers see it: two bounds, which only move forward."""
@@ -87,6 +85,29 @@ class PartitionReader:
         self.ledger = ledger
         self._arrival = threading.Condition()
         self._waiting = 0
+
+    @property
+    def format_name(self) -> str:
+        """The topic's format."""
+        return self.codec.name
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Why each missing range of offsets is missing."""
+        return self.ledger
+
+    def info(self) -> PartitionInfo:
+        """Describes the partition."""
+        layout = self.layout
+        tail = layout.active.written
+        return PartitionInfo(
+            self.place.partition,
+            layout.earliest_offset,
+            layout.active.durable.next_offset,
+            tail.next_offset,
+            len(layout.sealed) + 1,
+            sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+        )
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""

@@ -18,23 +18,26 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NoReturn, Self, TypeVar
 
 from lamina import records as record_columns
-from lamina.config import TopicSettings, WriterSettings
+from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
 from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
 from lamina.engine.boot import Boot
 from lamina.engine.codec import CODECS
 from lamina.engine.maintenance import Maintenance
+from lamina.engine.log_reader import Deletion, LogReader, LogWriter
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
-from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.view import PartitionView
+from lamina.engine.wal.engine import WalEngine
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.view import WalView
 from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
 from lamina.formats.topic import TopicFile
@@ -64,11 +67,14 @@ class Store(StoreReader):
         files: Files | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
         writer: WriterSettings = WriterSettings(),
+        wal: WalSettings | None = None,
         tick_ms: int = TICK_MS,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
         self._writer_settings = writer
+        self._wal_settings = wal or WalSettings.from_environment(os.environ)
+        self._wal: WalEngine | None = None
         # Leaders have a pool of their own: behind appends that wait for them they would never run.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
@@ -80,13 +86,13 @@ class Store(StoreReader):
         try:
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
-            self._partitions: dict[tuple[str, int], Partition] = {}
+            self._partitions: dict[tuple[str, int], LogWriter] = {}
             self._with_reserve(self._recover)
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
                 self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
-            self._maintenance = Maintenance(self._boot, lambda: list(self._partitions.values()))
+            self._maintenance = Maintenance(self._boot, self._segmented, self._maintain_wal)
             self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
         except BaseException:
@@ -96,32 +102,68 @@ class Store(StoreReader):
 
     @typed_errors("recovery")
     def _recover(self) -> None:
-        hints = self._boot.read_checkpoint(self.recovery_report)
-        for name, about in self._boot.catalog.load(self.recovery_report).items():
+        report = self.recovery_report
+        hints = self._boot.read_checkpoint(report)
+        topics = self._boot.catalog.load(report)
+        if self._boot.has_wal(topics):
+            for about in self._start_wal().load(report).lost_topics(set(topics)):
+                if self._boot.catalog.restore(about):
+                    report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
+                    topics[about.name] = about
+        for name, about in topics.items():
             for number in range(about.partitions):
                 hint = hints.get((name, number))
                 flushed = hint.last_flushed_offset if hint is not None else None
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
+        if self._wal is not None:
+            self._wal.finish_opening(report)
+
+    def _start_wal(self) -> WalEngine:
+        ground = Ground(
+            self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings
+        )
+        self._wal = WalEngine(ground, self._writer_settings, self._executor)
+        return self._wal
+
+    def _wal_for_new(self) -> WalEngine:
+        """Returns the write-ahead log, which begins with the first topic that needs one."""
+        if self._wal is None:
+            self._start_wal().load(self.recovery_report)
+            assert self._wal is not None
+            self._wal.finish_opening(self.recovery_report)
+        return self._wal
 
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
-        partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
-        partition.start(self._writer_settings, self._executor)
-        self._partitions[about.name, number] = partition
+        if about.topic_ids:
+            assert self._wal is not None, "a topic with ids has a write-ahead log"
+            opened: LogWriter = self._wal.open_topic(about, number)
+        else:
+            partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
+            partition.start(self._writer_settings, self._executor)
+            opened = partition
+        self._partitions[about.name, number] = opened
+
+    def _segmented(self) -> list[Partition]:
+        """Returns the partitions that have a log of their own."""
+        return [each for each in self._partitions.values() if isinstance(each, Partition)]
+
+    def _maintain_wal(self, *, force: bool) -> None:
+        if self._wal is not None:
+            self._wal.maintain(force=force)
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
 
-    def _reader(self, about: TopicFile, partition: int) -> Partition:
+    def _reader(self, about: TopicFile, partition: int) -> LogWriter:
         found = self._partitions.get((about.name, partition))
         if found is None:
             raise UnknownTopic(f"topic {about.name!r} was deleted")
         return found
 
-    def _writable(self, topic: str, partition: int) -> Partition:
-        found = self._partition(topic, partition)
-        assert isinstance(found, Partition), "a store that writes has partitions that do"
-        return found
+    def _writable(self, topic: str, partition: int) -> LogWriter:
+        self._partition(topic, partition)
+        return self._reader(self._topic(topic), partition)
 
     # ------------------------------------------------------------------ topics
 
@@ -140,7 +182,11 @@ class Store(StoreReader):
             if name not in self._topics:
                 self._boot.forget(name)
             about = self._boot.catalog.create(
-                name, partitions=partitions, format_name=format, settings=config or {}
+                name,
+                partitions=partitions,
+                format_name=format,
+                settings=config or {},
+                claim=self._claim,
             )
             try:
                 for number in range(partitions):
@@ -151,6 +197,9 @@ class Store(StoreReader):
                 raise
             self._topics[name] = about
 
+    def _claim(self, about: TopicFile) -> TopicFile:
+        return self._wal_for_new().claim(about) if about.format == "wal" else about
+
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
@@ -159,6 +208,8 @@ class Store(StoreReader):
             self._topics[name] = about
             for number in range(about.partitions):
                 self._partitions[name, number].settings = TopicSettings.parse(about.settings)
+            if about.topic_ids and self._wal is not None:
+                self._wal.describe(about)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all of its records; the same name can be created again."""
@@ -173,7 +224,9 @@ class Store(StoreReader):
             del self._topics[name]
             for number in range(about.partitions):
                 partition = self._partitions.pop((name, number))
-                partition.writer.close(Closed(f"topic {name!r} was deleted"))
+                partition.retire(Closed(f"topic {name!r} was deleted"))
+            if about.topic_ids and self._wal is not None:
+                self._wal.delete(about)
             with contextlib.suppress(OSError):  # what is left goes when the store is opened again
                 self._boot.catalog.remove_deleted(about)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
@@ -186,12 +239,14 @@ class Store(StoreReader):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: object = None,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
-        """Appends records and waits until they are as safe as `acks` asks for.
+        """Appends records and waits until they are as safe as `acks` asks for: fsynced.
 
+        `acks` is 0, 1 or "all"; None means "all", but for a wal topic its own durability, which
+        `acks` can only raise.
         Without a partition, records with a key go where the hash of their key says, others to one
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
@@ -212,7 +267,7 @@ class Store(StoreReader):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: object = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio; many tasks share one commit without a thread each.
@@ -241,7 +296,7 @@ class Store(StoreReader):
         partition: int | None,
         acks: object,
         producer: ProducerStamp | None,
-    ) -> list[tuple[Partition, Request]]:
+    ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
         level = acks_level(acks)
         about = self._topic(topic)
@@ -256,10 +311,15 @@ class Store(StoreReader):
         requests = []
         for number, part in parts:
             target = self._partitions.get((topic, number)) or self._writable(topic, number)
-            settings = target.settings
             request = make_request(
-                part, about.format, settings, acks=level, now_ms=now_ms, stamp=producer
+                part,
+                about.format,
+                target.settings,
+                acks=target.level(level),
+                now_ms=now_ms,
+                stamp=producer,
             )
+            target.admit(request)
             if request.count == 0:
                 raise InvalidRequest("there are no records to append")
             requests.append((target, request))
@@ -279,7 +339,7 @@ class Store(StoreReader):
 
     @staticmethod
     def _write(
-        target: Partition, request: Request, timeout_s: float | None
+        target: LogWriter, request: Request, timeout_s: float | None
     ) -> tuple[dict[int, Ack], int]:
         ack = target.writer.append(request, timeout_s)
         if ack is None:
@@ -291,9 +351,27 @@ class Store(StoreReader):
     def trim(self, topic: str, partition: int, before_offset: int) -> int:
         """Removes whole segments below an offset; returns the earliest offset that is left."""
         target = self._writable(topic, partition)
-        return self._with_reserve(
-            lambda: target.writer.exclusively(lambda: target.trim(before_offset))
-        )
+        return self._with_reserve(lambda: target.exclusively(lambda: target.trim(before_offset)))
+
+    def delete(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        before: int | None = None,
+        tag: bytes | None = None,
+        tag_prefix: bytes | None = None,
+        offsets: Iterable[int] | None = None,
+    ) -> int:
+        """Deletes records of a wal topic, at once and for good; returns how many.
+
+        Either all before an offset, those with a tag or a tag's beginning, or single ones. Only
+        records that are there now are meant, not later ones.
+        """
+        target = self._writable(topic, partition)
+        chosen = None if offsets is None else tuple(offsets)
+        deletion = Deletion(before, tag, tag_prefix, chosen)
+        return self._with_reserve(lambda: target.exclusively(lambda: target.delete(deletion)))
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:
         """Says for each segment, oldest first, why it stays or goes."""
@@ -302,24 +380,26 @@ class Store(StoreReader):
     def apply_retention(self, topic: str, partition: int = 0) -> int:
         """Removes what retention lets go now; returns how many segments went."""
         target = self._writable(topic, partition)
-        return self._with_reserve(lambda: target.writer.exclusively(target.apply_retention))
+        return self._with_reserve(lambda: target.exclusively(target.apply_retention))
 
     def roll(self, topic: str, partition: int = 0) -> None:
         """Seals the active segment, if it holds anything."""
         target = self._writable(topic, partition)
-        target.writer.exclusively(target.roll)
+        target.exclusively(target.roll)
 
     def flush(self) -> None:
         """Makes durable what was written with acks 0 or 1, and the checkpoint current."""
         self._require_open()
-        for partition in list(self._partitions.values()):
+        for partition in self._segmented():
             partition.writer.exclusively(partition.sync)
+        if self._wal is not None:
+            self._wal.sync()
         self._maintenance.tick()
 
     def maintain(self) -> None:
-        """Does now what the store otherwise does by itself every second."""
+        """Does now what the store otherwise does by itself, in time, due or not."""
         self._require_open()
-        self._maintenance.tick()
+        self._maintenance.tick(force=True)
 
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
@@ -339,8 +419,10 @@ class Store(StoreReader):
             last_to_first.callback(self._lock.release)
             last_to_first.callback(self._executor.shutdown)
             last_to_first.callback(self._appending.shutdown)
-            partitions = list(self._partitions.values())
+            partitions = self._segmented()
             last_to_first.callback(self._maintenance.checkpoint, partitions)
+            if self._wal is not None:
+                last_to_first.callback(self._wal.close)
             for partition in partitions:
                 last_to_first.callback(_close_partition, partition)
             self._maintenance.stop()
@@ -390,15 +472,26 @@ def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
 class ReadOnlyStore(StoreReader):
     """A data directory opened for reading, beside a live writer or with none."""
 
-    def __init__(self, path: str, *, files: Files | None = None) -> None:
+    def __init__(
+        self, path: str, *, files: Files | None = None, wal: WalSettings | None = None
+    ) -> None:
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
         self._boot.require_directory()
         self._views: dict[tuple[str, int, int], PartitionView] = {}
+        ground = Ground(
+            self._boot.files,
+            self._boot.data,
+            self._boot.now_ms,
+            wal or WalSettings.from_environment(os.environ),
+        )
+        self._wal = WalView(ground)
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._boot.catalog.peek()
 
-    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
+    def _reader(self, about: TopicFile, partition: int) -> LogReader:
+        if about.topic_ids:
+            return self._wal.look(about, partition)
         key = about.name, about.epoch, partition
         if key not in self._views:
             place = self._boot.place(about.name, partition)
@@ -413,7 +506,7 @@ class ReadOnlyStore(StoreReader):
         raise InvalidRequest("the store is open read-only")
 
     append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = apply_retention = roll = flush = _refuse
+    trim = delete = apply_retention = roll = flush = _refuse
 
     def close(self) -> None:
         """Lets the directory go."""
