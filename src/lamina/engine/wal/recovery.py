@@ -132,8 +132,10 @@ class TopicRecovery:
         """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy."""
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
-            if directory is None:
+            if directory is None or not self.ground.files.is_directory(directory):
                 continue
+            if self.repair:
+                self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name)
                 if parsed is not None and parsed.suffix == "data":

@@ -83,6 +83,8 @@ class Replay:
         files = self._ground.files
         listed = []
         for shard, directory in self._ground.shard_directories():
+            if self._repair and files.is_directory(directory):
+                files.sync_directory(directory)  # a killed process may have left names unsynced
             for name in files.list(directory):
                 index = paths.wal_file_index(name)
                 if index is not None:
@@ -110,7 +112,7 @@ class Replay:
             if self._repair:
                 file.file.truncate(end)
                 file.file.sync()
-            file.size = end
+            file.cut_to(end)
         for found in runs:
             self._take(file, data, found)
 
