@@ -15,6 +15,10 @@ from typing import Any, ClassVar, Self, TypeVar
 from lamina.errors import InvalidRequest
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+DURABILITIES = ("memory", "disk", "fsync")
+DISCARDS = ("old", "new")
+WAL_ONLY_KEYS = ("durability", "retention.records", "discard")
+"""Topic settings that only topics of format wal have."""
 
 NO_LIMIT = -1
 _MS_PER_DAY = 86_400_000
@@ -105,6 +109,7 @@ def _check(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> 
         raise InvalidRequest(f"{key} must be one of {', '.join(allowed)}, not {value!r}")
 
 
+_ANY_TEXT = re.compile("[^\\0]*")
 _ANY_SIZE = (1, (1 << 63) - 1)
 _ANY_SIZE_OR_NONE = (NO_LIMIT, (1 << 63) - 1)
 
@@ -185,6 +190,28 @@ class TopicSettings(Settings):
         "CreateTime keeps the producer's time, LogAppendTime replaces it by the broker's",
         allowed=TIMESTAMP_TYPES,
     )
+    durability: str = _setting(
+        "fsync",
+        "durability",
+        "memory, disk or fsync",
+        "what a crash costs a wal topic: memory loses what a killed process had not written yet,"
+        " disk loses nothing by a kill but by power loss, fsync loses nothing",
+        allowed=DURABILITIES,
+    )
+    retention_records: int = _setting(
+        NO_LIMIT,
+        "retention.records",
+        "records a partition, -1 for any",
+        "the oldest sealed segments of a wal topic go while it holds more than this",
+        allowed=_ANY_SIZE_OR_NONE,
+    )
+    discard: str = _setting(
+        "old",
+        "discard",
+        "old or new",
+        "what goes when a wal topic is at a cap: old removes old segments, new refuses appends",
+        allowed=DISCARDS,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,3 +255,102 @@ class WriterSettings(Settings):
         "written but unsynced records (acks 0 and 1) are made durable at least this often",
         allowed=(1, 1 << 31),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalSettings(Settings):
+    """How the shared write-ahead log of a store's wal topics works.
+
+    Each can also be set by the environment variable of document 002, or one named in its manner.
+    """
+
+    kind: ClassVar[str] = "write-ahead log setting"
+    environment: ClassVar[dict[str, str]] = {
+        "TOPICS_WAL_SHARDS": "wal.shards",
+        "TOPICS_WAL_BYTES": "wal.bytes",
+        "TOPICS_CHECKPOINT_MS": "wal.checkpoint.ms",
+        "TOPICS_SNAPSHOT_BYTES": "wal.snapshot.bytes",
+        "TOPICS_SNAPSHOT_MS": "wal.snapshot.ms",
+        "TOPICS_SEGMENT_MAX_EVENTS": "segment.max.events",
+        "TOPICS_SEGMENT_MAX_BYTES": "segment.max.bytes",
+        "TOPICS_SEGMENT_MAX_AGE_MS": "segment.max.age.ms",
+        "TOPICS_COLD_DIR": "cold.dir",
+        "TOPICS_HOT_SEGMENTS": "hot.segments",
+    }
+
+    shards: int = _setting(
+        0,
+        "wal.shards",
+        "shards, 0 for as many as processors, at most 8",
+        "more let commits of different topics run beside each other, and share fewer fsyncs",
+        allowed=(0, 64),
+    )
+    wal_bytes: int = _setting(
+        64 << 20,
+        "wal.bytes",
+        "bytes",
+        "a WAL file is full before a group that would pass this; full ones can be freed",
+        allowed=(1 << 10, 1 << 30),
+    )
+    checkpoint_ms: int = _setting(
+        5_000,
+        "wal.checkpoint.ms",
+        "ms",
+        "how often the compactor copies new records from the WAL into segments",
+        allowed=(0, 1 << 40),
+    )
+    snapshot_bytes: int = _setting(
+        64 << 20,
+        "wal.snapshot.bytes",
+        "bytes",
+        "a metadata snapshot is taken after this much WAL",
+        allowed=(1, 1 << 40),
+    )
+    snapshot_ms: int = _setting(
+        60_000,
+        "wal.snapshot.ms",
+        "ms",
+        "a metadata snapshot is taken when the last one is this old and anything has changed",
+        allowed=(0, 1 << 40),
+    )
+    segment_events: int = _setting(
+        10_000,
+        "segment.max.events",
+        "records",
+        "a segment is sealed at this many records",
+        allowed=(1, 1 << 22),
+    )
+    segment_bytes: int = _setting(
+        64 << 20,
+        "segment.max.bytes",
+        "bytes",
+        "a segment is sealed at this size",
+        allowed=(1 << 10, 1 << 30),
+    )
+    segment_age_ms: int = _setting(
+        3_600_000,
+        "segment.max.age.ms",
+        "ms, 0 for never",
+        "a segment is sealed at this age, also when nothing is appended",
+        allowed=(0, 1 << 40),
+    )
+    cold_directory: str = _setting(
+        "",
+        "cold.dir",
+        "path, empty for none",
+        "sealed segments beyond hot.segments move there",
+        allowed=_ANY_TEXT,
+    )
+    hot_segments: int = _setting(
+        4,
+        "hot.segments",
+        "sealed segments a topic",
+        "with a cold directory, the newest this many stay where the WAL is",
+        allowed=(0, 1 << 30),
+    )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Makes settings from the variables that are set; the rest are the defaults."""
+        names = cls.environment.items()
+        return cls.parse({key: environment[name] for name, key in names if name in environment})

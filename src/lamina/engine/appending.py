@@ -30,6 +30,8 @@ ACKS: dict[object, int] = {
     -1: DURABLE,
     "-1": DURABLE,
 }
+OF_TOPIC = "topic"
+"""The `acks` of an append that goes as far as its topic's settings say."""
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2}
 
 
@@ -66,8 +68,10 @@ class Appended:
         return next(iter(self.parts.items()))
 
 
-def acks_level(acks: object) -> int:
-    """Reads an `acks` argument."""
+def acks_level(acks: object) -> int | None:
+    """Reads an `acks` argument; None for what leaves it to the topic."""
+    if acks == OF_TOPIC and type(acks) is str:
+        return None
     level = ACKS.get(acks) if type(acks) in (int, str) else None
     if level is None:
         raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
@@ -111,7 +115,9 @@ def _plain_values(records: object) -> list[bytes] | None:
 def _largest(batch: pa.RecordBatch) -> int:
     """The bytes of the largest record: key, value and headers."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
-    for name in ("key", "value"):
+    for name in ("key", "value", "tag", "node"):
+        if batch.schema.get_field_index(name) < 0:
+            continue
         lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
         total += lengths.to_numpy(zero_copy_only=False)
     index = batch.schema.get_field_index("headers")
@@ -154,3 +160,9 @@ def has_keys(records: Sequence[object] | pa.RecordBatch | pa.Table | bytes) -> b
         index = records.schema.get_field_index("key")
         return bool(index >= 0 and records.column(index).null_count < records.num_rows)
     return _plain_values(records) is None
+
+
+def merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
+    """Joins the answers of several partitions."""
+    parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
+    return Appended(parts, sum(count for _, count in answers))

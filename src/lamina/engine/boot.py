@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -32,6 +33,17 @@ from lamina.storage.files import Files
 
 RESERVE = "meta/reserve"
 RESERVE_BYTES = 256 << 10
+
+
+def wall_clock_ms() -> int:
+    """Returns milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock(start_ms: int) -> Callable[[], int]:
+    """Returns a clock that goes on from a time and never jumps, for deadlines."""
+    started = time.monotonic_ns()
+    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,13 @@ class Boot:
             report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
             return {}
         return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def has_wal(self, topics: Mapping[str, TopicFile]) -> bool:
+        """Tells whether the directory has, or had, topics behind a write-ahead log."""
+        folders = (paths.WAL, paths.SEGMENTS)
+        return any(about.topic_ids for about in topics.values()) or any(
+            self.files.is_directory(self.path(folder)) for folder in folders
+        )
 
     def forget(self, topic: str) -> None:
         """Drops a topic from the checkpoint, which must not speak of the next one of its name."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lamina.config import TopicSettings
+from lamina.config import WAL_ONLY_KEYS, TopicSettings
 from lamina.engine.codec import CODECS
 from lamina.engine.report import RecoveryReport
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
@@ -24,6 +24,15 @@ from lamina.storage import paths
 from lamina.storage.files import Files
 
 PARTITIONS_MAX = 10_000
+FORMATS = (*CODECS, "wal")
+
+
+def check_settings(format_name: str, settings: Mapping[str, Any]) -> None:
+    """Refuses unknown settings, and those that topics of another format have."""
+    TopicSettings.parse(settings)
+    for key in settings:
+        if key in WAL_ONLY_KEYS and format_name != "wal":
+            raise InvalidRequest(f"{key} is a setting of wal topics; this one is {format_name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +87,24 @@ class Catalog:
         return found
 
     def create(
-        self, name: str, *, partitions: int, format_name: str, settings: Mapping[str, Any]
+        self,
+        name: str,
+        *,
+        partitions: int,
+        format_name: str,
+        settings: Mapping[str, Any],
+        claim: Callable[[TopicFile], TopicFile] = lambda about: about,
     ) -> TopicFile:
-        """Creates a topic; its epoch is one more than that of a deleted one of the same name."""
+        """Creates a topic; its epoch is one more than that of a deleted one of the same name.
+
+        `claim` is called before the topic exists and may add to what is written about it.
+        """
         paths.topic_name(name)
-        TopicSettings.parse(settings)
-        if format_name not in CODECS:
+        if format_name not in FORMATS:
             raise InvalidRequest(
-                f"format {format_name!r} is not available; choose one of {', '.join(CODECS)}"
+                f"format {format_name!r} is not available; choose one of {', '.join(FORMATS)}"
             )
+        check_settings(format_name, settings)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidRequest(f"partitions must be from 1 to {PARTITIONS_MAX}, not {partitions}")
         old = self._read(name, RecoveryReport())
@@ -98,19 +116,33 @@ class Catalog:
         about = TopicFile(
             name, format_name, partitions, epoch, self.now_ms(), settings=dict(settings)
         )
-        for partition in range(partitions):
+        self.files.make_directory(self.directory(name))
+        for partition in range(partitions if format_name in CODECS else 0):
             folder = os.path.join(self.directory(name), str(partition))
             self.files.make_directory(os.path.join(folder, paths.SEGMENTS))
             self.files.sync_directory(folder)
         self._make_names_durable(name)
         self.files.sync_directory(self.data)
+        about = claim(about)
         self._write(about)
         return about
+
+    def restore(self, about: TopicFile) -> bool:
+        """Writes the file of a topic that has lost it; False if the name was deleted since."""
+        path = os.path.join(self.directory(about.name), paths.TOPIC_SETTINGS)
+        try:
+            known = topic.decode(self.files.read(path))
+        except (FileNotFoundError, CorruptData):
+            self.files.make_directory(self.directory(about.name))
+            self._make_names_durable(about.name)
+            self._write(about)
+            return True
+        return known == about
 
     def alter(self, about: TopicFile, settings: Mapping[str, Any]) -> TopicFile:
         """Changes settings of a topic; what is not named stays."""
         merged = {**about.settings, **settings}
-        TopicSettings.parse(merged)
+        check_settings(about.format, merged)
         altered = replace(about, settings=merged)
         self._write(altered)
         return altered

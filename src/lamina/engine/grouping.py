@@ -93,7 +93,7 @@ class GroupEncoder:
             return EncodedGroup(outcomes, stamps, data, positions, self._plain.times())
         batch = self._joined_batch(accepted, now_ms)
         if settings.timestamp_type == "LogAppendTime":
-            batch = _at(batch, now_ms)
+            batch = at_time(batch, now_ms)
         data, positions = self._codec.encode(batch, base_offset, out)
         return EncodedGroup(outcomes, stamps, data, positions, _timestamps(batch))
 
@@ -117,7 +117,8 @@ def _joined_values(requests: list[pa.RecordBatch | list[bytes]]) -> list[bytes]:
     return list(chain.from_iterable(requests))
 
 
-def _at(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+def at_time(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+    """Returns a batch with every timestamp replaced by one."""
     times = pa.array(np.full(batch.num_rows, now_ms, dtype=np.int64)).cast(TIMESTAMP)
     index = batch.schema.get_field_index("timestamp")
     return batch.set_column(index, batch.schema.field(index), times)

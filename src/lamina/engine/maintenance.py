@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from lamina.engine.boot import Boot
 from lamina.engine.partition import Partition
 from lamina.errors import LaminaError, StorageFull
 
 _log = logging.getLogger(__name__)
+
+
+class Chore(Protocol):
+    """Looks after another part of the store; with `force`, also what is not due yet."""
+
+    def __call__(self, *, force: bool) -> None:
+        """Does it."""
 
 
 class Maintenance:
@@ -23,10 +31,10 @@ class Maintenance:
         self,
         boot: Boot,
         partitions: Callable[[], list[Partition]],
-        flush_groups: Callable[[], None] = lambda: None,
+        chores: Mapping[str, Chore],
     ) -> None:
-        self._flush_groups = flush_groups
         self._boot = boot
+        self._chores = chores
         self._partitions = partitions
         self._checkpointed: dict[tuple[str, int], tuple[int, int]] | None = None
         self._lock = threading.Lock()
@@ -52,7 +60,7 @@ class Maintenance:
             except Exception:
                 _log.exception("maintenance failed; it is tried again at the next tick")
 
-    def tick(self) -> None:
+    def tick(self, *, force: bool = False) -> None:
         """Flushes what was only written, rolls by age, applies retention, writes the checkpoint."""
         with self._lock:
             partitions = self._partitions()
@@ -61,11 +69,12 @@ class Maintenance:
                     self._look_after(partition)
                 except LaminaError as error:
                     _log.warning("%s: %s", partition.place.name, error)
-            try:
-                self._flush_groups()
-            except LaminaError as error:
-                _log.warning("groups: %s", error)
             self.checkpoint(partitions)
+            for name, chore in self._chores.items():
+                try:
+                    chore(force=force)
+                except (OSError, LaminaError) as error:
+                    _log.warning("%s: %s", name, error)
 
     def _look_after(self, partition: Partition) -> None:
         if partition.writer.failure is not None:

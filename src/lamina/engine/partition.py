@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,21 @@ from lamina.engine import manifests, retention
 from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, ActiveSegment
 from lamina.engine.codec import Codec
 from lamina.engine.grouping import EncodedGroup, GroupEncoder, cut
+from lamina.engine.log_reader import Deletion
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
 from lamina.engine.reading import Layout, PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
-from lamina.engine.requests import Outcome, Request
+from lamina.engine.requests import DURABLE, Outcome, Request
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import Writer
-from lamina.errors import Poisoned, StorageFull
+from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap
 from lamina.storage.files import NO_SPACE
 from lamina.storage.paths import SegmentFile
+
+_Result = TypeVar("_Result")
 
 
 class Partition(PartitionReader):
@@ -63,6 +67,28 @@ class Partition(PartitionReader):
         """Puts the writer in front of the tail."""
         self._buffer = np.empty(2 * writer_settings.batch_bytes, dtype=np.uint8)
         self.writer = Writer(self, writer_settings, executor)
+
+    def exclusively(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action as the only owner of the tail."""
+        return self.writer.exclusively(action)
+
+    def level(self, acks: int | None) -> int:
+        """How far an append goes: what it asks for, fsynced if it does not say."""
+        return DURABLE if acks is None else acks
+
+    def admit(self, request: Request) -> None:
+        """Takes any request of the format's records."""
+
+    def delete(self, deletion: Deletion) -> int:
+        """Refuses: a segmented log removes whole segments only."""
+        raise InvalidRequest(
+            f"{self.place.name}: format {self.codec.name} deletes no single records; a topic of"
+            " format wal does"
+        )
+
+    def retire(self, reason: Closed) -> None:
+        """Refuses further appends for good: the topic was deleted."""
+        self.writer.close(reason)
 
     # ------------------------------------------------------------------ the writer's log
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from lamina.config import TopicSettings
 from lamina.engine.catalog import find
+from lamina.engine.diffing import Diff, diff
 from lamina.engine.groups.about import GroupInfo
-from lamina.engine.reading import Isolation, PartitionReader
+from lamina.engine.log_reader import Isolation, LogReader, PartitionInfo
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
 from lamina.formats.scan import Limit
@@ -23,18 +24,6 @@ from lamina.records import OUTPUT_SCHEMAS
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Where a partition begins and ends, and what it holds."""
-
-    partition: int
-    earliest_offset: int
-    durable_offset: int
-    written_offset: int
-    segments: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +46,7 @@ class StoreReader:
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         raise NotImplementedError
 
-    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
+    def _reader(self, about: TopicFile, partition: int) -> LogReader:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ topics
@@ -70,21 +59,7 @@ class StoreReader:
     def describe_topic(self, name: str) -> TopicInfo:
         """Describes a topic and its partitions."""
         about = self._topic(name)
-        partitions = []
-        for number in range(about.partitions):
-            reader = self._reader(about, number)
-            layout = reader.layout
-            tail = layout.active.written
-            partitions.append(
-                PartitionInfo(
-                    number,
-                    layout.earliest_offset,
-                    layout.active.durable.next_offset,
-                    tail.next_offset,
-                    len(layout.sealed) + 1,
-                    sum(segment.size_bytes for segment in layout.sealed) + tail.position,
-                )
-            )
+        partitions = [self._reader(about, number).info() for number in range(about.partitions)]
         settings = TopicSettings.parse(about.settings).as_dict()
         return TopicInfo(
             about.name, about.format, about.epoch, about.created_ms, settings, tuple(partitions)
@@ -110,7 +85,7 @@ class StoreReader:
         about: TopicFile = find(self._files_of_topics(), name)
         return about
 
-    def _partition(self, topic: str, partition: int) -> PartitionReader:
+    def _partition(self, topic: str, partition: int) -> LogReader:
         about = self._topic(topic)
         if not 0 <= partition < about.partitions:
             raise UnknownTopic(
@@ -170,7 +145,26 @@ class StoreReader:
         limit = _limit(max_records, max_bytes)
         for batch in reader.scan(start, limit, isolation=isolation):
             return batch
-        return pa.RecordBatch.from_pylist([], schema=OUTPUT_SCHEMAS[reader.codec.name])
+        return pa.RecordBatch.from_pylist([], schema=OUTPUT_SCHEMAS[reader.format_name])
+
+    def diff(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        exclude_node: bytes | None = None,
+    ) -> Diff:
+        """Returns what is new from `start` on, over gaps, which it names; never waits.
+
+        With `exclude_node`, records that this node wrote itself are left out. `limit` counts the
+        records that were looked at, so that a call is bounded whatever it leaves out.
+        """
+        return diff(
+            self._partition(topic, partition), start, _limit(limit, max_bytes), exclude_node
+        )
 
     # ------------------------------------------------------------------ offsets
 
@@ -190,7 +184,7 @@ class StoreReader:
 
     def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
         """Returns every missing range of offsets with its reason."""
-        return self._partition(topic, partition).ledger.gaps
+        return self._partition(topic, partition).ledger_of_gaps.gaps
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

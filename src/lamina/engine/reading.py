@@ -13,20 +13,19 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
+from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
 from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
-
-Isolation: TypeAlias = Literal["durable", "written"]
 
 
 class Tail(Protocol):
@@ -89,6 +88,29 @@ class PartitionReader:
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
+
+    @property
+    def format_name(self) -> str:
+        """The topic's format."""
+        return self.codec.name
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Why each missing range of offsets is missing."""
+        return self.ledger
+
+    def info(self) -> PartitionInfo:
+        """Describes the partition."""
+        layout = self.layout
+        tail = layout.active.written
+        return PartitionInfo(
+            self.place.partition,
+            layout.earliest_offset,
+            layout.active.durable.next_offset,
+            tail.next_offset,
+            len(layout.sealed) + 1,
+            sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+        )
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
@@ -274,6 +296,12 @@ class PartitionReader:
             start = entry[1] if entry else self.codec.header_bytes
             total += max(0, bound.position - start)
         return total
+
+    def gone_from(self, offset: int) -> int:
+        """Returns how many offsets from one on, below the durable end, have no record any more."""
+        end = self.end_offset("durable")
+        gaps = self.ledger.between(offset, end)
+        return sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
 
     def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
         """Looks through records, over gaps, for the first that is not older than a time."""

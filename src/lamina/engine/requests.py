@@ -60,6 +60,7 @@ class Request:
         "records",
         "size_bytes",
         "stamp",
+        "target",
         "waiter",
     )
 
@@ -71,6 +72,7 @@ class Request:
         acks: int,
         stamp: ProducerStamp | None = None,
     ) -> None:
+        self.target: object = None
         self.records = records
         self.count = len(records)
         self.size_bytes = size_bytes

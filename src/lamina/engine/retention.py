@@ -54,7 +54,7 @@ def explain(
     may_go = True
     for segment in segments:
         why_goes = _why_it_goes(segment, settings, now_ms, excess_bytes)
-        held_for = _who_needs_it(segment, settings, now_ms, waits or {})
+        held_for = who_needs_it(segment, settings, now_ms, waits or {})
         may_go = may_go and segment.sealed and why_goes is not None and held_for is None
         if may_go and why_goes is not None:
             decisions.append(Decision(segment, True, why_goes))
@@ -80,7 +80,7 @@ def _why_it_goes(
     return None
 
 
-def _who_needs_it(
+def who_needs_it(
     segment: SegmentFacts, settings: TopicSettings, now_ms: int, waits: Mapping[str, int]
 ) -> str | None:
     """The first group that has not acked all of a segment and may still be waited for."""

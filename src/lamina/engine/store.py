@@ -19,28 +19,33 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from lamina import records as record_columns
-from lamina.config import TopicSettings, WriterSettings
+from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
-from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
-from lamina.engine.boot import Boot
-from lamina.engine.codec import CODECS
-from lamina.engine.groups import registry
-from lamina.engine.groups.about import GroupInfo
+from lamina.engine.appending import (
+    OF_TOPIC,
+    Appended,
+    acks_level,
+    has_keys,
+    make_request,
+    merged,
+    split_by_key,
+)
+from lamina.engine.boot import Boot, steady_clock, wall_clock_ms
 from lamina.engine.groups.access import GroupAccess
 from lamina.engine.groups.registry import Groups
+from lamina.engine.log_reader import Deletion, LogWriter
 from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
-from lamina.engine.reader import StoreReader
-from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.requests import Ack, ProducerStamp, Request
-from lamina.engine.view import PartitionView
+from lamina.engine.wal.engine import WalEngine
+from lamina.engine.wal.ground import Ground
 from lamina.errors import (
     Closed,
     InvalidRequest,
@@ -60,17 +65,6 @@ _THREADS = 8
 _Result = TypeVar("_Result")
 
 
-def wall_clock_ms() -> int:
-    """Returns milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def steady_clock(start_ms: int) -> Callable[[], int]:
-    """Returns a clock that goes on from a time and never jumps, for deadlines."""
-    started = time.monotonic_ns()
-    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000
-
-
 class Store(GroupAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
@@ -82,11 +76,14 @@ class Store(GroupAccess):
         files: Files | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
         writer: WriterSettings = WriterSettings(),
+        wal: WalSettings | None = None,
         tick_ms: int = TICK_MS,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
         self._writer_settings = writer
+        self._wal_settings = wal or WalSettings.from_environment(os.environ)
+        self._wal: WalEngine | None = None
         # Leaders have a pool of their own: behind appends that wait for them they would never run.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
@@ -98,7 +95,7 @@ class Store(GroupAccess):
         try:
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
-            self._partitions: dict[tuple[str, int], Partition] = {}
+            self._partitions: dict[tuple[str, int], LogWriter] = {}
             leases_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, leases_ms)
@@ -108,7 +105,12 @@ class Store(GroupAccess):
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
                 self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
             self._maintenance = Maintenance(
-                self._boot, lambda: list(self._partitions.values()), self._groups.flush
+                self._boot,
+                self._segmented,
+                {
+                    "groups": self._flush_groups,
+                    "the write-ahead log": self._maintain_wal,
+                },
             )
             self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
@@ -119,34 +121,71 @@ class Store(GroupAccess):
 
     @typed_errors("recovery")
     def _recover(self) -> None:
-        hints = self._boot.read_checkpoint(self.recovery_report)
-        for name, about in self._boot.catalog.load(self.recovery_report).items():
+        report = self.recovery_report
+        hints = self._boot.read_checkpoint(report)
+        topics = self._boot.catalog.load(report)
+        if self._boot.has_wal(topics):
+            for about in self._start_wal().load(report).lost_topics(set(topics)):
+                if self._boot.catalog.restore(about):
+                    report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
+                    topics[about.name] = about
+        for name, about in topics.items():
             for number in range(about.partitions):
                 hint = hints.get((name, number))
                 flushed = hint.last_flushed_offset if hint is not None else None
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
+        if self._wal is not None:
+            self._wal.finish_opening(report)
         self._groups.recover(self._topics, self.recovery_report)
 
+    def _start_wal(self) -> WalEngine:
+        ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
+        self._wal = WalEngine(ground, self._writer_settings, self._executor)
+        return self._wal
+
+    def _wal_for_new(self) -> WalEngine:
+        """Returns the write-ahead log, which begins with the first topic that needs one."""
+        if self._wal is None:
+            self._start_wal().load(self.recovery_report)
+            assert self._wal is not None
+            self._wal.finish_opening(self.recovery_report)
+        return self._wal
+
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
-        partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
-        partition.progress = functools.partial(self._groups.progress, about.name, number)
-        partition.start(self._writer_settings, self._executor)
-        self._partitions[about.name, number] = partition
+        if about.topic_ids:
+            assert self._wal is not None, "a topic with ids has a write-ahead log"
+            opened: LogWriter = self._wal.open_topic(about, number)
+        else:
+            partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
+            partition.start(self._writer_settings, self._executor)
+            opened = partition
+        opened.progress = functools.partial(self._groups.progress, about.name, number)
+        self._partitions[about.name, number] = opened
+
+    def _segmented(self) -> list[Partition]:
+        """Returns the partitions that have a log of their own."""
+        return [each for each in self._partitions.values() if isinstance(each, Partition)]
+
+    def _flush_groups(self, *, force: bool) -> None:
+        self._groups.flush()  # due or not: it is quick
+
+    def _maintain_wal(self, *, force: bool) -> None:
+        if self._wal is not None:
+            self._wal.maintain(force=force)
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
 
-    def _reader(self, about: TopicFile, partition: int) -> Partition:
+    def _reader(self, about: TopicFile, partition: int) -> LogWriter:
         found = self._partitions.get((about.name, partition))
         if found is None:
             raise UnknownTopic(f"topic {about.name!r} was deleted")
         return found
 
-    def _writable(self, topic: str, partition: int) -> Partition:
-        found = self._partition(topic, partition)
-        assert isinstance(found, Partition), "a store that writes has partitions that do"
-        return found
+    def _writable(self, topic: str, partition: int) -> LogWriter:
+        self._partition(topic, partition)
+        return self._reader(self._topic(topic), partition)
 
     # ------------------------------------------------------------------ topics
 
@@ -166,7 +205,11 @@ class Store(GroupAccess):
                 self._boot.forget(name)
                 self._groups.forget_topic(name)
             about = self._boot.catalog.create(
-                name, partitions=partitions, format_name=format, settings=config or {}
+                name,
+                partitions=partitions,
+                format_name=format,
+                settings=config or {},
+                claim=self._claim,
             )
             try:
                 for number in range(partitions):
@@ -177,6 +220,9 @@ class Store(GroupAccess):
                 raise
             self._topics[name] = about
 
+    def _claim(self, about: TopicFile) -> TopicFile:
+        return self._wal_for_new().claim(about) if about.format == "wal" else about
+
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
@@ -185,6 +231,8 @@ class Store(GroupAccess):
             self._topics[name] = about
             for number in range(about.partitions):
                 self._partitions[name, number].settings = TopicSettings.parse(about.settings)
+            if about.topic_ids and self._wal is not None:
+                self._wal.describe(about)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all of its records; the same name can be created again."""
@@ -200,8 +248,10 @@ class Store(GroupAccess):
             for number in range(about.partitions):
                 partition = self._partitions.pop((name, number))
                 partition.end_waits()
-                partition.writer.close(Closed(f"topic {name!r} was deleted"))
+                partition.retire(Closed(f"topic {name!r} was deleted"))
             self._groups.close_topic(name)
+            if about.topic_ids and self._wal is not None:
+                self._wal.delete(about)
             with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
@@ -215,12 +265,14 @@ class Store(GroupAccess):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: object = OF_TOPIC,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
-        """Appends records and waits until they are as safe as `acks` asks for.
+        """Appends records and waits until they are as safe as `acks` asks for: fsynced.
 
+        `acks` is 0, 1, "all", or "topic": "all", but for a wal topic its own durability, which
+        `acks` can only raise.
         Without a partition, records with a key go where the hash of their key says, others to one
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
@@ -233,7 +285,7 @@ class Store(GroupAccess):
             for target, request in requests
         ]
         wait(futures)
-        return _merged([future.result() for future in futures])
+        return merged([future.result() for future in futures])
 
     async def append_async(
         self,
@@ -241,7 +293,7 @@ class Store(GroupAccess):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: object = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio; many tasks share one commit without a thread each.
@@ -256,7 +308,7 @@ class Store(GroupAccess):
         answers = await asyncio.gather(
             *(target.writer.append_soon(request) for target, request in requests)
         )
-        return _merged(
+        return merged(
             [
                 ({target.place.partition: ack}, ack.count)
                 for (target, _), ack in zip(requests, answers, strict=True)
@@ -270,7 +322,7 @@ class Store(GroupAccess):
         partition: int | None,
         acks: object,
         producer: ProducerStamp | None,
-    ) -> list[tuple[Partition, Request]]:
+    ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
         level = acks_level(acks)
         about = self._topic(topic)
@@ -285,10 +337,15 @@ class Store(GroupAccess):
         requests = []
         for number, part in parts:
             target = self._partitions.get((topic, number)) or self._writable(topic, number)
-            settings = target.settings
             request = make_request(
-                part, about.format, settings, acks=level, now_ms=now_ms, stamp=producer
+                part,
+                about.format,
+                target.settings,
+                acks=target.level(level),
+                now_ms=now_ms,
+                stamp=producer,
             )
+            target.admit(request)
             if request.count == 0:
                 raise InvalidRequest("there are no records to append")
             requests.append((target, request))
@@ -308,7 +365,7 @@ class Store(GroupAccess):
 
     @staticmethod
     def _write(
-        target: Partition, request: Request, timeout_s: float | None
+        target: LogWriter, request: Request, timeout_s: float | None
     ) -> tuple[dict[int, Ack], int]:
         ack = target.writer.append(request, timeout_s)
         if ack is None:
@@ -320,9 +377,27 @@ class Store(GroupAccess):
     def trim(self, topic: str, partition: int, before_offset: int) -> int:
         """Removes whole segments below an offset; returns the earliest offset that is left."""
         target = self._writable(topic, partition)
-        return self._with_reserve(
-            lambda: target.writer.exclusively(lambda: target.trim(before_offset))
-        )
+        return self._with_reserve(lambda: target.exclusively(lambda: target.trim(before_offset)))
+
+    def delete(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        before: int | None = None,
+        tag: bytes | None = None,
+        tag_prefix: bytes | None = None,
+        offsets: Iterable[int] | None = None,
+    ) -> int:
+        """Deletes records of a wal topic, at once and for good; returns how many.
+
+        Either all before an offset, those with a tag or a tag's beginning, or single ones. Only
+        records that are there now are meant, not later ones.
+        """
+        target = self._writable(topic, partition)
+        chosen = None if offsets is None else tuple(offsets)
+        deletion = Deletion(before, tag, tag_prefix, chosen)
+        return self._with_reserve(lambda: target.exclusively(lambda: target.delete(deletion)))
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:
         """Says for each segment, oldest first, why it stays or goes."""
@@ -331,25 +406,27 @@ class Store(GroupAccess):
     def apply_retention(self, topic: str, partition: int = 0) -> int:
         """Removes what retention lets go now; returns how many segments went."""
         target = self._writable(topic, partition)
-        return self._with_reserve(lambda: target.writer.exclusively(target.apply_retention))
+        return self._with_reserve(lambda: target.exclusively(target.apply_retention))
 
     def roll(self, topic: str, partition: int = 0) -> None:
         """Seals the active segment, if it holds anything."""
         target = self._writable(topic, partition)
-        target.writer.exclusively(target.roll)
+        target.exclusively(target.roll)
 
     def flush(self) -> None:
         """Makes durable what was written with acks 0 or 1, and the checkpoint current."""
         self._require_open()
-        for partition in list(self._partitions.values()):
+        for partition in self._segmented():
             partition.writer.exclusively(partition.sync)
+        if self._wal is not None:
+            self._wal.sync()
         self._groups.flush()
         self._maintenance.tick()
 
     def maintain(self) -> None:
-        """Does now what the store otherwise does by itself every second."""
+        """Does now what the store otherwise does by itself, in time, due or not."""
         self._require_open()
-        self._maintenance.tick()
+        self._maintenance.tick(force=True)
 
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
@@ -369,10 +446,13 @@ class Store(GroupAccess):
             last_to_first.callback(self._lock.release)
             last_to_first.callback(self._executor.shutdown)
             last_to_first.callback(self._appending.shutdown)
-            partitions = list(self._partitions.values())
+            partitions = self._segmented()
             last_to_first.callback(self._maintenance.checkpoint, partitions)
+            if self._wal is not None:
+                last_to_first.callback(self._wal.close)
+            for each in self._partitions.values():
+                each.end_waits()
             for partition in partitions:
-                partition.end_waits()
                 last_to_first.callback(_close_partition, partition)
             last_to_first.callback(self._groups.close)
             self._maintenance.stop()
@@ -412,57 +492,3 @@ def _close_partition(partition: Partition) -> None:
         raise Poisoned(
             f"{partition.place.name}: closing failed ({error}); the next open recovers"
         ) from error
-
-
-def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
-    parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
-    return Appended(parts, sum(count for _, count in answers))
-
-
-class ReadOnlyStore(StoreReader):
-    """A data directory opened for reading, beside a live writer or with none."""
-
-    def __init__(self, path: str, *, files: Files | None = None) -> None:
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
-        self._boot.require_directory()
-        self._views: dict[tuple[str, int, int], PartitionView] = {}
-
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return self._boot.catalog.peek()
-
-    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
-        key = about.name, about.epoch, partition
-        if key not in self._views:
-            place = self._boot.place(about.name, partition)
-            self._views[key] = PartitionView(place, CODECS[about.format])
-        view = self._views[key]
-        live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
-        view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
-        return view
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("the store is open read-only")
-
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = apply_retention = roll = flush = group = reset_group = delete_group = _refuse
-
-    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
-        """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
-        self._require_open()
-        return registry.peek(self._boot, self._files_of_topics(), topic)
-
-    def describe_group(self, topic: str, group: str) -> GroupInfo:
-        """Tells for each partition what a group has acked, holds, and how far it is behind."""
-        return registry.peek_group(self._boot, self._topic(topic), group, self._partition)
-
-    def close(self) -> None:
-        """Lets the directory go."""
-        self._closed = True
-        self._views.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,6 +8,9 @@ Writing it is what creates a topic, after its directories exist; writing it with
 deletes one, before its files go. A deleted topic's file stays, so that the epoch of the same name
 grows when it is created again and readers of the old one can tell.
 
+A topic of format wal also has `topic_ids`, one number for each partition, by which the write-ahead
+log calls it; the log's own TopicCreate frames say the same, and give this file back if it is lost.
+
 `settings` holds only what was set; defaults are the code's. If the file is lost, format and
 partitions are found from the segment files and the settings are the defaults.
 """
@@ -49,15 +52,20 @@ class TopicFile:
     created_ms: int
     deleted: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    topic_ids: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.partitions < 1 or self.epoch < 1:
             raise ValueError(f"partitions and epoch count from 1, got {self}")
+        if self.topic_ids and len(self.topic_ids) != self.partitions:
+            raise ValueError(f"every partition has one topic id, got {self}")
 
 
 def encode(topic: TopicFile) -> bytes:
     """Encodes a topic's file."""
     fields = {"version": VERSION, **asdict(topic)}
+    if not topic.topic_ids:
+        del fields["topic_ids"]
     sealed = fields | {strict_json.SEAL: strict_json.seal(fields)}
     return (json.dumps(sealed, indent=2) + "\n").encode()
 
@@ -67,7 +75,8 @@ def decode(buffer: Buffer) -> TopicFile:
     document = strict_json.parse(buffer)
     strict_json.check_version(document, VERSION)
     document = strict_json.check_seal(document)
-    strict_json.check_fields(document, "the topic", _FIELDS)
+    ids = {"topic_ids": list} if "topic_ids" in document else {}
+    strict_json.check_fields(document, "the topic", _FIELDS | ids)
     del document["version"]
     try:
         return TopicFile(**document)

@@ -354,6 +354,6 @@ def _numbers_of(held: Any, name: str) -> Numbers:
 
 def _level(acks: object) -> int:
     level = acks_level(acks)
-    if level == NOT_WAITED:
-        raise InvalidRequest("a group answers what it has done: acks is 1 or 'all', not 0")
+    if level is None or level == NOT_WAITED:
+        raise InvalidRequest(f"a group answers what it has done: acks is 1 or 'all', not {acks!r}")
     return level

@@ -9,7 +9,7 @@ appends (`engine.writer`): the changes of many consumers are one write and one f
 
 Rules.
 1. Only the writer's leader changes `_written`; it is shown as `durable` after the fsync.
-2. The partition is read through `PartitionReader` alone: no format, no segment is known here.
+2. The partition is read through `LogReader` alone: no format, no segment is known here.
 3. Only durable records are handed out, and nothing at or above the durable end can be acked.
 4. Offsets that are not there (trimmed, lost, deleted) count as acked for the frontier. Ranges of
    them are found again by reading, so only the frontier that went past them is journaled.
@@ -44,7 +44,7 @@ from lamina.engine.groups.state import (
     merged,
     spans,
 )
-from lamina.engine.reading import PartitionReader
+from lamina.engine.log_reader import LogReader
 from lamina.engine.requests import DURABLE, Ack, Outcome, Request
 from lamina.engine.writer import Writer
 from lamina.errors import LaminaError, OffsetOutOfRange, Poisoned, RecordsMissing
@@ -87,7 +87,7 @@ class GroupPartition:
 
     def __init__(
         self,
-        reader: PartitionReader,
+        reader: LogReader,
         journal: Journal,
         state: State,
         *,
@@ -311,7 +311,7 @@ class GroupPartition:
         """Moves the frontier to the first record that is there, and over holes."""
         state, earliest = self._written, self.reader.earliest_offset()
         if earliest > state.acked_until:
-            for gap in self.reader.ledger.between(state.acked_until, earliest):
+            for gap in self.reader.ledger_of_gaps.between(state.acked_until, earliest):
                 first, end = max(gap.first, state.acked_until), min(gap.end, earliest)
                 self.skipped.append(Skipped(self.partition, first, end, gap.reason))
             self.change(lambda now: self._advance(now, NONE, earliest))
@@ -434,15 +434,12 @@ class GroupPartition:
         return lag_of(self.reader, self.durable, self.now_ms())
 
 
-def lag_of(reader: PartitionReader, state: State, now_ms: int) -> PartitionLag:
+def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
     """Tells from a state and the partition's indexes how far behind a group is."""
     end = reader.end_offset("durable")
     first = max(state.acked_until, reader.earliest_offset())
     ahead = int(np.maximum(np.minimum(state.ends, end) - np.maximum(state.starts, first), 0).sum())
-    gone = sum(
-        min(gap.end, end) - max(gap.first, first) for gap in reader.ledger.between(first, end)
-    )
-    records = max(0, end - first - ahead - gone)
+    records = max(0, end - first - ahead - reader.gone_from(first))
     newest = reader.time_at(first) if records else None
     return PartitionLag(
         partition=reader.place.partition,

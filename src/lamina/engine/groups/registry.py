@@ -23,15 +23,15 @@ from lamina.engine.groups.group import LEASE_MS_MAX, Group
 from lamina.engine.groups.journal import Journal, Names, read
 from lamina.engine.groups.partition import GroupPartition, lag_of
 from lamina.engine.groups.state import State
+from lamina.engine.log_reader import LogReader
 from lamina.engine.place import typed_errors
-from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.errors import Closed, InvalidRequest
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 
 Start: TypeAlias = Literal["earliest", "latest"]
-Readers: TypeAlias = Callable[[str, int], PartitionReader]
+Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -125,7 +125,7 @@ class Groups:
         return self._started(reader, journal, state, name)
 
     def _started(
-        self, reader: PartitionReader, journal: Journal, state: State, name: str
+        self, reader: LogReader, journal: Journal, state: State, name: str
     ) -> GroupPartition:
         made = GroupPartition(reader, journal, state, group=name, now_ms=self._now_ms)
         made.start(*self._writer)
@@ -237,7 +237,7 @@ class Groups:
                     each.close(Closed("the store is closed"))
 
 
-ResetTo: TypeAlias = Callable[[PartitionReader, int], int]
+ResetTo: TypeAlias = Callable[[LogReader, int], int]
 """Where a reset leads to, given a partition and where the group is."""
 
 
@@ -248,7 +248,7 @@ def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | No
     if isinstance(to, str) and to not in ("earliest", "latest"):
         raise InvalidRequest(f"a reset goes to 'earliest', 'latest' or an offset, not {to!r}")
 
-    def target(reader: PartitionReader, before: int) -> int:
+    def target(reader: LogReader, before: int) -> int:
         earliest, end = reader.earliest_offset(), reader.end_offset("durable")
         if to == "earliest":
             wanted = earliest

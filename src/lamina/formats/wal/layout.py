@@ -77,3 +77,8 @@ class FrameType(IntEnum):
     DELETE = 6
     EVICT_WATERMARK = 7
     CHECKPOINT_MARK = 8
+
+
+def as_signed(topic_id: int) -> int:
+    """Gives a u64 the bits of an int64, the type in which kernels compare it."""
+    return topic_id if topic_id < 1 << 63 else topic_id - (1 << 64)

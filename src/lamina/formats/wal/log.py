@@ -16,7 +16,7 @@ Rules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ from lamina.formats.binary import (
     poke_u32,
 )
 from lamina.formats.compile import inlined, kernel
+from lamina.formats.plain import PlainValues
 from lamina.formats.scan import SMALL_BYTES, Budget, Limit, Scan, Stop, refuse_start, search, walk
 from lamina.formats.wal.layout import (
     BODY_BYTES_MAX,
@@ -52,6 +53,7 @@ from lamina.formats.wal.layout import (
     SEQUENCE_MAX,
     TRAILER,
     FrameType,
+    as_signed,
 )
 from lamina.formats.xxh3 import xxh3, xxh3_of
 from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
@@ -75,7 +77,7 @@ _BODY = SEGMENT_FRAME.size
 _XXH3_SIZE = TRAILER.size
 _FRAME_LEN_SIZE = _FLAGS
 _FRAME_LEN_MIN = OVERHEAD_BYTES - _FRAME_LEN_SIZE
-_GOOD = -1
+GOOD = -1
 _END = int(Stop.END)
 _LIMIT = int(Stop.LIMIT)
 _TORN = int(Stop.TORN)
@@ -85,9 +87,12 @@ _BAD_CHECKSUM = int(Stop.BAD_CHECKSUM)
 _BAD_OFFSET = int(Stop.BAD_OFFSET)
 
 
-def as_signed(topic_id: int) -> int:
-    """Gives a u64 the bits of an int64, the type in which kernels compare it."""
-    return topic_id if topic_id < 1 << 63 else topic_id - (1 << 64)
+class Owners(NamedTuple):
+    """Whose each row is: its topic (as `as_signed` gives it), sequence and DURABLE flag or 0."""
+
+    topic_ids: NDArray[np.int64]
+    sequences: NDArray[np.int64]
+    flags: NDArray[np.uint8]
 
 
 def encode(
@@ -98,22 +103,38 @@ def encode(
     durable: bool,
     out: NDArray[np.uint8] | None = None,
 ) -> arrow.Encoded:
-    """Encodes a batch as consecutive WAL Append frames from `base_sequence` on.
+    """Encodes a batch of one topic as consecutive WAL Append frames from `base_sequence` on.
 
     The result lies in `out` where that has room. Raises InvalidRequest for a null value, a tag or
     node over `NAME_BYTES_MAX`, a null time or a record over `BODY_BYTES_MAX`; nothing is written
     then.
     """
-    if not 1 <= base_sequence <= SEQUENCE_MAX - batch.num_rows:
+    rows = batch.num_rows
+    if not 1 <= base_sequence <= SEQUENCE_MAX - rows:
         raise InvalidRequest(f"sequences are from 1 and below 2^63, not {base_sequence}")
-    flags = DURABLE if durable else 0
-    arguments = (as_signed(topic_id), int(base_sequence), flags)
-    return arrow.encode_with(_encode, batch, INPUT_SCHEMAS["wal"], out, *arguments)
+    owners = Owners(
+        np.full(rows, as_signed(topic_id), dtype=np.int64),
+        np.arange(base_sequence, base_sequence + rows, dtype=np.int64),
+        np.full(rows, DURABLE if durable else 0, dtype=np.uint8),
+    )
+    return encode_mixed(batch, owners, out)
+
+
+def encode_mixed(
+    records: pa.RecordBatch | PlainValues, owners: Owners, out: NDArray[np.uint8] | None = None
+) -> arrow.Encoded:
+    """Encodes records of many topics, each row with its own topic, sequence and flags."""
+    rows = records.rows if isinstance(records, PlainValues) else records.num_rows
+    if any(len(column) != rows for column in owners):
+        raise ValueError(f"{rows} rows need as many topics, sequences and flags")
+    if isinstance(records, PlainValues):
+        return arrow.encode_at(records.address, rows, _encode, out, *owners)
+    return arrow.encode_with(_encode, records, INPUT_SCHEMAS["wal"], out, *owners)
 
 
 @kernel
 def _encode(
-    batch: int, out: Any, positions: Any, topic_id: int, base_sequence: int, flags: int
+    batch: int, out: Any, positions: Any, topic_ids: Any, sequences: Any, flags: Any
 ) -> tuple[int, int]:
     rows = arrow.length_of(batch)
     timestamps = arrow.fixed_column(batch, 0)
@@ -147,9 +168,9 @@ def _encode(
         poke_u8(start + position, _APPEND)
         frame = start + position + _IN_WAL
         poke_u32(frame, _FRAME_LEN_MIN + body)
-        poke_u8(frame + _FLAGS, flags | node_flag | tag_flag)
-        poke_i64(frame + _TOPIC, topic_id)
-        poke_i64(frame + _SEQUENCE, base_sequence + row)
+        poke_u8(frame + _FLAGS, int(flags[row]) | node_flag | tag_flag)
+        poke_i64(frame + _TOPIC, topic_ids[row])
+        poke_i64(frame + _SEQUENCE, sequences[row])
         poke_i64(frame + _TIMESTAMP, arrow.number(timestamps, row))
         poke_u16(frame + _NODE_LEN, node_len)
         poke_u16(frame + _TAG_LEN, tag_len)
@@ -212,8 +233,8 @@ def _type_at(at: int, prefix: int) -> int:
 
 
 @inlined
-def _measure(start: int, position: int, size: int, prefix: int) -> tuple[int, int]:
-    """Judges the lengths of a frame: (_GOOD or why not, its length with the prefix)."""
+def measure(start: int, position: int, size: int, prefix: int) -> tuple[int, int]:
+    """Judges the lengths of a frame: (GOOD or why not, its length with the prefix)."""
     remaining = size - position - prefix
     frame = start + position + prefix
     if remaining < _FRAME_LEN_SIZE:
@@ -231,12 +252,12 @@ def _measure(start: int, position: int, size: int, prefix: int) -> tuple[int, in
         return _BAD_LENGTH, 0
     if frame_len > remaining - _FRAME_LEN_SIZE:
         return _TORN, 0
-    return _GOOD, prefix + _FRAME_LEN_SIZE + frame_len
+    return GOOD, prefix + _FRAME_LEN_SIZE + frame_len
 
 
 @inlined
-def _check(at: int, prefix: int) -> int:
-    """Judges all but the lengths of a frame that was measured: _GOOD or why not."""
+def check(at: int, prefix: int) -> int:
+    """Judges all but the lengths of a frame that was measured: GOOD or why not."""
     frame = at + prefix
     frame_type = _type_at(at, prefix)
     seed = np.uint64(0)
@@ -256,7 +277,7 @@ def _check(at: int, prefix: int) -> int:
     sequence = peek_i64(frame + _SEQUENCE)
     if sequence < 0 or (sequence == 0 and frame_type == _APPEND):
         return _BAD_OFFSET
-    return _GOOD
+    return GOOD
 
 
 def scan(buffer: Buffer, start: int = 0, *, limit: Limit = Limit()) -> Scan:
@@ -322,14 +343,14 @@ def _scan(
         if count == len(positions):
             stop = _LIMIT
             break
-        verdict, length = _measure(origin, position, size, prefix)
-        if verdict == _GOOD and length > SMALL_BYTES and length > budget:
+        verdict, length = measure(origin, position, size, prefix)
+        if verdict == GOOD and length > SMALL_BYTES and length > budget:
             verdict = _BAD_CHECKSUM
-        elif verdict == _GOOD:
-            verdict = _check(origin + position, prefix)
+        elif verdict == GOOD:
+            verdict = check(origin + position, prefix)
             if verdict == _BAD_CHECKSUM:
                 wasted = length
-        if verdict != _GOOD:
+        if verdict != GOOD:
             stop = verdict
             break
         frame = origin + position + prefix
@@ -390,11 +411,11 @@ def _resync(
         body += peek_u32(frame + _DATA_LEN)
         if peek_u32(frame) != _FRAME_LEN_MIN + body:
             continue
-        verdict, length = _measure(origin, position, size, prefix)
-        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
+        verdict, length = measure(origin, position, size, prefix)
+        if verdict != GOOD or (length > SMALL_BYTES and length > budget - spent):
             continue
         spent += length
-        if _check(origin + position, prefix) == _GOOD:
+        if check(origin + position, prefix) == GOOD:
             wanted = any_topic > 0 or peek_i64(frame + _TOPIC) == topic_id
             if wanted and peek_i64(frame + _SEQUENCE) > before:
                 return position, spent

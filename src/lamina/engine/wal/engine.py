@@ -1,0 +1,410 @@
+"""The write-ahead log of a store: its shards, its topics, and what they do between requests.
+
+    append ─▶ shard's WAL ─▶ compactor ─▶ segments ─▶ cold directory ─▶ evicted
+                                └─▶ snapshot ─▶ WAL files freed
+
+Lock order: `changing` (all but appends), then a shard's `writer.exclusively`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from concurrent.futures import Executor
+
+import numpy as np
+
+from lamina.config import TopicSettings, WriterSettings
+from lamina.engine.place import Place
+from lamina.engine.report import RecoveryReport
+from lamina.engine.wal import relocation, segments
+from lamina.engine.wal.compactor import Compactor, Copied, mark_of
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.log import ShardLog
+from lamina.engine.wal.metadata import Metadata, TopicMetadata, config_of
+from lamina.engine.wal.partition import WalPartition
+from lamina.engine.wal.reading import Sources
+from lamina.engine.wal.recovery import TopicRecovery
+from lamina.engine.wal.replay import Replay, Replayed
+from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.shard import POSITION_BITS, Shard
+from lamina.engine.wal.snapshots import Snapshots, meta_of
+from lamina.engine.wal.topic import Arrivals, Layers
+from lamina.engine.writer import Writer
+from lamina.errors import Closed, LaminaError
+from lamina.formats.topic import TopicFile
+from lamina.formats.wal import control, log
+from lamina.formats.wal.sharding import shard_of
+from lamina.storage import paths
+
+_log = logging.getLogger(__name__)
+TOPICS_PER_MARK = 512
+
+
+class WalEngine:
+    """The wal topics of a store that is open for writing."""
+
+    def __init__(self, ground: Ground, writer: WriterSettings, executor: Executor) -> None:
+        self._ground = ground
+        self._changing = threading.RLock()
+        self._arrivals = Arrivals()
+        self._compactor = Compactor(ground)
+        self._snapshots = Snapshots(ground)
+        self._metadata = Metadata()
+        self._topics: dict[int, WalPartition] = {}
+        self._abouts: dict[int, tuple[TopicFile, int]] = {}
+        self._logs: list[ShardLog] = []
+        self._writer_settings = writer
+        self._executor = executor
+        self._pinned: set[int] = set()
+        self._changed = False
+        self._retired: dict[int, int] = {}
+        self._checkpointed_ms = self._snapshot_ms = ground.now_ms()
+        self._rotations = self._snapshot_bytes = 0
+        self._recovery: TopicRecovery | None = None
+        self._replayed: Replayed | None = None
+
+    # ------------------------------------------------------------------ opening
+
+    def load(self, report: RecoveryReport) -> Metadata:
+        """Reads snapshot and WAL; what they say of topics is for the catalog to compare."""
+        self._make_names_durable()
+        taken = self._snapshots.load(report)
+        floors: dict[int, int] = {}
+        if taken is not None:
+            self._metadata.load(taken)
+            floors = {each.shard: each.wal_index for each in taken.current_wal}
+        replayed = Replay(self._ground, report, repair=True).run()
+        for topic_id, body in replayed.controls:
+            self._metadata.apply(topic_id, body)
+        for topic_id in replayed.frames:
+            self._metadata.note_id(topic_id)
+        self._replayed = replayed
+        self._recovery = TopicRecovery(
+            self._ground, replayed, report, repair=True, has_snapshot=taken is not None
+        )
+        self._sources = Sources(self._ground.files, replayed.files, self._arrivals)
+        self._retired = floors
+        for number in range(self._ground.shard_count):
+            shard = Shard(self._ground, number, replayed.files)
+            shard.index_floor = floors.get(number, 1)
+            for file in replayed.tails:
+                if file.shard == number:
+                    shard.resume(file)
+            shard_log = ShardLog(self._ground, shard, self._arrivals, self._writer_settings)
+            shard_log.writer = Writer(shard_log, self._writer_settings, self._executor)
+            self._logs.append(shard_log)
+        return self._metadata
+
+    def _make_names_durable(self) -> None:
+        """Syncs the directories that a killed process may have changed just before."""
+        files, ground = self._ground.files, self._ground
+        folders = [ground.data, ground.meta]
+        folders += [os.path.join(ground.data, name) for name in (paths.WAL, paths.SEGMENTS)]
+        if ground.settings.cold_directory:
+            cold = os.path.abspath(ground.settings.cold_directory)
+            folders += [os.path.dirname(cold), cold]
+        for folder in folders:
+            if files.is_directory(folder):
+                files.sync_directory(folder)
+
+    def open_topic(self, about: TopicFile, number: int) -> WalPartition:
+        """Puts one partition together from what was read."""
+        topic_id = about.topic_ids[number]
+        partition = self._make(about, number)
+        known = self._metadata.topics.get(topic_id, TopicMetadata())
+        if self._recovery is not None:
+            self._recovery.recover(partition, known)
+        partition.flags_due = bool(known.searches)
+        return partition
+
+    def _make(self, about: TopicFile, number: int) -> WalPartition:
+        topic_id = about.topic_ids[number]
+        ground = self._ground
+        place = Place(ground.files, ground.data, about.name, number, ground.now_ms)
+        partition = WalPartition(place, topic_id, TopicSettings.parse(about.settings))
+        partition.bind(self._sources)
+        partition.start(self._changing, self._compact_one)
+        partition.log = self._logs[shard_of(topic_id, len(self._logs))]
+        self._topics[topic_id] = partition
+        self._abouts[topic_id] = (about, number)
+        self._metadata.note_id(topic_id)
+        return partition
+
+    def finish_opening(self, report: RecoveryReport) -> None:
+        """Deals with what belongs to no topic: quarantine, or the end of a deletion."""
+        for topic_id in [each for each in self._metadata.topics if each not in self._topics]:
+            known = self._metadata.topics.pop(topic_id)
+            if known.name:  # its topic.json was deleted, or never written: it must not come back
+                self._metadata.dead.setdefault(topic_id, known.epoch)
+        for directory in self._segment_directories():
+            owner = paths.wal_topic_id(os.path.basename(directory))
+            if owner is None or owner in self._topics:
+                continue
+            if owner in self._metadata.dead:
+                self._remove_all(owner)
+                report.add("deletion finished", directory, "the topic was deleted")
+                continue
+            for name in self._ground.files.list(directory):
+                path = os.path.join(directory, name)
+                kept = self._ground.quarantine(path)
+                report.add("quarantined", path, "no topic is known for it", kept_in=kept)
+        assert self._replayed is not None, "the WAL was read before"
+        for topic_id, frames in self._replayed.frames.items():
+            if topic_id not in self._topics and topic_id not in self._metadata.dead:
+                self._pinned |= set(np.unique(frames.locations >> POSITION_BITS).tolist())
+                what = f"records of topic id {topic_id}, which no topic has; the WAL keeps them"
+                report.add("note", os.path.join(self._ground.data, paths.WAL), what)
+        self._replayed = self._recovery = None
+        self._changed = True
+
+    def _segment_directories(self) -> list[str]:
+        root = os.path.join(self._ground.data, paths.SEGMENTS)
+        return [os.path.join(root, name) for name in self._ground.files.list(root)]
+
+    # ------------------------------------------------------------------ topics
+
+    def claim(self, about: TopicFile) -> TopicFile:
+        """Gives a new topic its ids, durably, before its `topic.json` makes it exist."""
+        with self._changing:
+            first = self._metadata.next_topic_id
+            ids = list(range(first, first + about.partitions))
+            self._metadata.next_topic_id += about.partitions
+            claimed = TopicFile(
+                about.name,
+                about.format,
+                about.partitions,
+                about.epoch,
+                about.created_ms,
+                settings=about.settings,
+                topic_ids=ids,
+            )
+            self.describe(claimed)
+        return claimed
+
+    def describe(self, about: TopicFile) -> None:
+        """Writes what a topic is into the WAL: its name, epoch and settings."""
+        with self._changing:
+            for number, topic_id in enumerate(about.topic_ids):
+                name = f"{about.name}/{number}"
+                body = control.TopicCreate(name, about.epoch, config_of(about))
+                self._control(topic_id, body)
+                if topic_id in self._abouts:
+                    self._abouts[topic_id] = (about, number)
+
+    def create(self, about: TopicFile) -> list[WalPartition]:
+        """Opens the partitions of a topic that was just made."""
+        with self._changing:
+            return [self._make(about, number) for number in range(about.partitions)]
+
+    def delete(self, about: TopicFile) -> None:
+        """Forgets a deleted topic; its name is free, its id is not."""
+        with self._changing:
+            for topic_id in about.topic_ids:
+                partition = self._topics.pop(topic_id, None)
+                self._abouts.pop(topic_id, None)
+                self._metadata.dead[topic_id] = about.epoch
+                if partition is not None:
+                    partition.retire(Closed(f"topic {about.name!r} was deleted"))
+                self._control(topic_id, control.TopicDelete(about.epoch))
+                self._remove_all(topic_id)
+
+    def _control(self, topic_id: int, body: control.Control) -> None:
+        shard_log = self._logs[shard_of(topic_id, len(self._logs))]
+        frame = log.encode_control(
+            control.type_of(body), topic_id, 0, self._ground.now_ms(), control.encode(body)
+        )
+        shard_log.writer.exclusively(lambda: shard_log.control(frame))
+        self._changed = True
+
+    def _remove_all(self, topic_id: int) -> None:
+        files = self._ground.files
+        for directory in (self._ground.hot(topic_id), self._ground.cold(topic_id)):
+            if directory is None or not files.is_directory(directory):
+                continue
+            for name in files.list(directory):
+                files.remove(os.path.join(directory, name))
+            files.remove_directory(directory)
+            files.sync_directory(os.path.dirname(directory))
+
+    # ------------------------------------------------------------------ between requests
+
+    def maintain(self, *, force: bool) -> None:
+        """Flushes, checkpoints, seals, evicts, moves, snapshots, frees; with `force`, all of it."""
+        with self._changing:
+            self._flush()
+            now_ms = self._ground.now_ms()
+            rotations = sum(each.shard.rotations for each in self._logs)
+            elapsed = now_ms - self._checkpointed_ms
+            if (
+                force
+                or elapsed >= self._ground.settings.checkpoint_ms
+                or (rotations > self._rotations)
+            ):
+                self._rotations, self._checkpointed_ms = rotations, now_ms
+                self.checkpoint()
+            self._look_after_topics()
+            self._snapshot_if_due(force=force)
+            self._free()
+
+    def _flush(self) -> None:
+        for shard_log in self._logs:
+            if shard_log.has_unsynced and shard_log.writer.failure is None:
+                shard_log.writer.exclusively(shard_log.sync)
+
+    def checkpoint(self) -> None:
+        """Copies all that is durable into segments."""
+        with self._changing:
+            for shard_log in self._logs:
+                if shard_log.writer.failure is not None:
+                    continue
+                waiting = [
+                    topic
+                    for topic in self._topics.values()
+                    if topic.log is shard_log and topic.layers.runs
+                ]
+                for start in range(0, len(waiting), TOPICS_PER_MARK):
+                    self._compact(shard_log, waiting[start : start + TOPICS_PER_MARK])
+
+    def _compact(self, shard_log: ShardLog, topics: list[WalPartition]) -> None:
+        copied: list[Copied] = []
+        for topic in topics:
+            try:
+                found = self._compactor.copy(topic)
+            except OSError as error:
+                _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
+                continue
+            if found is not None:
+                copied.append(found)
+        if copied:
+            shard_log.writer.exclusively(lambda: self._publish(shard_log, copied))
+
+    def _publish(self, shard_log: ShardLog, copied: list[Copied]) -> None:
+        shard_log.control(mark_of(copied, self._ground.now_ms()))
+        for each in copied:
+            each.topic.absorb(each.segments, each.end, each.size_bytes)
+
+    def _compact_one(self, topic: WalPartition) -> None:
+        """Copies one topic, for somebody who has its shard to himself already."""
+        found = self._compactor.copy(topic)
+        if found is not None:
+            self._publish(topic.log, [found])
+
+    def _look_after_topics(self) -> None:
+        for topic in list(self._topics.values()):
+            if topic.writer.failure is not None:
+                continue
+            try:
+                if topic.is_old(self._ground.settings.segment_age_ms):
+                    topic.writer.exclusively(topic.seal)
+                if topic.has_expired():
+                    topic.writer.exclusively(topic.apply_retention)
+                    self._changed = True
+                for segment in relocation.due(self._ground, topic):
+                    self._relocate(topic, segment)
+            except (OSError, LaminaError) as error:
+                _log.warning("%s: %s", topic.place.name, error)
+
+    def _relocate(self, topic: WalPartition, segment: Segment) -> None:
+        moved = relocation.copy(self._ground, segment)
+        found = topic.layers.segments
+
+        def flip() -> None:
+            flipped = tuple(moved if each is segment else each for each in found)
+            topic.layers = Layers(flipped, topic.layers.runs)
+
+        topic.writer.exclusively(flip)
+        segments.remove(self._ground.files, segment)
+
+    # ------------------------------------------------------------------ snapshots and freeing
+
+    def _snapshot_if_due(self, *, force: bool) -> None:
+        settings = self._ground.settings
+        written = sum(each.shard.written_bytes for each in self._logs)
+        elapsed = self._ground.now_ms() - self._snapshot_ms
+        changed = self._changed or written > self._snapshot_bytes
+        large = written - self._snapshot_bytes >= settings.snapshot_bytes
+        if changed and (force or large or elapsed >= settings.snapshot_ms):
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Writes a snapshot of all metadata, and the deleted flags that must be there before."""
+        with self._changing:
+            for topic in self._topics.values():
+                topic.save_flags()
+            current = dict(self._retired)
+            for file in self._sources.wal:
+                current[file.shard] = max(current.get(file.shard, 0), file.index + 1)
+            for shard_log in self._logs:
+                current[shard_log.shard.number] = shard_log.shard.covered_index
+            self._save(current)
+
+    def _save(self, current: dict[int, int]) -> None:
+        written = sum(each.shard.written_bytes for each in self._logs)
+        metas = []
+        for topic_id, topic in self._topics.items():
+            about, number = self._abouts[topic_id]
+            name = f"{about.name}/{number}"
+            metas.append((topic, meta_of(topic, name, about.epoch, config_of(about))))
+        self._snapshots.save(metas, self._metadata.dead, self._metadata.next_topic_id, current)
+        self._retired = current
+        self._snapshot_bytes, self._snapshot_ms = written, self._ground.now_ms()
+        self._changed = False
+
+    def _free(self) -> None:
+        """Removes WAL files that no topic and no snapshot needs any more."""
+        needed = set(self._pinned)
+        for topic in self._topics.values():
+            for run in topic.layers.runs:
+                places = np.frombuffer(run.locations[:], dtype=np.int64)
+                needed |= set(np.unique(places >> POSITION_BITS).tolist())
+        active = {each.shard.active.number for each in self._logs if each.shard.active is not None}
+        for file in self._sources.wal:
+            if file.number in active or file.number in needed:
+                continue
+            if self._snapshots.covers(file.shard, file.index):
+                with contextlib.suppress(FileNotFoundError):
+                    self._ground.files.remove(file.path)
+                self._sources.wal.drop(file)
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def writers(self) -> list[Writer]:
+        """The writers of all shards."""
+        return [shard_log.writer for shard_log in self._logs]
+
+    @property
+    def logs(self) -> list[ShardLog]:
+        """The logs of all shards."""
+        return self._logs
+
+    def sync(self) -> None:
+        """Makes everything written durable."""
+        with self._changing:
+            for shard_log in self._logs:
+                shard_log.writer.exclusively(shard_log.sync)
+
+    def close(self) -> None:
+        """Answers what was accepted, copies everything into segments, frees the WAL."""
+        try:
+            if all(writer.failure is None for writer in self.writers):
+                with contextlib.suppress(OSError, LaminaError):
+                    self._settle()
+        finally:
+            for shard_log in self._logs:
+                shard_log.writer.close(Closed("the store is closed"))
+                if not shard_log.shard.failed:
+                    with contextlib.suppress(OSError):
+                        shard_log.shard.finish()
+            self._sources.wal.close()
+
+    def _settle(self) -> None:
+        with self._changing:
+            self._flush()
+            self.checkpoint()
+            self.snapshot()
+            self.snapshot()
+            self._free()

@@ -1,0 +1,191 @@
+"""The log that a shard's writer drives: requests of many topics, one write, one fsync.
+
+A group is encoded by one kernel call, whatever topics its requests are for: every row carries its
+own topic and sequence. Sequences are given here, and count only once the bytes are written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.config import WriterSettings
+from lamina.engine.grouping import at_time
+from lamina.engine.requests import DURABLE, Ack, Outcome, Request
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.shard import Shard
+from lamina.engine.wal.topic import Arrivals, TopicState
+from lamina.engine.writer import Writer
+from lamina.errors import InvalidRequest, StorageFull
+from lamina.formats.plain import PlainValues
+from lamina.formats.wal import layout, log
+from lamina.records import INPUT_SCHEMAS, prepare
+from lamina.storage.files import NO_SPACE
+
+_HEAD = 64
+_FULL = "no space left on the device; nothing of the append was kept"
+
+
+class ShardLog:
+    """The tail of a shard, as `writer.Log`."""
+
+    def __init__(
+        self, ground: Ground, shard: Shard, arrivals: Arrivals, settings: WriterSettings
+    ) -> None:
+        self._ground = ground
+        self.shard = shard
+        self._arrivals = arrivals
+        self._plain = PlainValues(INPUT_SCHEMAS["wal"])
+        self._buffer: NDArray[np.uint8] = np.empty(_HEAD + 2 * settings.batch_bytes, dtype=np.uint8)
+        self._unsynced: set[TopicState] = set()
+        self.writer: Writer
+
+    # ------------------------------------------------------------------ the writer's log
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group of requests behind the tail; see `writer.Log`."""
+        outcomes, accepted = self._number(group)
+        if accepted:
+            try:
+                self._store(accepted)
+            except InvalidRequest:
+                if len(accepted) == 1:
+                    raise
+                return [self._write_alone(request) for request in group]
+        return outcomes
+
+    def _write_alone(self, request: Request) -> Outcome:
+        """Writes one request of a group in which another one is refused."""
+        try:
+            return self.write([request])[0]
+        except InvalidRequest as refusal:
+            return refusal
+
+    def _number(self, group: Sequence[Request]) -> tuple[list[Outcome], list[tuple[Request, int]]]:
+        """Gives each request its first sequence, or its refusal."""
+        outcomes: list[Outcome] = []
+        accepted: list[tuple[Request, int]] = []
+        nexts: dict[TopicState, int] = {}
+        for request in group:
+            topic = cast("TopicState", request.target)
+            base = nexts.get(topic, topic.written_end)
+            refusal = topic.refusal(base - topic.written_end + request.count)
+            if refusal is not None:
+                outcomes.append(refusal)
+                continue
+            nexts[topic] = base + request.count
+            outcomes.append(Ack(base, request.count, "written"))
+            accepted.append((request, base))
+        return outcomes, accepted
+
+    def _store(self, accepted: list[tuple[Request, int]]) -> None:
+        data, positions = self._encode(accepted)
+        location = self._append(data)
+        starts = positions.tolist() if len(positions) < 1024 else None
+        row = 0
+        ends = len(data)
+        for request, _ in accepted:
+            topic = cast("TopicState", request.target)
+            last = row + request.count
+            if starts is not None:
+                places = array("q", [location + start for start in starts[row:last]])
+                first = starts[row]
+                size = (starts[last] if last < len(starts) else ends) - first
+            else:
+                places = array("q")
+                places.frombytes((positions[row:last] + location).tobytes())
+                size = int(positions[last] if last < len(positions) else ends) - int(positions[row])
+            topic.append(places, size)
+            self._unsynced.add(topic)
+            row = last
+        self._arrivals.announce(self._unsynced)
+
+    def _encode(
+        self, accepted: list[tuple[Request, int]]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        out = self._buffer[_HEAD:]
+        owners = _owners(accepted)
+        parts = [request.records for request, _ in accepted]
+        now_ms = self._ground.now_ms()
+        if all(type(part) is list for part in parts):
+            values = list(chain.from_iterable(cast("list[list[bytes]]", parts)))
+            self._plain.fill(values, now_ms)
+            return log.encode_mixed(self._plain, owners, out)
+        batches = [_batch(request, now_ms) for request, _ in accepted]
+        joined = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return log.encode_mixed(joined, owners, out)
+
+    def _append(self, data: NDArray[np.uint8]) -> int:
+        """Writes encoded frames with what must come before them; the location of the first."""
+        try:
+            head = self.shard.begin(len(data))
+            if not head:
+                return self.shard.append(data.data)
+            size = len(head)
+            whole = self._buffer[_HEAD - size : _HEAD + len(data)]
+            if data.base is not self._buffer:
+                whole = np.concatenate([np.frombuffer(head, dtype=np.uint8), data])
+            else:
+                whole[:size] = np.frombuffer(head, dtype=np.uint8)
+            return self.shard.append(whole.data) + size
+        except OSError as error:
+            if self.shard.failed or error.errno not in NO_SPACE:
+                raise self.writer.poison(error) from error
+            raise StorageFull(_FULL) from error
+
+    def sync(self) -> None:
+        """Makes everything written durable and tells those who wait for it."""
+        topics, self._unsynced = self._unsynced, set()
+        ends = [(topic, topic.written_end) for topic in topics]
+        try:
+            self.shard.sync()
+        except OSError as error:
+            raise self.writer.poison(error) from error
+        for topic, end in ends:
+            topic.durable_end = max(topic.durable_end, end)
+        self._arrivals.announce(topics)
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether records were written that are not durable yet."""
+        return bool(self._unsynced)
+
+    # ------------------------------------------------------------------ control frames
+
+    def control(self, frames: bytes) -> None:
+        """Writes control frames durably. For the leader."""
+        self._append(np.frombuffer(frames, dtype=np.uint8))
+        self.sync()
+
+
+def _owners(accepted: list[tuple[Request, int]]) -> log.Owners:
+    """Spells out topic, sequence and flags of every row."""
+    counts = [request.count for request, _ in accepted]
+    ids = [layout.as_signed(cast("Any", request.target).topic_id) for request, _ in accepted]
+    flags = [layout.DURABLE if request.acks == DURABLE else 0 for request, _ in accepted]
+    bases = np.array([base for _, base in accepted], dtype=np.int64)
+    topic_ids = np.array(ids, dtype=np.int64)
+    marks = np.array(flags, dtype=np.uint8)
+    total = sum(counts)
+    if total == len(counts):
+        return log.Owners(topic_ids, bases, marks)
+    repeats = np.array(counts, dtype=np.int64)
+    starts = np.cumsum(repeats) - repeats
+    sequences = np.repeat(bases - starts, repeats) + np.arange(total, dtype=np.int64)
+    return log.Owners(np.repeat(topic_ids, repeats), sequences, np.repeat(marks, repeats))
+
+
+def _batch(request: Request, now_ms: int) -> pa.RecordBatch:
+    if type(request.records) is list:
+        return prepare(request.records, "wal", now_ms=now_ms)
+    batch = cast("pa.RecordBatch", request.records)
+    topic = cast("TopicState", request.target)
+    if topic.settings.timestamp_type == "LogAppendTime":
+        return at_time(batch, now_ms)
+    return batch

@@ -1,0 +1,190 @@
+"""One partition of a wal topic, open for writing: deletes, eviction, sealing.
+
+Each change is a control frame first, durable, and only then in memory and in files. A crash in
+between is finished by recovery, which reads the frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from lamina.engine import retention
+from lamina.engine.log_reader import Deletion
+from lamina.engine.requests import Request
+from lamina.engine.wal import deletes, eviction, segments
+from lamina.engine.wal.metadata import TAG_DELETES
+from lamina.engine.wal.ranges import Ranges
+from lamina.engine.wal.reading import TopicReader, damaged_ranges
+from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.topic import LEVELS, Layers
+from lamina.engine.writer import Writer
+from lamina.errors import InvalidRequest, Poisoned
+from lamina.formats.ledger import Gap
+from lamina.formats.wal import control, log
+
+_Result = TypeVar("_Result")
+_noting = threading.Lock()
+
+
+class WalPartition(TopicReader):
+    """A partition whose records go through a shard of the write-ahead log."""
+
+    __slots__ = ("changing", "compact", "flags_due", "progress")
+
+    def start(self, changing: threading.RLock, compact: Callable[[WalPartition], None]) -> None:
+        """Gives the partition the lock of everything but appends, and the way into segments."""
+        self.changing = changing
+        self.compact = compact
+        self.flags_due = False
+        self.progress: Callable[[], Mapping[str, int]] = dict
+
+    @property
+    def writer(self) -> Writer:
+        """The queue in front of its shard."""
+        return self.log.writer
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a write or fsync of its shard failed."""
+        return isinstance(self.writer.failure, Poisoned)
+
+    def exclusively(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action while neither appends nor the compactor change the topic."""
+        with self.changing:
+            return self.writer.exclusively(action)
+
+    def level(self, acks: int | None) -> int:
+        """The stronger of what the topic promises and what an append asks for."""
+        return max(LEVELS[self.settings.durability], acks or 0)
+
+    def admit(self, request: Request) -> None:
+        """Takes a request that can be stored."""
+        if request.stamp is not None:
+            raise InvalidRequest(
+                "topics of format wal have no idempotent producers; use a keratin topic"
+            )
+        request.target = self
+
+    def sync(self) -> None:
+        """Makes everything written durable."""
+        self.log.sync()
+
+    def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
+        """Sets damaged bytes aside and enters what they cost; on a full disk, the next time."""
+        with _noting, contextlib.suppress(OSError):
+            for first, end, why in damaged_ranges(segment, found):
+                if self.ledger.at(first) is None:
+                    gap = Gap(first, end, "lost", self.place.now_ms(), why)
+                    self.place.files.make_directory(self.place.directory)
+                    self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    # ------------------------------------------------------------------ for the leader
+
+    def _control(self, body: control.Control) -> None:
+        frame = log.encode_control(
+            control.type_of(body),
+            self.topic_id,
+            self.written_end - 1,
+            self.place.now_ms(),
+            control.encode(body),
+        )
+        self.log.control(frame)
+
+    def delete(self, deletion: Deletion) -> int:
+        """Deletes records as they are now, for good; returns how many were live."""
+        body = deletes.control_of(self, deletion)
+        before = self.live_records()
+        if isinstance(body, TAG_DELETES):
+            found = deletes.matching(self, body)
+        elif isinstance(body, control.DeleteSequences):
+            found = Ranges.of((each, each + 1) for each in body.sequences)
+        else:
+            found = None
+        if found is not None and not len(found):
+            return 0
+        self._control(body)
+        if found is not None:
+            self.deleted = self.deleted.union(found)
+            self.flags_due = True
+        elif isinstance(body, control.DeleteBefore):
+            self.drop_below(body.before_sequence)
+            self.flags_due = True
+            self._remove_dropped()
+        return before - self.live_records()
+
+    def trim(self, before: int) -> int:
+        """Deletes everything below an offset; returns the earliest one left."""
+        self.delete(Deletion(before=before))
+        return self.earliest
+
+    def _remove_dropped(self) -> int:
+        """Removes whole sealed segments below the floor; the last one stays."""
+        *older, last = self.layers.segments or (None,)
+        going = [each for each in older if each is not None and each.sealed]
+        going = [each for each in going if each.end_sequence <= self.earliest]
+        kept = tuple(each for each in older if each is not None and each not in going)
+        if last is not None:
+            self.layers = Layers((*kept, last), self.layers.runs)
+        for segment in going:
+            segments.remove(self.sources.files, segment)
+            self.distrusted.pop(segment.first_sequence, None)
+        return len(going)
+
+    def explain_retention(self) -> list[retention.Decision]:
+        """Says for each segment, oldest first, whether it goes and why."""
+        return eviction.explain(self, self.place.now_ms(), self._waits())
+
+    def has_expired(self) -> bool:
+        """Tells whether eviction would take anything now."""
+        return eviction.due(self, self.place.now_ms(), self._waits()) is not None
+
+    def apply_retention(self) -> int:
+        """Evicts what cap and age let go; returns how many segments went."""
+        due = eviction.due(self, self.place.now_ms(), self._waits())
+        if due is None:
+            return 0
+        self._control(control.EvictWatermark(due.floor, due.floor, due.reason))
+        self.evict_floor = due.floor
+        self.drop_below(due.floor)
+        return self._remove_dropped()
+
+    def _waits(self) -> Mapping[str, int]:
+        return retention.waited_for(self.settings, self.progress())
+
+    def is_old(self, age_ms: int) -> bool:
+        """Tells whether the active segment should be sealed by its age."""
+        found = self.layers.segments
+        if not found or found[-1].sealed or not age_ms:
+            return False
+        limit = min(age_ms, self.settings.segment_ms)
+        return self.place.now_ms() - found[-1].created_ms > limit
+
+    def seal(self) -> None:
+        """Seals the active segment."""
+        *older, last = self.layers.segments
+        self.layers = Layers((*older, segments.seal(last)), self.layers.runs)
+
+    def roll(self) -> None:
+        """Copies everything into segments and seals the active one."""
+        self.log.sync()
+        self.compact(self)
+        if self.layers.segments and not self.layers.segments[-1].sealed:
+            self.seal()
+
+    def save_flags(self) -> None:
+        """Writes the deleted flags into every `.idx`: a second copy of the deleted set."""
+        if not self.flags_due:
+            return
+        below = Ranges.of([(self.evict_floor, self.earliest)])
+        pairs = self.deleted.union(below).pairs()
+        for segment in self.layers.segments:
+            touched = any(
+                first < segment.end_sequence and segment.first_sequence < end
+                for first, end in pairs
+            )
+            if touched:
+                segments.mark_deleted(self.sources.files, segment, pairs)
+        self.flags_due = False

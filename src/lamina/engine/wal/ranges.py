@@ -1,0 +1,85 @@
+"""A set of sequences as merged ranges: what of a topic was deleted. Immutable.
+
+Kept as one ascending array of bounds, from and to in turn: a sequence is in the set when an odd
+number of bounds is not above it. So ten million deleted neighbours cost sixteen bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges [from, to) that neither touch nor overlap, ascending."""
+
+    bounds: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Ranges:
+        """Makes the union of any ranges."""
+        array = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+        return _merged(array[:, 0], array[:, 1])
+
+    @classmethod
+    def of_sequences(cls, sequences: NDArray[np.int64]) -> Ranges:
+        """Makes the set of single sequences."""
+        return _merged(sequences, sequences + 1)
+
+    def __len__(self) -> int:
+        return len(self.bounds) // 2
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Returns the ranges as Python numbers."""
+        numbers = self.bounds.tolist()
+        return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def count(self) -> int:
+        """Returns how many sequences are in the set."""
+        return int(self.bounds[1::2].sum() - self.bounds[::2].sum())
+
+    def contains(self, sequences: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tells for each sequence whether it is in the set."""
+        inside: NDArray[np.bool_] = np.searchsorted(self.bounds, sequences, side="right") % 2 == 1
+        return inside
+
+    def end_at(self, sequence: int) -> int:
+        """Returns the first sequence from this one on that is not in the set."""
+        row = int(np.searchsorted(self.bounds, sequence, side="right"))
+        return int(self.bounds[row]) if row % 2 else sequence
+
+    def union(self, other: Ranges) -> Ranges:
+        """Returns what is in either."""
+        if not len(other):
+            return self
+        both = np.concatenate([self.bounds, other.bounds])
+        return _merged(both[::2], both[1::2])
+
+    def from_on(self, first: int) -> Ranges:
+        """Returns what is in the set and not below a sequence."""
+        if not len(self) or int(self.bounds[0]) >= first:
+            return self
+        row = int(np.searchsorted(self.bounds, first, side="right"))
+        kept = self.bounds[row:]
+        return Ranges(np.insert(kept, 0, first) if row % 2 else kept)
+
+
+def _merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Ranges:
+    real = starts < ends
+    starts, ends = starts[real], ends[real]
+    if not len(starts):
+        return EMPTY
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    begins = np.concatenate([[True], starts[1:] > ends[:-1]])
+    lasts = np.concatenate([begins[1:], [True]])
+    bounds = np.empty(2 * int(begins.sum()), dtype=np.int64)
+    bounds[::2], bounds[1::2] = starts[begins], ends[lasts]
+    return Ranges(bounds)
+
+
+EMPTY = Ranges(np.empty(0, dtype=np.int64))

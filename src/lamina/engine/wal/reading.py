@@ -1,0 +1,379 @@
+"""Reading a wal topic: one stream over sealed segments, the active one, and the WAL itself.
+
+Rules.
+1. Each step takes the layers anew and picks the one that holds the next sequence: a checkpoint, an
+   eviction or a move that comes in between only means that the next step looks elsewhere.
+2. Deleted records are skipped silently; every other missing range is told, with its reason.
+3. What a reader is given was checked just now: a frame's checksum, topic and sequence.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.engine.log_reader import Isolation, PartitionInfo
+from lamina.engine.wal import segments
+from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles
+from lamina.engine.wal.topic import Arrivals, Run, TopicState
+from lamina.errors import OffsetOutOfRange, RecordsMissing
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.scan import Limit
+from lamina.formats.wal import located, log
+from lamina.storage.files import Files
+
+_ATTEMPTS = 10
+
+
+class Sources(NamedTuple):
+    """What reading stands on, shared by all topics of a store."""
+
+    files: Files
+    wal: WalFiles
+    arrivals: Arrivals
+
+
+class Missing(NamedTuple):
+    """A range that cannot be read, and why."""
+
+    first: int
+    end: int
+    reason: str
+    detail: str = ""
+
+
+class TopicReader(TopicState):
+    """The reading half of one partition of a wal topic."""
+
+    __slots__ = ("distrusted", "sources", "verified")
+
+    format_name = "wal"
+
+    def bind(self, sources: Sources) -> None:
+        """Gives the topic what it reads from."""
+        self.sources = sources
+        self.distrusted: dict[int, segments.Rebuilt] = {}
+        self.verified: set[int] = set()
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Every missing range with its reason, but for single deleted records."""
+        return self.gaps()
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.earliest
+
+    def end_offset(self, isolation: Isolation = "durable") -> int:
+        """One past the last offset that readers of an isolation see."""
+        return self.durable_end if isolation == "durable" else self.written_end
+
+    def info(self) -> PartitionInfo:
+        """Describes the partition."""
+        return PartitionInfo(
+            self.place.partition,
+            self.earliest,
+            self.durable_end,
+            self.written_end,
+            len(self.layers.segments),
+            self.size_bytes(),
+        )
+
+    def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
+        """Waits until the end is beyond an offset; woken by the append itself."""
+        return self.sources.arrivals.wait(self, offset, timeout_s, isolation)
+
+    def listen(self, event: threading.Event) -> None:
+        """Has an event set by every append, for those who wait for several partitions."""
+        self.sources.arrivals.listen(self, event)
+
+    def unlisten(self, event: threading.Event) -> None:
+        """Ends listening."""
+        self.sources.arrivals.unlisten(self, event)
+
+    def end_waits(self) -> None:
+        """Wakes those who wait for records, because none will come any more."""
+        self.sources.arrivals.end(self)
+
+    def scan(
+        self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields batches from an offset up to the end as it is now (or to `end`).
+
+        Raises RecordsMissing at a gap, having yielded everything before it.
+        """
+        if start < 0:
+            raise OffsetOutOfRange(f"{self.place.name}: offsets count from 0, got {start}")
+        stop = self.end_offset(isolation)
+        if start > max(self.end_offset("written"), self.earliest):
+            raise OffsetOutOfRange(f"{self.place.name}: {start} is beyond the end {stop}")
+        stop = stop if end is None else min(stop, end)
+        sequence = max(start, 1)
+        while sequence < stop:
+            step = self._step(sequence, stop, limit)
+            if isinstance(step, Missing):
+                raise RecordsMissing(
+                    f"{self.place.name}: {step.detail or 'records are missing'}",
+                    first=step.first,
+                    end=step.end,
+                    reason=step.reason,
+                )
+            batch, sequence = step
+            if batch is not None and batch.num_rows:
+                yield batch
+
+    def _step(
+        self, sequence: int, stop: int, limit: Limit
+    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+        """Reads the next records, or says what is missing there; tries again if a layer moved."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._look(sequence, stop, limit)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _look(
+        self, sequence: int, stop: int, limit: Limit
+    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+        if sequence < self.earliest:
+            if sequence < self.evict_floor:
+                detail = "the oldest records were evicted"
+                return Missing(sequence, self.evict_floor, "retention", detail)
+            return None, self.earliest
+        live = self.deleted.end_at(sequence)
+        if live > sequence:
+            return None, live
+        layers = self.layers
+        firsts = [segment.first_sequence for segment in layers.segments]
+        row = bisect_right(firsts, sequence) - 1
+        if row >= 0 and sequence < layers.segments[row].end_sequence:
+            return self._from_segment(layers.segments[row], sequence, stop, limit)
+        for run in layers.runs:
+            if run.first <= sequence < run.end:
+                return self._from_wal(run, sequence, stop, limit)
+        later = [*firsts, *(run.first for run in layers.runs)]
+        following = min((first for first in later if first > sequence), default=stop)
+        return self._missing(sequence, min(following, stop))
+
+    def _missing(self, sequence: int, following: int) -> tuple[None, int] | Missing:
+        """Names a hole; over what was deleted in it, it is stepped silently."""
+        bounds = self.deleted.bounds
+        row = int(np.searchsorted(bounds, sequence, side="right"))
+        end = min(following, int(bounds[row])) if row < len(bounds) else following
+        known = self.gap_at(sequence)
+        if known is None:
+            return Missing(sequence, end, "lost", "records are missing without a known reason")
+        return Missing(sequence, min(end, known.end), known.reason, known.detail)
+
+    # ------------------------------------------------------------------ layers
+
+    def _from_segment(
+        self, segment: Segment, sequence: int, stop: int, limit: Limit
+    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+        files = self.sources.files
+        wanted = min(limit.max_records, min(stop, segment.end_sequence) - sequence)
+        capped = Limit(max_records=wanted, max_bytes=limit.max_bytes)
+        if segment.first_sequence not in self.distrusted:
+            position = segments.position_for(files, segment, sequence)
+            if position is not None:
+                batch = segments.read(files, segment, position, sequence, capped)
+                if batch is not None and _first(batch) == sequence:
+                    return self._kept(batch, stop)
+        entries = self._distrust(segment).entries
+        row = sequence - segment.first_sequence
+        holes = np.flatnonzero(entries["length"][row:] != 0)
+        if not len(holes):
+            return self._missing(sequence, min(segment.end_sequence, stop))
+        if holes[0] > 0:
+            return self._missing(sequence, min(sequence + int(holes[0]), stop))
+        position = int(entries["position"][row])
+        batch = segments.read(files, segment, position, sequence, capped)
+        if batch is None:
+            self.distrusted.pop(segment.first_sequence)
+            return self._missing(sequence, min(sequence + 1, stop))
+        return self._kept(batch, stop)
+
+    def _distrust(self, segment: Segment) -> segments.Rebuilt:
+        """Walks a segment whose `.idx` gave a wrong answer, or whose frames are damaged."""
+        known = self.distrusted.get(segment.first_sequence)
+        if known is None or len(known.entries) < segment.entry_count:
+            known = segments.walk(self.sources.files, segment, segment.data_bytes)
+            short = segment.entry_count - len(known.entries)
+            if short > 0:
+                entries = np.zeros(segment.entry_count, dtype=known.entries.dtype)
+                entries[: len(known.entries)] = known.entries
+                known = segments.Rebuilt(entries, known.frames, known.end_byte, known.damages)
+            self.distrusted[segment.first_sequence] = known
+            self.note_damage(segment, known)
+        return known
+
+    def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
+        """Is told of what a walk over a segment found; a reader alone cannot write it down."""
+        for first, end, why in damaged_ranges(segment, found):
+            if self.ledger.at(first) is None:
+                self.ledger = self.ledger.with_gap(
+                    Gap(first, end, "lost", self.place.now_ms(), why)
+                )
+
+    def _from_wal(
+        self, run: Run, sequence: int, stop: int, limit: Limit
+    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+        row = sequence - run.first
+        count = min(limit.max_records, stop - sequence, len(run.locations) - row, 1 << 20)
+        places = np.frombuffer(run.locations[row : row + count], dtype=np.int64)
+        number = int(places[0]) >> POSITION_BITS
+        same = places >> POSITION_BITS == number
+        if not same.all():
+            places = places[: int(np.argmin(same))]
+        positions = places & POSITION_MASK
+        file = self.sources.wal.get(number)
+        if file is None:
+            raise FileNotFoundError(f"WAL file {number} was freed")
+        data = file.bytes_to(int(positions[-1]) + 1)
+        expected = located.Expected(self.topic_id, sequence)
+        found = located.sound_at(data, positions, expected, limit.max_bytes)
+        if not len(found):
+            why = f"{file.path}: byte {int(positions[0])}: a record is damaged ({found.stop.name})"
+            gap = Gap(sequence, sequence + 1, "lost", self.place.now_ms(), why)
+            if self.ledger.at(sequence) is None:
+                self.ledger = self.ledger.with_gap(gap)
+            return Missing(sequence, sequence + 1, "lost", why)
+        return self._kept(log.decode(data, found), stop)
+
+    def _kept(self, batch: pa.RecordBatch, stop: int) -> tuple[pa.RecordBatch | None, int]:
+        """Cuts a batch where a hole begins and takes out what was deleted."""
+        sequences = _sequences(batch)
+        jumps = np.flatnonzero(np.diff(sequences) != 1)
+        if len(jumps):
+            batch = batch.slice(0, int(jumps[0]) + 1)
+            sequences = sequences[: int(jumps[0]) + 1]
+        following = int(sequences[-1]) + 1
+        if following > stop:
+            batch, following = batch.slice(0, batch.num_rows - (following - stop)), stop
+            sequences = sequences[: batch.num_rows]
+        if len(self.deleted):
+            gone = self.deleted.contains(sequences)
+            if gone.any():
+                batch = batch.filter(pa.array(~gone))
+        return batch, following
+
+    # ------------------------------------------------------------------ times
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """Returns the first durable offset whose record is at or after a time; None if none is."""
+        end = self.durable_end
+        for segment in self.layers.segments:
+            if segment.newest_ms < timestamp_ms:
+                continue
+            entries = self.sound_entries(segment)
+            row = int(np.searchsorted(entries["timestamp_ms"], timestamp_ms))
+            found = self._first_at_or_after(
+                timestamp_ms, segment.first_sequence + row, min(segment.end_sequence, end)
+            )
+            if found is not None:
+                return found
+        return self._first_at_or_after(timestamp_ms, self.absorbed_end, end)
+
+    def time_at(self, offset: int) -> int | None:
+        """Returns about when the record at an offset was made: from `.idx`, or from its frame."""
+        for segment in self.layers.segments:
+            if offset < segment.end_sequence:
+                entries = segments.load_entries(self.sources.files, segment)
+                row = max(0, offset - segment.first_sequence)
+                return int(entries["timestamp_ms"][row]) if entries is not None else None
+        limit = Limit(max_records=1)
+        try:
+            for batch in self.scan(max(offset, self.earliest), limit):
+                return int(batch.column("timestamp")[0].value)
+        except RecordsMissing:
+            return None
+        return None
+
+    def bytes_from(self, offset: int) -> int:
+        """Returns about how many bytes of records there are from an offset on, from indexes."""
+        total = 0
+        for segment in self.layers.segments:
+            if segment.end_sequence <= offset:
+                continue
+            before = None
+            if offset > segment.first_sequence:
+                before = segments.position_for(self.sources.files, segment, offset)
+            total += segment.data_bytes - (before or 0)
+        first = max(self.absorbed_end, self.earliest)
+        in_wal = self.written_end - first
+        if in_wal > 0:
+            total += self.wal_bytes * (self.written_end - max(offset, first)) // in_wal
+        return total
+
+    def gone_from(self, offset: int) -> int:
+        """Returns how many offsets from one on, below the durable end, have no record any more."""
+        end = self.durable_end
+        gaps = self.gaps().between(offset, end)
+        missing = sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
+        return missing + self.deleted.from_on(offset).count()
+
+    def sound_entries(self, segment: Segment) -> NDArray[np.void]:
+        """Returns a segment's entries; the first time, compared with what its `.data` gives."""
+        entries = segments.load_entries(self.sources.files, segment)
+        if entries is not None and segment.first_sequence in self.verified:
+            return entries
+        rebuilt = self._distrust(segment)
+        same = entries is not None and len(entries) == len(rebuilt.entries)
+        if same and entries is not None:
+            same = all(
+                bool((entries[name] == rebuilt.entries[name]).all())
+                for name in ("position", "length", "timestamp_ms")
+            ) and bool((entries["flags"] & 3 == rebuilt.entries["flags"] & 3).all())
+        if same and entries is not None and not rebuilt.damages:
+            self.distrusted.pop(segment.first_sequence, None)
+            if segment.sealed:
+                self.verified.add(segment.first_sequence)
+            return entries
+        return rebuilt.entries
+
+    def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
+        limit = Limit(max_records=8192, max_bytes=1 << 22)
+        while start < end:
+            try:
+                for batch in self.scan(start, limit, end=end):
+                    times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+                    late = np.flatnonzero(times >= timestamp_ms)
+                    if len(late):
+                        return int(batch.column("offset")[int(late[0])].as_py())
+                return None
+            except RecordsMissing as missing:
+                start = missing.end
+        return None
+
+
+def damaged_ranges(segment: Segment, found: segments.Rebuilt) -> list[tuple[int, int, str]]:
+    """Returns (first, end, why) of every range of sequences that damage has cost."""
+    ranges = []
+    for damage in found.damages:
+        end = damage.end_sequence
+        if end <= damage.first_sequence:
+            end = segment.end_sequence
+        if end > damage.first_sequence:
+            where = f"{segment.path('data')}: byte {damage.first_byte}"
+            ranges.append((damage.first_sequence, end, f"{where}: damaged ({damage.stop.name})"))
+    return ranges
+
+
+def _sequences(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    column = batch.column(0)
+    view: NDArray[np.int64] = column.to_numpy()
+    return view
+
+
+def _first(batch: pa.RecordBatch) -> int:
+    first: int = batch.column(0)[0].as_py()
+    return first

@@ -1,0 +1,348 @@
+"""Puts a topic together after a restart: its segments, what the WAL holds beyond them, its gaps.
+
+Rules.
+1. What the segments hold is skipped in the WAL; what they lack is taken from it.
+2. Of the last segment, bytes are cut where the WAL still holds what should follow: a checkpoint was
+   under way. Where it does not, they were durable, and are lost: kept, reported, entered as a gap.
+3. Every hole gets its reason, once. The end never moves back.
+4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from lamina.engine.report import RecoveryReport
+from lamina.engine.wal import deletes, segments
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.metadata import TopicMetadata
+from lamina.engine.wal.ranges import Ranges
+from lamina.engine.wal.reading import TopicReader
+from lamina.engine.wal.replay import Frames, Replayed
+from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.topic import Layers, Run
+from lamina.formats.ledger import Gap
+from lamina.formats.scan import Limit
+from lamina.formats.wal import index, log
+from lamina.storage import paths
+
+_NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecovery:
+    """Recovers the topics of one directory."""
+
+    ground: Ground
+    replayed: Replayed
+    report: RecoveryReport
+    repair: bool
+    has_snapshot: bool
+
+    def recover(self, topic: TopicReader, known: TopicMetadata) -> None:
+        """Fills in everything that is known of a topic."""
+        frames = self.replayed.frames.get(topic.topic_id, _NO_FRAMES)
+        topic.ledger = (
+            topic.place.read_ledger(self.report) if self.repair else topic.place.peek_ledger()
+        )
+        topic.evict_floor, topic.earliest = known.evict_floor, known.earliest
+        topic.deleted = known.deleted
+        found = self._segments(topic, frames)
+        end = found[-1].end_sequence if found else 1
+        topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
+        runs = topic.layers.runs
+        head = max(end, runs[-1].end if runs else 0, topic.earliest)
+        topic.written_end = max(topic.written_end, head, known.highest + 1)
+        topic.durable_end = topic.written_end
+        topic.wal_bytes = frames.size_bytes if runs else 0
+        topic.deleted = topic.deleted.from_on(topic.earliest)
+        self._explain_holes(topic, head)
+        for search in known.searches:
+            topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+
+    def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
+        """Without any snapshot the flags in `.idx` are what is left of the deleted set."""
+        files = self.ground.files
+        claimed = replace(
+            bare,
+            end_sequence=self._claimed_end(bare),
+            data_bytes=files.size(bare.path("data")),
+        )
+        entries = segments.load_entries(files, claimed)
+        if entries is not None:
+            rows = np.flatnonzero(entries["flags"] & index.DELETED).astype(np.int64)
+            found = Ranges.of_sequences(rows + bare.first_sequence)
+            topic.deleted = topic.deleted.union(found)
+
+    # ------------------------------------------------------------------ holes
+
+    def _explain_holes(self, topic: TopicReader, head: int) -> None:
+        """Enters a reason for every range that no layer holds."""
+        reason = "truncated"
+        if self.replayed.lost_spots or not self.replayed.torn_spots:
+            reason = "lost"
+        after = topic.earliest
+        spans = [(each.first_sequence, each.end_sequence) for each in topic.layers.segments]
+        spans += [(run.first, run.end) for run in topic.layers.runs]
+        for first, end in spans:
+            if first > after:
+                self._gap(topic, after, first, reason, "the WAL holds what follows, not this")
+            after = max(after, end)
+        if topic.written_end > head:
+            why = "a checkpoint tells of records that are not there"
+            self._gap(topic, max(after, topic.earliest), topic.written_end, "lost", why)
+
+    def _gap(self, topic: TopicReader, first: int, end: int, reason: str, why: str) -> None:
+        for start, stop in _outside(topic, first, end):
+            gap = Gap(start, stop, reason, self.ground.now_ms(), why)
+            what = f"offsets {start} to {stop}: {reason}; {why}"
+            self.report.add("gap", topic.place.name, what)
+            topic.ledger = topic.ledger.with_gap(gap)
+            if self.repair:
+                self.ground.files.make_directory(topic.place.directory)
+                topic.ledger = topic.place.enter_gap(topic.ledger, gap)
+
+    # ------------------------------------------------------------------ segments
+
+    def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
+        listed = self._listed(topic.topic_id)
+        found: list[Segment] = []
+        for row, (first, directory) in enumerate(listed):
+            bare = Segment(
+                topic.topic_id, directory, first, first, 0, 0, 0, self.ground.now_ms(), sealed=True
+            )
+            if not self.has_snapshot:
+                self._take_flags(topic, bare)
+            is_last = row == len(listed) - 1
+            loaded = self._last(topic, bare, frames) if is_last else self._sealed(topic, bare)
+            if loaded is not None and (not found or first >= found[-1].end_sequence):
+                found.append(loaded)
+            elif loaded is not None and self.repair:
+                kept = self.ground.quarantine(loaded.path("data"))
+                why = "it repeats sequences of the segment before it"
+                self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
+        return found
+
+    def _listed(self, topic_id: int) -> list[tuple[int, str]]:
+        """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy."""
+        found: dict[int, str] = {}
+        for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
+            if directory is None or not self.ground.files.is_directory(directory):
+                continue
+            if self.repair:
+                self.ground.files.sync_directory(directory)
+            for name in self.ground.files.list(directory):
+                parsed = paths.wal_segment_file(name)
+                if parsed is not None and parsed.suffix == "data":
+                    found[parsed.first_sequence] = directory
+        return sorted(found.items())
+
+    def _sealed(self, topic: TopicReader, bare: Segment) -> Segment | None:
+        """Takes a sealed segment on the word of its `.idx`, if its last entry proves right."""
+        loaded = self._by_index(bare)
+        if loaded is not None:
+            return loaded
+        return self._walked(topic, bare, segments.walk(self.ground.files, bare))
+
+    def _by_index(self, bare: Segment) -> Segment | None:
+        files = self.ground.files
+        size = files.size(bare.path("data"))
+        if not files.exists(bare.path("idx")):
+            return None
+        count, rest = divmod(files.size(bare.path("idx")), segments.ENTRY_BYTES)
+        if rest or not count or not size:
+            return None
+        file = files.open_read_only(bare.path("idx"))
+        try:
+            last = index.decode(
+                file.read_at((count - 1) * segments.ENTRY_BYTES, segments.ENTRY_BYTES)
+            )[0]
+        finally:
+            file.close()
+        position, length = int(last["position"]), int(last["length"])
+        if position + length != size:
+            return None
+        data = files.open_read_only(bare.path("data"))
+        try:
+            frame = data.read_at(position, length)
+        finally:
+            data.close()
+        sequence = bare.first_sequence + count - 1
+        found = log.scan_segment(
+            frame, topic_id=bare.topic_id, minimum_sequence=sequence, limit=Limit(max_records=1)
+        )
+        if not len(found) or segments.sequence_at(frame, 0) != sequence:
+            return None
+        newest = int(last["timestamp_ms"])
+        return replace(
+            bare, end_sequence=sequence + 1, data_bytes=size, frames=count, newest_ms=newest
+        )
+
+    def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
+        """Makes a segment of what a walk found, saves its `.idx`, reports damage."""
+        if not len(found.entries):
+            if self.repair and self.ground.files.size(bare.path("data")):
+                kept = self.ground.quarantine(bare.path("data"))
+                why = "it holds no sound frame"
+                self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
+            return None
+        size = self.ground.files.size(bare.path("data"))
+        loaded = replace(
+            bare,
+            end_sequence=bare.first_sequence + len(found.entries),
+            data_bytes=size,
+            frames=found.frames,
+            newest_ms=int(found.entries["timestamp_ms"][-1]),
+        )
+        for damage in found.damages:
+            span = (damage.first_byte, damage.end_byte)
+            why = f"{damage.stop.name}; what follows is served"
+            kept_in = self._set_aside(loaded, damage) if self.repair else None
+            path = loaded.path("data")
+            self.report.add("quarantined", path, why, byte_range=span, kept_in=kept_in)
+            if damage.end_sequence > damage.first_sequence:
+                self._gap(topic, damage.first_sequence, damage.end_sequence, "lost", why)
+        self._save_index(loaded, found.entries, topic.deleted)
+        return loaded
+
+    def _set_aside(self, segment: Segment, damage: segments.Damage) -> str:
+        raw = memoryview(segments.data_of(self.ground.files, segment)).cast("B")
+        damaged = bytes(raw[damage.first_byte : damage.end_byte])
+        return self.ground.set_aside(segment.path("data"), damaged, damage.first_byte)
+
+    def _save_index(self, segment: Segment, entries: index.Entries, deleted: Ranges) -> None:
+        if not self.repair:
+            return
+        marked = index.mark_deleted(entries, segment.first_sequence, deleted.pairs())
+        with contextlib.suppress(OSError):  # on a full disk it is rebuilt the next time
+            files = self.ground.files
+            path = segment.path("idx")
+            if not files.exists(path) or files.read(path) != index.encode(marked):
+                segments.save_entries(files, segment, marked)
+                self.report.add("rebuilt", path, "it was missing, stale or wrong")
+
+    def _last(self, topic: TopicReader, bare: Segment, frames: Frames) -> Segment | None:
+        """Walks the last segment, which a checkpoint may have been writing to."""
+        files = self.ground.files
+        found = segments.walk(files, bare)
+        claimed = self._proven_claim(bare, found.entries)
+        cut = found.end_byte
+        for damage in found.damages:
+            if _holds(frames, damage.first_sequence) or damage.end_byte == files.size(
+                bare.path("data")
+            ):
+                cut = damage.first_byte
+                break
+        size = files.size(bare.path("data"))
+        if cut < size:
+            if self.repair:
+                file = files.open(bare.path("data"))
+                try:
+                    file.truncate(cut)
+                    file.sync()
+                finally:
+                    file.close()
+                why = "a checkpoint was cut short; the WAL holds what is missing"
+                self.report.add("cut", bare.path("data"), why, byte_range=(cut, size))
+            found = segments.walk(files, bare, cut)
+        elif self.repair:
+            self._sync(bare.path("data"))
+        loaded = self._walked(topic, bare, found) if len(found.entries) else None
+        if loaded is None:
+            return self._emptied(topic, bare, claimed, frames)
+        loaded = replace(loaded, data_bytes=cut)
+        if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
+            why = f"{bare.path('data')} ends before its index does"
+            self._gap(topic, loaded.end_sequence, claimed, "lost", why)
+            topic.written_end = max(topic.written_end, claimed)
+        settings = self.ground.settings
+        full = (
+            loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
+        )
+        is_cold = loaded.directory != self.ground.hot(topic.topic_id)
+        return replace(loaded, sealed=full or is_cold)
+
+    def _emptied(
+        self, topic: TopicReader, bare: Segment, claimed: int, frames: Frames
+    ) -> Segment | None:
+        """A last segment without a sound frame: nothing was checkpointed, or all of it is lost."""
+        if self.repair:
+            for suffix in ("idx", "data"):
+                if self.ground.files.exists(bare.path(suffix)):
+                    self.ground.quarantine(bare.path(suffix))
+        if claimed > bare.first_sequence and not _holds(frames, bare.first_sequence):
+            why = f"{bare.path('data')} holds nothing sound"
+            self._gap(topic, bare.first_sequence, claimed, "lost", why)
+            topic.written_end = max(topic.written_end, claimed)
+        return None
+
+    def _proven_claim(self, bare: Segment, sound: index.Entries) -> int:
+        """One past the last sequence of an `.idx` that agrees with every sound frame, or nothing.
+
+        Such an index was synced with its `.data`: what it has more is lost.
+        """
+        end = self._claimed_end(bare)
+        entries = None
+        if end > bare.first_sequence + len(sound):
+            claimed = replace(bare, end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
+            entries = segments.load_entries(self.ground.files, claimed)
+        if entries is None:
+            return bare.first_sequence
+        for name in ("position", "length", "timestamp_ms"):
+            if (entries[name][: len(sound)] != sound[name]).any():
+                return bare.first_sequence
+        return end if int(entries["length"][-1]) else bare.first_sequence
+
+    def _claimed_end(self, bare: Segment) -> int:
+        """One past the last sequence that an `.idx` speaks of."""
+        path = bare.path("idx")
+        if not self.ground.files.exists(path):
+            return bare.first_sequence
+        return bare.first_sequence + self.ground.files.size(path) // segments.ENTRY_BYTES
+
+    def _sync(self, path: str) -> None:
+        file = self.ground.files.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+def _holds(frames: Frames, sequence: int) -> bool:
+    row = int(np.searchsorted(frames.sequences, sequence))
+    return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
+
+
+def _runs(frames: Frames, first: int) -> tuple[Run, ...]:
+    """Makes runs of the frames from a sequence on; a hole begins a new one."""
+    row = int(np.searchsorted(frames.sequences, first))
+    sequences, locations = frames.sequences[row:], frames.locations[row:]
+    if not len(sequences):
+        return ()
+    edges = np.flatnonzero(np.diff(sequences) != 1) + 1
+    bounds = [0, *edges.tolist(), len(sequences)]
+    runs = []
+    for begin, end in pairwise(bounds):
+        places = array("q")
+        places.frombytes(locations[begin:end].tobytes())
+        runs.append(Run(int(sequences[begin]), places))
+    return tuple(runs)
+
+
+def _outside(topic: TopicReader, first: int, end: int) -> list[tuple[int, int]]:
+    """Cuts a range into the parts that no known gap explains."""
+    parts = []
+    while first < end:
+        known = topic.ledger.at(first)
+        if known is not None:
+            first = known.end
+            continue
+        following = min((gap.first for gap in topic.ledger.gaps if gap.first > first), default=end)
+        parts.append((first, min(end, following)))
+        first = following
+    return parts

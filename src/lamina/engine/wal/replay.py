@@ -1,0 +1,263 @@
+"""Reads the WAL files that exist: where each topic's frames are, and what control frames say.
+
+The truth that everything else is rebuilt from, whatever shards it lies in.
+
+Rules.
+1. Every sound frame counts, also one behind damage: a hole in a topic's sequences becomes a gap
+   with a reason, no frame is dropped.
+2. Bytes are cut only where nothing sound follows, and only in the last file of a directory.
+3. No loop over records: one walk, the fixed fields as columns, one pass that sorts by topic.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.engine.report import RecoveryReport
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.shard import POSITION_BITS, WalFile, WalFiles
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.binary import as_bytes
+from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
+from lamina.formats.wal import control, located, log
+from lamina.formats.wal import headers as wal_headers
+from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
+from lamina.storage import paths
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_EMPTY_MARK_BYTES = control.CHECKPOINT_MARK.size
+_DIRECT_IDS = 1 << 22
+_ONE = Limit(max_records=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The records of one topic in the WAL, ascending by sequence."""
+
+    sequences: NDArray[np.int64]
+    locations: NDArray[np.int64]
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What the WAL holds."""
+
+    files: WalFiles
+    tails: list[WalFile] = field(default_factory=list)
+    controls: list[tuple[int, control.Control]] = field(default_factory=list)
+    frames: dict[int, Frames] = field(default_factory=dict)
+    lost_spots: int = 0
+    """Damaged spots of which an fsync had returned before."""
+    torn_spots: int = 0
+
+
+class Replay:
+    """One reading of all WAL files; with `repair`, torn tails are cut and files synced."""
+
+    def __init__(self, ground: Ground, report: RecoveryReport, *, repair: bool) -> None:
+        self._ground = ground
+        self._report = report
+        self._repair = repair
+        self._found = Replayed(WalFiles())
+        self._columns: list[tuple[NDArray[np.int64], ...]] = []
+
+    def run(self) -> Replayed:
+        """Reads everything."""
+        for file, is_last in self._open_files():
+            self._read(file, is_last=is_last)
+            if is_last:
+                self._found.tails.append(file)
+        self._group()
+        return self._found
+
+    def _open_files(self) -> list[tuple[WalFile, bool]]:
+        files = self._ground.files
+        listed = []
+        for shard, directory in self._ground.shard_directories():
+            if self._repair and files.is_directory(directory):
+                files.sync_directory(directory)  # a killed process may have left names unsynced
+            for name in files.list(directory):
+                index = paths.wal_file_index(name)
+                if index is not None:
+                    listed.append((shard, index, os.path.join(directory, name)))
+        listed.sort()
+        opened = []
+        for _, group in groupby(listed, key=lambda each: each[0]):
+            of_shard = list(group)
+            for row, (shard, index, path) in enumerate(of_shard):
+                handle = files.open(path) if self._repair else files.open_read_only(path)
+                file = self._found.files.add(shard, index, path, handle)
+                opened.append((file, row == len(of_shard) - 1))
+        return opened
+
+    # ------------------------------------------------------------------ one file
+
+    def _read(self, file: WalFile, *, is_last: bool) -> None:
+        file.size = file.file.size()
+        if is_last:
+            file.file.sync()  # what a killed process left unsynced is served from now on
+        data = file.bytes_to(file.size)
+        runs: list[Scan] = []
+        end = self._walk(file, data, runs, is_last=is_last)
+        if end < file.size and is_last:
+            if self._repair:
+                file.file.truncate(end)
+                file.file.sync()
+            file.cut_to(end)
+        for found in runs:
+            self._take(file, data, found)
+
+    def _walk(self, file: WalFile, data: Buffer, runs: list[Scan], *, is_last: bool) -> int:
+        """Collects runs of sound frames; returns where the file's sound part ends."""
+        size, position = file.size, 0
+        spots: list[tuple[int, int, Stop]] = []
+        budget = Budget(size)
+        limit = Limit(WHOLE.max_records, WHOLE.max_bytes, budget)
+        while position < size:
+            found = log.scan(data, position, limit=limit)
+            if len(found):
+                runs.append(found)
+            position = found.end
+            if found.stop is Stop.BAD_VERSION:
+                raise NewerFormat(
+                    "a WAL frame of a newer format", path=file.path, position=position
+                )
+            if found.stop.is_damage:
+                if not as_bytes(data)[position:size].any():
+                    break  # prepared space
+                after = _sound_after(data, position, found.stop, budget)
+                if after is None:
+                    self._tail(file, data, position, found.stop, is_last=is_last)
+                    break
+                spots.append((position, after, found.stop))
+                position = after
+        for first, after, stop in spots:
+            self._damage(file, data, (first, after), stop, is_last=is_last)
+        return position if position < size else size
+
+    def _tail(
+        self, file: WalFile, data: Buffer, position: int, stop: Stop, *, is_last: bool
+    ) -> None:
+        """Nothing sound follows: a torn tail, or (in a file that was full) lost records."""
+        if not is_last:
+            self._damage(file, data, (position, file.size), stop, is_last=False)
+            return
+        self._found.torn_spots += 1
+        why = f"the tail is torn ({stop.name}); nothing sound follows it"
+        self._report.add("cut", file.path, why, byte_range=(position, file.size))
+
+    def _damage(
+        self, file: WalFile, data: Buffer, span: tuple[int, int], stop: Stop, *, is_last: bool
+    ) -> None:
+        first, after = span
+        barrier = _has_barrier(data, after) if is_last else True
+        if barrier:
+            self._found.lost_spots += 1
+        else:
+            self._found.torn_spots += 1
+        kept = None
+        if self._repair:
+            kept = self._ground.set_aside(file.path, as_bytes(data)[first:after].tobytes(), first)
+        why = f"{stop.name}; the frames that follow are sound and are served"
+        self._report.add("quarantined", file.path, why, byte_range=span, kept_in=kept)
+
+    # ------------------------------------------------------------------ all frames
+
+    def _take(self, file: WalFile, data: Buffer, found: Scan) -> None:
+        columns = wal_headers.headers(data, found)
+        is_append = columns.types == int(FrameType.APPEND)
+        barriers = (columns.types == int(FrameType.CHECKPOINT_MARK)) & (
+            columns.value_lens == _EMPTY_MARK_BYTES
+        )
+        for row in np.flatnonzero(~is_append & ~barriers).tolist():
+            body = wal_headers.body_of(data, found, columns, row)
+            try:
+                decoded = control.decode(int(columns.types[row]), body)
+            except NewerFormat as error:
+                raise error.at_path(file.path) from error
+            except CorruptData as error:
+                self._report.add("note", file.path, f"a control frame makes no sense: {error}")
+                continue
+            self._found.controls.append((int(columns.topic_ids[row]), decoded))
+        locations = found.positions + (file.number << POSITION_BITS)
+        picked = (columns.topic_ids.view(np.int64), columns.sequences, locations, columns.lengths)
+        if is_append.all():
+            self._columns.append(picked)
+        else:
+            self._columns.append(tuple(column[is_append] for column in picked))
+
+    def _group(self) -> None:
+        """Sorts the places of all records by topic."""
+        if not self._columns:
+            return
+        joined = [np.concatenate(parts) for parts in zip(*self._columns, strict=True)]
+        ids, sequences, locations, lengths = joined
+        if not len(ids):
+            return
+        if ids[0] == ids[-1] and (ids == ids[0]).all():
+            topic_id, size = int(ids.view(np.uint64)[0]), int(lengths.sum())
+            self._found.frames[topic_id] = _ascending(sequences, locations, size)
+            return
+        if ids.min() >= 0 and ids.max() < _DIRECT_IDS:
+            owners, names = ids, None
+        else:
+            names, owners = np.unique(ids, return_inverse=True)
+        count = int(owners.max()) + 1
+        order, edges = located.grouped(owners, count)
+        sequences, locations, lengths = sequences[order], locations[order], lengths[order]
+        present = np.flatnonzero(np.diff(edges))
+        sums = np.add.reduceat(lengths, edges[present])
+        for owner, size in zip(present.tolist(), sums.tolist(), strict=True):
+            first, end = int(edges[owner]), int(edges[owner + 1])
+            topic_id = owner if names is None else int(names.view(np.uint64)[owner])
+            self._found.frames[topic_id] = _ascending(
+                sequences[first:end], locations[first:end], size
+            )
+
+
+def _ascending(
+    sequences: NDArray[np.int64], locations: NDArray[np.int64], size_bytes: int
+) -> Frames:
+    """Puts a topic's frames in order; a topic that changed shards has them in several files."""
+    if len(sequences) > 1 and (np.diff(sequences) <= 0).any():
+        _, first = np.unique(sequences, return_index=True)
+        sequences, locations = sequences[first], locations[first]
+    return Frames(sequences, locations, size_bytes)
+
+
+def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int | None:
+    """Finds the next sound frame; first behind a damaged one whose lengths are still plausible.
+
+    Otherwise a value that happens to hold a frame could be taken for the frames that follow.
+    """
+    if stop is Stop.BAD_CHECKSUM:
+        head = SEGMENT_FRAME.unpack(data, position + 1)
+        claimed = position + 1 + 4 + int(head["frame_len"])
+        if claimed < memoryview(data).nbytes and len(log.scan(data, claimed, limit=_ONE)):
+            return claimed
+    return log.resync(data, min(position + 1, memoryview(data).nbytes), budget=budget)
+
+
+def _has_barrier(data: Buffer, position: int) -> bool:
+    """Tells whether a CheckpointMark follows: what lies before it had been synced."""
+    size = memoryview(data).nbytes
+    while position < size:
+        found = log.scan(data, position, limit=WHOLE)
+        if (as_bytes(data)[found.positions] == int(FrameType.CHECKPOINT_MARK)).any():
+            return True
+        if not found.stop.is_damage or found.stop is Stop.BAD_VERSION:
+            return False
+        after = log.resync(data, min(found.end + 1, size))
+        if after is None:
+            return False
+        position = after
+    return False

@@ -1,0 +1,240 @@
+"""A topic's materialised segments: `.data` holds frames, `.idx` finds a sequence by arithmetic.
+
+Derived: copied from the WAL, which they outlive; an `.idx` is rebuilt from its `.data`.
+
+    active ──count, bytes, age──▶ sealed ──▶ cold ──▶ evicted
+
+Rules.
+1. A segment is a value: a checkpoint makes a longer one of it and publishes that. Readers look no
+   further than the value they hold says.
+2. No file stays open and no map is kept: ten thousand topics cost no descriptors.
+3. `.idx` entries are claims: one is believed when the frame it names is sound and carries the
+   sequence. Otherwise all are rebuilt from `.data`, and damaged records become holes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.errors import CorruptData, InvalidRequest
+from lamina.formats.scan import Budget, Limit, Scan, Stop
+from lamina.formats.wal import index, log
+from lamina.formats.wal.layout import SEGMENT_FRAME
+from lamina.storage.files import Files
+from lamina.storage.paths import WalSegmentFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+READ_AHEAD_BYTES = 64 << 10
+ENTRY_BYTES = index.ENTRY.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment. `end_sequence` is one past its last record; `frames` counts those it holds."""
+
+    topic_id: int
+    directory: str
+    first_sequence: int
+    end_sequence: int
+    data_bytes: int
+    frames: int
+    newest_ms: int
+    created_ms: int
+    sealed: bool = False
+
+    def path(self, suffix: str) -> str:
+        """Returns the path of one of its files."""
+        return os.path.join(self.directory, WalSegmentFile(self.first_sequence, suffix).name)
+
+    @property
+    def entry_count(self) -> int:
+        """How many sequences it spans, holes included."""
+        return self.end_sequence - self.first_sequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Damage:
+    """Bytes of a `.data` that hold no sound frame, and the sequences that may have been there."""
+
+    first_sequence: int
+    end_sequence: int
+    first_byte: int
+    end_byte: int
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebuilt:
+    """What a walk over a whole `.data` found."""
+
+    entries: index.Entries
+    frames: int
+    end_byte: int
+    damages: tuple[Damage, ...]
+
+
+def data_of(files: Files, segment: Segment) -> Buffer:
+    """Maps a segment's `.data`; the map outlives the file's name."""
+    file = files.open_read_only(segment.path("data"))
+    try:
+        return file.map()
+    finally:
+        file.close()
+
+
+def walk(files: Files, segment: Segment, end_byte: int | None = None) -> Rebuilt:
+    """Walks all frames of a segment, over damaged spots, and makes the entries that it should have.
+
+    Looks no further than `end_byte`, where one is given.
+    """
+    raw = memoryview(data_of(files, segment)).cast("B")
+    data = raw if end_byte is None else raw[: min(end_byte, raw.nbytes)]
+    runs: list[NDArray[np.int64]] = []
+    damages: list[Damage] = []
+    position, expected, sound_end, frames = 0, segment.first_sequence, 0, 0
+    budget = Budget(data.nbytes)
+    while position < data.nbytes:
+        found = log.scan_segment(
+            data,
+            position,
+            topic_id=segment.topic_id,
+            minimum_sequence=expected,
+            limit=Limit(max_records=1 << 24, max_bytes=1 << 30, budget=budget),
+        )
+        if len(found):
+            runs.append(found.positions)
+            frames += len(found)
+            expected = sequence_at(data, int(found.positions[-1])) + 1
+            sound_end = found.end
+        if not found.stop.is_damage:
+            position = found.end
+            continue
+        after = log.resync_segment(
+            data,
+            found.end,
+            topic_id=segment.topic_id,
+            minimum_sequence=expected,
+            budget=budget,
+        )
+        end = data.nbytes if after is None else after
+        resumes = expected if after is None else sequence_at(data, after)
+        damages.append(Damage(expected, resumes, found.end, end, found.stop))
+        position = end
+    positions = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
+    try:
+        entries = index.build(
+            data, Scan(positions, sound_end, Stop.END), first_sequence=segment.first_sequence
+        )
+    except InvalidRequest as error:
+        raise CorruptData(
+            f"a segment cannot be indexed: {error}", path=segment.path("data")
+        ) from error
+    return Rebuilt(entries, frames, sound_end, tuple(damages))
+
+
+def sequence_at(data: Buffer, position: int) -> int:
+    """Reads the sequence of a sound frame of a segment."""
+    return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
+
+
+def load_entries(files: Files, segment: Segment) -> index.Entries | None:
+    """Reads the `.idx` as far as the segment goes; None where it is missing, short or absurd."""
+    try:
+        file = files.open_read_only(segment.path("idx"))
+    except FileNotFoundError:
+        return None
+    try:
+        raw = file.read_at(0, segment.entry_count * ENTRY_BYTES)
+    finally:
+        file.close()
+    if len(raw) < segment.entry_count * ENTRY_BYTES:
+        return None
+    entries = index.decode(raw)
+    try:
+        index.check(entries, segment.data_bytes)
+    except CorruptData:
+        return None
+    return entries
+
+
+def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
+    """Replaces the `.idx`."""
+    files.replace(segment.path("idx"), index.encode(entries))
+
+
+def position_for(files: Files, segment: Segment, sequence: int) -> int | None:
+    """Returns where a sequence's frame (or the next one) starts, if `.idx` has an answer."""
+    try:
+        file = files.open_read_only(segment.path("idx"))
+    except FileNotFoundError:
+        return None
+    try:
+        raw = file.read_at(index.position_of(sequence, segment.first_sequence), ENTRY_BYTES)
+    finally:
+        file.close()
+    if len(raw) < ENTRY_BYTES:
+        return None
+    position = int(index.decode(raw)["position"][0])
+    return position if position < segment.data_bytes else None
+
+
+def read(
+    files: Files, segment: Segment, position: int, sequence: int, limit: Limit
+) -> pa.RecordBatch | None:
+    """Reads frames from a byte on, the first not below a sequence; None where none is sound.
+
+    A sealed segment is mapped; of the active one only the wanted bytes are read, because it grows.
+    """
+    if segment.sealed:
+        raw = memoryview(data_of(files, segment)).cast("B")[: segment.data_bytes]
+        return _decode(segment, raw, position, sequence, limit)
+    length = min(limit.max_bytes, 1 << 26) + READ_AHEAD_BYTES
+    file = files.open_read_only(segment.path("data"))
+    try:
+        while True:
+            wanted = min(length, segment.data_bytes - position)
+            window = file.read_at(position, wanted)
+            batch = _decode(segment, window, 0, sequence, limit)
+            if batch is not None or wanted < length:
+                return batch
+            length *= 4
+    finally:
+        file.close()
+
+
+def _decode(
+    segment: Segment, data: Buffer, position: int, sequence: int, limit: Limit
+) -> pa.RecordBatch | None:
+    found = log.scan_segment(
+        data, position, topic_id=segment.topic_id, minimum_sequence=sequence, limit=limit
+    )
+    return log.decode_segment(data, found) if len(found) else None
+
+
+def mark_deleted(files: Files, segment: Segment, deleted: tuple[tuple[int, int], ...]) -> None:
+    """Sets the deleted flags in a segment's `.idx`, a second copy of the deleted set."""
+    entries = load_entries(files, segment)
+    if entries is None:
+        entries = walk(files, segment, segment.data_bytes).entries
+    save_entries(files, segment, index.mark_deleted(entries, segment.first_sequence, deleted))
+
+
+def remove(files: Files, segment: Segment) -> None:
+    """Removes a segment's files."""
+    for suffix in ("idx", "data"):
+        if files.exists(segment.path(suffix)):
+            files.remove(segment.path(suffix))
+    files.sync_directory(segment.directory)
+
+
+def seal(segment: Segment) -> Segment:
+    """Returns the segment as one that never changes again."""
+    return replace(segment, sealed=True)

@@ -1,0 +1,237 @@
+"""The files of one shard of the write-ahead log: `wal-<n>.log`, one of them active, and `CURRENT`.
+
+    active ──rotate──▶ full ──checkpoint and snapshot cover it──▶ freed
+
+Rules.
+1. One owner (the shard's leader) appends, syncs and rotates.
+2. Space ahead of the tail is prepared with zeros, in growing steps up to the file's full size: an
+   idle shard costs little disk, and a small fsync need not change the file's length.
+3. A write that fails is taken back by cutting the file: nothing of it stays behind the tail.
+4. A full file is durable before the next one exists. Files are never used again.
+5. Every group that follows an fsync begins with an empty CheckpointMark, the barrier: what lies
+   before a barrier was durable. Damage before one has lost records; damage after the last one is
+   the torn tail of a group that nobody was told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lamina.engine.wal.ground import Ground
+from lamina.formats.wal import control, current
+from lamina.formats.wal.layout import FrameType
+from lamina.formats.wal.log import encode_control
+from lamina.storage import paths
+from lamina.storage.files import File
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+POSITION_BITS = 33
+POSITION_MASK = (1 << POSITION_BITS) - 1
+PREPARE_BYTES_MIN = 64 << 10
+PREPARE_BYTES_MAX = 4 << 20
+PREPARE_BELOW_BYTES = 64 << 10
+BARRIER = encode_control(
+    FrameType.CHECKPOINT_MARK, 0, 0, 0, control.encode(control.CheckpointMark(()))
+)
+
+
+class WalFile:
+    """A file of the WAL. `number` is unique in the process, `index` is the one in its name."""
+
+    __slots__ = ("_map", "_mapped", "file", "index", "number", "path", "shard", "size")
+
+    def __init__(self, number: int, shard: int, index: int, path: str, file: File) -> None:
+        self.number = number
+        self.shard = shard
+        self.index = index
+        self.path = path
+        self.file = file
+        self.size = 0
+        self._map: Buffer = b""
+        self._mapped = -1
+
+    def bytes_to(self, end: int) -> Buffer:
+        """Maps the file so that its first `end` bytes are seen as they are now."""
+        if end > self._mapped:
+            size = self.size
+            self._map = self.file.map()
+            self._mapped = size
+        return self._map
+
+    def cut_to(self, size: int) -> None:
+        """Takes note that the file ends earlier than it was mapped."""
+        self.size = size
+        self._map, self._mapped = b"", -1
+
+    def close(self) -> None:
+        """Closes the file; maps that readers hold stay valid."""
+        self._map, self._mapped = b"", -1
+        self.file.close()
+
+
+class WalFiles:
+    """All WAL files of a store by number; a location is `number << POSITION_BITS | position`."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, WalFile] = {}
+        self._next = 1
+
+    def add(self, shard: int, index: int, path: str, file: File) -> WalFile:
+        """Gives a file its number."""
+        known = WalFile(self._next, shard, index, path, file)
+        self._files[self._next] = known
+        self._next += 1
+        return known
+
+    def get(self, number: int) -> WalFile | None:
+        """Returns a file that was not freed."""
+        return self._files.get(number)
+
+    def drop(self, file: WalFile) -> None:
+        """Forgets a file."""
+        del self._files[file.number]
+        file.close()
+
+    def __iter__(self) -> Iterator[WalFile]:
+        return iter(list(self._files.values()))
+
+    def close(self) -> None:
+        """Closes every file."""
+        for file in self:
+            self.drop(file)
+
+
+class Shard:
+    """The tail of one shard."""
+
+    def __init__(self, ground: Ground, number: int, known: WalFiles) -> None:
+        self._ground = ground
+        self.number = number
+        self.directory = ground.shard_directory(number)
+        self._known = known
+        self.index_floor = 1
+        """No new file has an index below this: a snapshot may say that such are covered."""
+        self.active: WalFile | None = None
+        self._prepared = 0
+        self._unsynced = False
+        self._barrier_due = False
+        self.written_bytes = 0
+        self.failed = False
+        """Whether an fsync failed: what is durable is no longer known."""
+        self.syncs = 0
+        self.rotations = 0
+
+    @property
+    def next_index(self) -> int:
+        """The index of the next file: above every one of this shard that exists."""
+        known = (file.index + 1 for file in self._known if file.shard == self.number)
+        return max(self.index_floor, max(known, default=1))
+
+    @property
+    def covered_index(self) -> int:
+        """The index from which on replay must begin for what is appended from now on."""
+        return self.active.index if self.active is not None else self.next_index
+
+    def resume(self, file: WalFile) -> None:
+        """Goes on in a file that recovery has cut and synced."""
+        if os.path.dirname(file.path) == self.directory:
+            self.active = file
+            self._prepared = file.size
+            self._barrier_due = file.size > 0
+
+    def begin(self, length: int) -> bytes:
+        """Makes room for a group of that many bytes; returns what to put before it.
+
+        Rotates when the file is full. The group and its lead-in go to `append` as one.
+        """
+        active = self.active
+        full = self._ground.settings.wal_bytes
+        if active is None or (active.size and active.size + length > full):
+            self.rotate()
+        return BARRIER if self._barrier_due else b""
+
+    def append(self, data: Buffer) -> int:
+        """Writes behind the tail; returns the location of the first byte. On failure none stays."""
+        active = self.active
+        assert active is not None, "a group begins before it is appended"
+        start, length = active.size, memoryview(data).nbytes
+        self._prepare(active, length)
+        try:
+            active.file.write_at(start, data)
+        except OSError:
+            active.file.truncate(start)
+            self._sync_file(active)
+            self._prepared = start
+            raise
+        active.size = start + length
+        self._prepared = max(self._prepared, active.size)
+        self.written_bytes += length
+        self._unsynced = True
+        self._barrier_due = False
+        return active.number << POSITION_BITS | start
+
+    def _prepare(self, active: WalFile, length: int) -> None:
+        start = active.size
+        if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
+            return
+        ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
+        end = min(start + length + ahead, max(self._ground.settings.wal_bytes, start + length))
+        with contextlib.suppress(OSError):  # a full disk is found by the write itself
+            active.file.write_at(start, bytes(end - start))
+            self._prepared = end
+
+    def sync(self) -> None:
+        """Makes everything appended durable."""
+        if self._unsynced and self.active is not None:
+            self._sync_file(self.active)
+            self._unsynced = False
+            self._barrier_due = True
+
+    def _sync_file(self, file: WalFile) -> None:
+        self.syncs += 1
+        try:
+            file.file.sync()
+        except OSError:
+            self.failed = True
+            raise
+
+    def rotate(self) -> WalFile:
+        """Makes the active file durable and full, and begins the next one."""
+        old = self.active
+        if old is not None:
+            self.sync()
+            if self._prepared > old.size:
+                old.file.truncate(old.size)
+                self._sync_file(old)
+                self._prepared = old.size
+        files = self._ground.files
+        files.make_directory(self.directory)
+        index = self.next_index
+        path = os.path.join(self.directory, paths.wal_file(index))
+        file = files.create(path)
+        try:
+            files.sync_directory(self.directory)
+            files.replace(os.path.join(self.directory, paths.CURRENT), current.encode(index))
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                files.remove(path)
+            raise
+        self.active = self._known.add(self.number, index, path, file)
+        self._prepared = 0
+        self._barrier_due = False
+        self.rotations += 1
+        return self.active
+
+    def finish(self) -> None:
+        """Makes everything durable and cuts prepared space."""
+        self.sync()
+        if self.active is not None and self._prepared > self.active.size:
+            self.active.file.truncate(self.active.size)
+            self.active.file.sync()
+            self._prepared = self.active.size

@@ -1,0 +1,250 @@
+"""One partition of a `wal` topic: what is known of it in memory, and the changes its owner makes.
+
+A record's number in the API (its offset) is its sequence in the WAL, from 1. Where a record lies:
+
+    earliest ── segments (sealed, the last one active) ── runs: places in the WAL ── written end
+
+Rules.
+1. Only the shard's leader (or somebody with `writer.exclusively`) changes a topic.
+2. `layers` is an immutable value, replaced as a whole, but that the last run grows at its end:
+   readers look no further than the end they took before.
+3. Nothing is kept for a record but eight bytes while it is in the WAL, and nothing afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from lamina.config import NO_LIMIT, TopicSettings
+from lamina.engine import retention
+from lamina.engine.place import Place
+from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN
+from lamina.engine.wal import ranges
+from lamina.engine.wal.ranges import Ranges
+from lamina.engine.wal.segments import Segment
+from lamina.errors import Closed, LaminaError, Unavailable
+from lamina.formats.ledger import Gap, Ledger
+
+if TYPE_CHECKING:
+    from lamina.engine.wal.log import ShardLog
+
+LEVELS = {"memory": NOT_WAITED, "disk": WRITTEN, "fsync": DURABLE}
+
+
+class Run:
+    """Consecutive sequences in the WAL and the location of each one's frame."""
+
+    __slots__ = ("first", "locations")
+
+    def __init__(self, first: int, locations: array[int] | None = None) -> None:
+        self.first = first
+        self.locations: array[int] = array("q") if locations is None else locations
+
+    @property
+    def end(self) -> int:
+        """One past the last sequence."""
+        return self.first + len(self.locations)
+
+    def from_on(self, sequence: int) -> Run:
+        """Returns a copy without what is below a sequence."""
+        return Run(max(sequence, self.first), self.locations[max(0, sequence - self.first) :])
+
+
+class Layers(NamedTuple):
+    """Where records lie, oldest first."""
+
+    segments: tuple[Segment, ...]
+    runs: tuple[Run, ...]
+
+
+class TopicState:
+    """What is known of one partition of a wal topic; small, because there may be very many."""
+
+    __slots__ = (
+        "deleted",
+        "durable_end",
+        "earliest",
+        "evict_floor",
+        "gone",
+        "layers",
+        "ledger",
+        "log",
+        "place",
+        "settings",
+        "topic_id",
+        "wal_bytes",
+        "written_end",
+    )
+
+    def __init__(self, place: Place, topic_id: int, settings: TopicSettings) -> None:
+        self.place = place
+        self.topic_id = topic_id
+        self.settings = settings
+        self.layers = Layers((), ())
+        self.written_end = self.durable_end = 1
+        self.earliest = 1
+        self.evict_floor = 1
+        self.deleted: Ranges = ranges.EMPTY
+        self.ledger = Ledger()
+        self.wal_bytes = 0
+        self.gone: LaminaError | None = None
+        self.log: ShardLog
+
+    # ------------------------------------------------------------------ for the leader
+
+    def refusal(self, count: int) -> LaminaError | None:
+        """Returns why records cannot be appended now, if they cannot."""
+        if self.gone is not None:
+            return self.gone
+        if self.settings.discard == "new" and self._is_full(count):
+            return Unavailable(
+                f"{self.place.name} is at its cap and discards new records; delete some, or raise"
+                " retention.records or retention.bytes"
+            )
+        return None
+
+    def _is_full(self, count: int) -> bool:
+        cap = self.settings.retention_records
+        if cap != NO_LIMIT and self.live_records() + count > cap:
+            return True
+        cap = self.settings.retention_bytes
+        return cap != NO_LIMIT and self.size_bytes() >= cap
+
+    def append(self, locations: array[int], size_bytes: int) -> None:
+        """Takes note of records that were written behind the last one."""
+        runs = self.layers.runs
+        if not runs or runs[-1].end != self.written_end:
+            run = Run(self.written_end)
+            self.layers = Layers(self.layers.segments, (*runs, run))
+        else:
+            run = runs[-1]
+        run.locations.extend(locations)
+        self.wal_bytes += size_bytes
+        self.written_end += len(locations)
+
+    def absorb(self, segments: tuple[Segment, ...], end: int, size_bytes: int) -> None:
+        """Publishes that everything below a sequence is in segments now."""
+        kept = tuple(run.from_on(end) for run in self.layers.runs if run.end > end)
+        self.layers = Layers(segments, kept)
+        self.wal_bytes = max(0, self.wal_bytes - size_bytes) if kept else 0
+
+    def drop_below(self, sequence: int) -> None:
+        """Moves the live floor: whatever is below it is gone for readers."""
+        self.earliest = max(self.earliest, sequence)
+        self.deleted = self.deleted.from_on(self.earliest)
+        if any(run.first < self.earliest for run in self.layers.runs):
+            kept = [run.from_on(self.earliest) for run in self.layers.runs]
+            runs = tuple(run for run in kept if run.locations)
+            self.layers = Layers(self.layers.segments, runs)
+
+    def retire(self, reason: Closed) -> None:
+        """Refuses every further append: the topic was deleted."""
+        self.gone = reason
+
+    # ------------------------------------------------------------------ for everybody
+
+    @property
+    def absorbed_end(self) -> int:
+        """One past the last sequence in segments."""
+        segments = self.layers.segments
+        return segments[-1].end_sequence if segments else 1
+
+    def live_records(self) -> int:
+        """How many records can be read, holes counted as records."""
+        return self.written_end - self.earliest - self.deleted.count()
+
+    def size_bytes(self) -> int:
+        """How many bytes its records take."""
+        return sum(segment.data_bytes for segment in self.layers.segments) + self.wal_bytes
+
+    def facts(self) -> list[retention.SegmentFacts]:
+        """Returns what retention needs to know, oldest first; the WAL's records come last."""
+        facts = [
+            retention.SegmentFacts(
+                segment.first_sequence,
+                segment.end_sequence,
+                segment.data_bytes,
+                segment.newest_ms,
+                sealed=segment.sealed,
+            )
+            for segment in self.layers.segments
+        ]
+        if self.written_end > self.absorbed_end or not facts:
+            first = max(self.absorbed_end, self.earliest)
+            end = max(self.written_end, first)
+            facts.append(retention.SegmentFacts(first, end, self.wal_bytes, None, sealed=False))
+        return facts
+
+    def gaps(self) -> Ledger:
+        """Returns why each missing range is missing; single deleted records are not listed."""
+        if self.evict_floor <= 1:
+            return self.ledger
+        return self.ledger.with_gap(Gap(1, self.evict_floor, "retention", 0, "evicted"))
+
+    def gap_at(self, sequence: int) -> Gap | None:
+        """Returns the known gap that a sequence lies in."""
+        return self.gaps().at(sequence)
+
+
+class Arrivals:
+    """Wakes those who wait for a topic's records; made when somebody first waits."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[int, int] = {}
+        self._listeners: dict[int, tuple[threading.Event, ...]] = {}
+        self._ended: set[int] = set()
+
+    def wait(self, topic: TopicState, beyond: int, timeout_s: float, isolation: str) -> bool:
+        """Waits until a topic's end is beyond a sequence."""
+        key = topic.topic_id
+
+        def is_there() -> bool:
+            return (
+                topic.durable_end if isolation == "durable" else topic.written_end
+            ) > beyond or key in self._ended
+
+        with self._changed:
+            self._waiting[key] = self._waiting.get(key, 0) + 1
+            try:
+                self._changed.wait_for(is_there, timeout=timeout_s)
+            finally:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._waiting[key]
+        return (topic.durable_end if isolation == "durable" else topic.written_end) > beyond
+
+    def announce(self, topics: set[TopicState] | list[TopicState]) -> None:
+        """Wakes those who wait for any of these topics."""
+        if self._listeners:
+            for topic in topics:
+                for event in self._listeners.get(topic.topic_id, ()):
+                    event.set()
+        waiting = self._waiting
+        if waiting and any(topic.topic_id in waiting for topic in topics):
+            with self._changed:
+                self._changed.notify_all()
+
+    def listen(self, topic: TopicState, event: threading.Event) -> None:
+        """Has an event set by every append to a topic."""
+        with self._changed:
+            known = self._listeners.get(topic.topic_id, ())
+            self._listeners = {**self._listeners, topic.topic_id: (*known, event)}
+
+    def unlisten(self, topic: TopicState, event: threading.Event) -> None:
+        """Ends listening."""
+        with self._changed:
+            known = self._listeners.get(topic.topic_id, ())
+            kept = tuple(each for each in known if each is not event)
+            others = {key: each for key, each in self._listeners.items() if key != topic.topic_id}
+            self._listeners = {**others, topic.topic_id: kept} if kept else others
+
+    def end(self, topic: TopicState) -> None:
+        """Wakes those who wait for a topic, because nothing will come any more."""
+        with self._changed:
+            self._ended.add(topic.topic_id)
+            self._changed.notify_all()
+            for event in self._listeners.get(topic.topic_id, ()):
+                event.set()
