@@ -77,7 +77,7 @@ class StoreReader:
             partitions.append(
                 PartitionInfo(
                     number,
-                    layout.earliest_offset,
+                    reader.earliest_offset(),
                     layout.active.durable.next_offset,
                     tail.next_offset,
                     len(layout.sealed) + 1,
@@ -172,7 +172,7 @@ class StoreReader:
 
     def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
         """Returns every missing range of offsets with its reason."""
-        return self._partition(topic, partition).ledger.gaps
+        return self._partition(topic, partition).ledger.missing()
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

@@ -34,9 +34,13 @@ from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
+from lamina.engine.tier.metadata import Metadata, group_files
+from lamina.engine.tier.opening import Archive, open_archive
+from lamina.engine.tier.service import Tier, TierStatus
 from lamina.engine.view import PartitionView
 from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
+from lamina.formats.ledger import ARCHIVED
 from lamina.formats.topic import TopicFile
 from lamina.records import Records
 from lamina.storage import paths
@@ -65,6 +69,7 @@ class Store(StoreReader):
         now_ms: Callable[[], int] = wall_clock_ms,
         writer: WriterSettings = WriterSettings(),
         tick_ms: int = TICK_MS,
+        archive: Archive = None,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
@@ -75,6 +80,7 @@ class Store(StoreReader):
         self._turn = itertools.count()
         self._changing = threading.Lock()
         self.recovery_report = RecoveryReport()
+        self.tier = self._open_tier(archive)
         self._boot.files.make_directory(self._boot.path(paths.META))
         self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
         try:
@@ -89,10 +95,21 @@ class Store(StoreReader):
             self._maintenance = Maintenance(self._boot, lambda: list(self._partitions.values()))
             self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
+            if self.tier is not None:
+                self.tier.start(tick_ms)
         except BaseException:
             self._lock.release()
             raise
         _OPEN.add(self)
+
+    def _open_tier(self, archive: Archive) -> Tier | None:
+        objects = open_archive(archive, self._boot.files)
+        if objects is None:
+            return None
+        metadata = Metadata(objects, group_files(self._boot.files, self._boot.data))
+        return Tier(
+            objects, lambda: list(self._partitions.values()), lambda: self._topics, metadata
+        )
 
     @typed_errors("recovery")
     def _recover(self) -> None:
@@ -103,11 +120,22 @@ class Store(StoreReader):
                 flushed = hint.last_flushed_offset if hint is not None else None
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
+            self._attach(about)
 
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
         partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
         partition.start(self._writer_settings, self._executor)
         self._partitions[about.name, number] = partition
+
+    def _attach(self, about: TopicFile) -> None:
+        """Has the archive looked after, where a topic has one."""
+        for number in range(about.partitions):
+            if self.tier is not None:
+                self.tier.attach(self._partitions[about.name, number])
+
+    def _require_tier(self, config: Mapping[str, Any] | None) -> None:
+        if self.tier is None and TopicSettings.parse(config or {}).is_archived:
+            raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
@@ -136,6 +164,7 @@ class Store(StoreReader):
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
         self._require_open()
+        self._require_tier(config)
         with self._changing:
             if name not in self._topics:
                 self._boot.forget(name)
@@ -150,10 +179,12 @@ class Store(StoreReader):
                     self._boot.catalog.mark_deleted(about)
                 raise
             self._topics[name] = about
+            self._attach(about)
 
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
+        self._require_tier(config)
         with self._changing:
             about = self._boot.catalog.alter(self._topic(name), config)
             self._topics[name] = about
@@ -196,6 +227,11 @@ class Store(StoreReader):
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
         """
+        if acks == ARCHIVED:
+            appended = self.append(
+                topic, records, partition=partition, timeout_s=timeout_s, producer=producer
+            )
+            return self._await_archived(topic, appended, timeout_s)
         requests = self._requests(topic, records, partition, acks, producer)
         if len(requests) == 1:
             return Appended(*self._write(*requests[0], timeout_s))
@@ -205,6 +241,18 @@ class Store(StoreReader):
         ]
         wait(futures)
         return _merged([future.result() for future in futures])
+
+    def _await_archived(
+        self, topic: str, appended: Appended, timeout_s: float | None = None
+    ) -> Appended:
+        """Waits until durable records are in the object store too: the third durability level."""
+        if self.tier is None:
+            raise InvalidRequest("acks=archived needs a store opened with `archive`")
+        for number, ack in appended.parts.items():
+            target = self._writable(topic, number)
+            self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
+            ack.durability = ARCHIVED
+        return appended
 
     async def append_async(
         self,
@@ -219,6 +267,11 @@ class Store(StoreReader):
 
         Raises QueueFull at once when the queue is full.
         """
+        if acks == ARCHIVED:
+            durable = await self.append_async(
+                topic, records, partition=partition, producer=producer
+            )
+            return await asyncio.to_thread(self._await_archived, topic, durable)
         requests = self._requests(topic, records, partition, acks, producer)
         if len(requests) == 1:
             target, request = requests[0]
@@ -321,6 +374,18 @@ class Store(StoreReader):
         self._require_open()
         self._maintenance.tick()
 
+    def archive(self) -> None:
+        """Archives now what is sealed, also where objects stay small."""
+        self._require_open()
+        if self.tier is None:
+            raise InvalidRequest("the store was opened without `archive`")
+        self.tier.tick(force=True)
+
+    def tier_status(self) -> list[TierStatus]:
+        """Tells of each archived partition how far its archive is behind, and the last error."""
+        self._require_open()
+        return self.tier.status() if self.tier is not None else []
+
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
         try:
@@ -344,6 +409,8 @@ class Store(StoreReader):
             for partition in partitions:
                 last_to_first.callback(_close_partition, partition)
             self._maintenance.stop()
+            if self.tier is not None:
+                self.tier.stop()
 
     def _disown(self) -> None:
         """Closes the copy of a store that a forked child has; its locks may be held by nobody."""
