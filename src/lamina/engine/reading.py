@@ -65,7 +65,9 @@ class Cold(Protocol):
 class Tail(Protocol):
     """The last segment as readers see it: two bounds, which only move forward."""
 
-    base_offset: int
+    @property
+    def base_offset(self) -> int:
+        """The first offset that it may hold."""
 
     @property
     def written(self) -> Bound:
@@ -258,7 +260,8 @@ class PartitionReader:
         """Names the reason for the first of some missing offsets, as far as it reaches."""
         gap = self.ledger.at(offset)
         if gap is not None and gap.reason == ARCHIVED:  # archived once, and not there any more
-            gap, end = None, min(end, gap.end)
+            end = min(end, gap.end)
+            gap = None
         if gap is None:
             later = [each.first for each in self.ledger.between(offset, end)]
             end = min([end, *(first for first in later if first > offset)])

@@ -34,9 +34,11 @@ from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
+from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.metadata import Metadata, group_files
 from lamina.engine.tier.opening import Archive, open_archive
 from lamina.engine.tier.service import Tier, TierStatus
+from lamina.engine.tier.shelf import cold_log
 from lamina.engine.view import PartitionView
 from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
@@ -457,9 +459,11 @@ def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
 class ReadOnlyStore(StoreReader):
     """A data directory opened for reading, beside a live writer or with none."""
 
-    def __init__(self, path: str, *, files: Files | None = None) -> None:
+    def __init__(self, path: str, *, files: Files | None = None, archive: Archive = None) -> None:
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
         self._boot.require_directory()
+        self._archive = open_archive(archive, self._boot.files)
+        self._cache = BlockCache()
         self._views: dict[tuple[str, int, int], PartitionView] = {}
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
@@ -471,6 +475,8 @@ class ReadOnlyStore(StoreReader):
             place = self._boot.place(about.name, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
+        if self._archive is not None and TopicSettings.parse(about.settings).is_archived:
+            view.cold = cold_log(self._archive, about, partition, self._cache)
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
         entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
         view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
@@ -486,6 +492,7 @@ class ReadOnlyStore(StoreReader):
         """Lets the directory go."""
         self._closed = True
         self._views.clear()
+        self._cache.close()
 
     def __enter__(self) -> Self:
         return self

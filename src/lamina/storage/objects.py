@@ -5,8 +5,8 @@ The engine is written against the small protocol `Objects`. `s3://bucket/prefix`
 (obstore's does not, and the archive may hold the only copy).
 
 Rules.
-1. A failure that may pass is tried three times, with 100 and 200 ms between (document 001), here and
-   nowhere else. What is refused for good (exists, changed, missing, no right) is not repeated.
+1. A failure that may pass is tried three times, with 100 and 200 ms between (document 001), here
+   and nowhere else. What is refused for good (exists, changed, missing, no right) is not repeated.
 2. `create` never overwrites. A try whose answer was lost makes the next one find its own object:
    whoever gets ObjectConflict reads back before it believes that another one won.
 3. A large object is uploaded in parts under a `staging/` key and then copied to its key on the
@@ -31,6 +31,7 @@ from lamina.errors import ArchiveUnavailable, InvalidRequest, ObjectConflict, Ob
 from lamina.storage.paths import STAGING
 
 if TYPE_CHECKING:
+    from obstore.store import ClientConfig
     from typing_extensions import Buffer
 
 TRIES = 3
@@ -112,13 +113,17 @@ def open_objects(url: str, **options: Any) -> Objects:
     if not bucket:
         raise InvalidRequest(f"{url!r} names no bucket; use s3://bucket/prefix")
     endpoint = str(options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
-    client = {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+    client: ClientConfig = {
+        "timeout": REQUEST_TIMEOUT,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "allow_http": endpoint.startswith("http://"),
+    }
     given = {"copy_if_not_exists": "multipart", **options}
     try:
         store = S3Store(
             bucket,
             prefix=prefix.strip("/") or None,
-            client_options={**client, "allow_http": endpoint.startswith("http://")},  # type: ignore[typeddict-item]
+            client_options=client,
             retry_config={"max_retries": 0},
             **given,
         )

@@ -183,7 +183,7 @@ class Archiver:
             return False
         local = self.source.records(entry.base_offset, entry.next_offset)
         theirs = strm_segment.read_from(raw)
-        return _table(map(as_strm, local)).equals(_table(theirs))
+        return bool(_table(map(as_strm, local)).equals(_table(theirs)))
 
     def _remove_damaged(self, key: str) -> None:
         """Removes an object that cannot be read, if the archive is still ours: nobody lists it."""

@@ -26,13 +26,12 @@ from lamina.engine.partition import Partition
 from lamina.engine.tier.archiver import Archiver, Policy
 from lamina.engine.tier.cold import BlockCache, ColdLog
 from lamina.engine.tier.metadata import Metadata
-from lamina.engine.tier.shelf import Shelf
+from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
 from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
 from lamina.formats.ledger import REMOVED
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
-from lamina.records import OUTPUT_SCHEMAS
 from lamina.storage.objects import Objects
 
 TICK_MS = 1000
@@ -168,12 +167,7 @@ class Tier:
             if about is None:
                 return
             shelf = Shelf(self.objects, about, place.partition, self._writer)
-            schema = OUTPUT_SCHEMAS[partition.codec.name]
-            reader = Shelf(self.objects, about, place.partition)
-            cold = ColdLog(
-                *(self.objects, place.topic, place.partition, schema, self.cache),
-                ask=lambda: reader.load().objects,
-            )
+            cold = cold_log(self.objects, about, place.partition, self.cache)
             source = PartitionSource(partition)
             archiver = Archiver(shelf, source, self._compressing)
             self._kept[partition] = _Kept(partition, archiver, cold)
@@ -218,9 +212,9 @@ class Tier:
             kept.waiting_since = kept.waiting_since or now
             waited_ms = (now - kept.waiting_since) * 1000
             wanted = kept.wanted > archiver.shelf.manifest.end_offset and _is_sealed(kept)
-            if not (force or wanted or archiver.is_worthwhile(policy)):
-                if waited_ms < settings.archive_delay_ms:
-                    return
+            is_due = force or wanted or waited_ms >= settings.archive_delay_ms
+            if not (is_due or archiver.is_worthwhile(policy)):
+                return
             archiver.archive_next(policy, kept.partition.place.now_ms())
             kept.waiting_since = None
             self._show(kept)
@@ -273,7 +267,7 @@ class Tier:
             kept.wanted = max(kept.wanted, end_offset)
             kept.wanted_since = kept.wanted_since or time.monotonic()
             self._wake.set()
-            done = kept.changed.wait_for(
+            kept.changed.wait_for(
                 lambda: (
                     kept.shelf.manifest.end_offset >= end_offset or self._stopping or kept.fenced
                 ),
@@ -287,9 +281,7 @@ class Tier:
             raise Closed(f"{where}: the store is closed")
         if kept.fenced:
             raise Fenced(f"{where}: {kept.last_error}")
-        raise Unavailable(
-            f"{where} in time: {kept.last_error or 'uploading'}" if not done else where
-        )
+        raise Unavailable(f"{where} in time: {kept.last_error or 'uploading'}")
 
     def status(self) -> list[TierStatus]:
         """Tells of each archived partition how far its archive is behind."""

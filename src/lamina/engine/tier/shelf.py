@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lamina.engine.tier.cold import BlockCache, ColdLog
 from lamina.engine.tier.encoding import check_belongs, entry_of
 from lamina.errors import (
     CorruptData,
@@ -34,6 +35,7 @@ from lamina.formats.ledger import Ledger
 from lamina.formats.strm import layout
 from lamina.formats.strm.block import crc32_of
 from lamina.formats.topic import TopicFile
+from lamina.records import OUTPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import ObjectInfo, Objects
 
@@ -203,11 +205,31 @@ class Shelf:
         self._etag = self.objects.replace(key, archive.encode(wanted), self._etag)
         self.manifest = wanted
 
+    def replace_by_rebuilt(self) -> None:
+        """Replaces the list, good or bad, by one made from the headers; fences whoever has it."""
+        epoch = 0
+        try:
+            stored = self.objects.read(paths.archive_manifest(self.about.name, self.partition))
+            self._etag = stored.etag
+            epoch = archive.decode(stored.data).fencing_epoch
+        except (ObjectMissing, CorruptData):
+            pass
+        self._put(dataclasses.replace(self.rebuilt(), fencing_epoch=epoch + 1))
+
     def save_ledger(self, gaps: Ledger) -> None:
         """Replaces the archived copy of the ledger, if it says anything else."""
         if self.read_ledger() != gaps:
             key = paths.archive_ledger(self.about.name, self.partition)
             self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)
+
+
+def cold_log(objects: Objects, about: TopicFile, partition: int, cache: BlockCache) -> ColdLog:
+    """Makes the archived part of a partition readable; its list is read when it is first needed."""
+    shelf = Shelf(objects, about, partition)
+    schema = OUTPUT_SCHEMAS[about.format]
+    return ColdLog(
+        *(objects, about.name, partition, schema, cache), ask=lambda: shelf.load().objects
+    )
 
 
 def _ours(
