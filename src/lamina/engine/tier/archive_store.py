@@ -18,7 +18,7 @@ from lamina.engine.reader import StoreReader
 from lamina.engine.reading import Layout, PartitionReader
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.engine.tier.cold import BlockCache
-from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
 from lamina.formats import topic as topic_file
 from lamina.formats.ledger import Ledger
@@ -51,7 +51,7 @@ def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:
     except NewerFormat as error:
         raise error.at_path(f"{objects.url}/{key}") from error
     except (ObjectMissing, CorruptData):
-        return TopicFile(name, UNKNOWN_FORMAT, partitions, 1, 0)
+        return TopicFile(name, UNKNOWN_FORMAT, partitions, 1, UNKNOWN_MS)
 
 
 @dataclass(slots=True)

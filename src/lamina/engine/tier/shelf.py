@@ -40,6 +40,8 @@ from lamina.storage import paths
 from lamina.storage.objects import ObjectInfo, Objects
 
 COMMIT_TRIES = 3
+UNKNOWN_MS = 0
+"""When a topic was created of which only objects are left."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Shelf:
     def _check_same_topic(self, found: Manifest) -> None:
         ours = self.about.name, self.partition, self.about.epoch, self.about.created_ms
         theirs = found.topic, found.partition, found.topic_epoch, found.topic_created_ms
-        if ours != theirs:
+        if ours != theirs and self.about.created_ms != UNKNOWN_MS:
             raise InvalidRequest(
                 f"{self.name} holds another topic of this name (epoch {found.topic_epoch}, created"
                 f" {found.topic_created_ms}); restore it, delete its archive, or use another prefix"
