@@ -58,7 +58,7 @@ def hold(store: Store, objects: Objects, end: int, appended: int) -> None:
 
 
 def test_power_is_lost_at_every_step_of_disk_and_archive() -> None:
-    """The archive is a directory on the same simulated disk, so that it loses unsynced bytes too."""
+    """The archive is a directory on the same simulated disk: it loses unsynced bytes too."""
     files = SimulatedFiles()
     moments: list[tuple[Disk, int]] = []
     promised = 0

@@ -29,7 +29,7 @@ from lamina.engine.recovery import Recovered, remove_files
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import NO_SPACE, Outcome, Request, Writer
 from lamina.errors import Poisoned, StorageFull
-from lamina.formats.archive import ArchivedObject
+from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap
 from lamina.storage.paths import SegmentFile
@@ -287,10 +287,13 @@ class Partition(PartitionReader):
             return []
         decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
         going = {each.segment.base_offset for each in decisions if each.goes}
+        entries = self.cold.entries if self.cold is not None else ()
         return [
             segment
             for segment in sealed
-            if segment.base_offset in going and segment.next_offset <= archived_end
+            if segment.base_offset in going
+            and segment.next_offset <= archived_end
+            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)
         ]
 
     def remove(self, segment: SealedSegment, reason: tomb.Reason) -> None:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData
 from lamina.formats import strict_json
+from lamina.formats.ledger import Ledger
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -119,6 +120,17 @@ class Manifest:
     def size_bytes(self) -> int:
         """The bytes of all objects."""
         return sum(each.size_bytes for each in self.objects)
+
+
+def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: int) -> bool:
+    """Tells whether every offset of a range is in the span of an object or has its reason."""
+    spans = [(each.base_offset, each.next_offset) for each in objects]
+    spans += [(gap.first, gap.end) for gap in gaps.between(first, end)]
+    for start, after in sorted(spans):
+        if start > first:
+            break
+        first = max(first, after)
+    return first >= end
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -143,11 +143,16 @@ class Archiver:
 
     def _reads_back(self, key: str, data: memoryview, tries: int = READ_BACK_TRIES) -> bool:
         """Reads a whole object again, part by part, and compares it with what was sent."""
+        try:
+            if self.shelf.objects.size(key) != len(data):
+                return False
+        except ObjectMissing:
+            return False
         for start in range(0, len(data), READ_BACK_BYTES):
             end = min(len(data), start + READ_BACK_BYTES)
             if not any(self._is_same(key, start, data[start:end]) for _ in range(tries)):
                 return False
-        return self.shelf.objects.size(key) == len(data)
+        return True
 
     def _is_same(self, key: str, start: int, sent: memoryview) -> bool:
         try:

@@ -187,7 +187,7 @@ class Tier:
             raise Fenced(f"{kept.shelf.name} was taken over by another store")
         kept.shelf.about = self._topics()[kept.shelf.about.name]
         if not kept.claimed:
-            kept.shelf.claim(kept.partition.end_offset("durable"))
+            kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
             kept.claimed = True
             self._show(kept)
         self._seal_for_waiting(kept)

@@ -54,6 +54,7 @@ class Shelf:
     writer: str = ""
     manifest: Manifest = field(init=False)
     _etag: str | None = None
+    _is_guessed: bool = False
     _ledger_etag: str | None = None
 
     def __post_init__(self) -> None:
@@ -79,16 +80,16 @@ class Shelf:
         try:
             stored = self.objects.read(paths.archive_manifest(self.about.name, self.partition))
         except ObjectMissing:
-            self._etag = None
+            self._etag, self._is_guessed = None, True
             self.manifest = self.rebuilt()
             return self.manifest
-        self._etag = stored.etag
+        self._etag, self._is_guessed = stored.etag, False
         try:
             found = archive.decode(stored.data)
         except NewerFormat:
             raise
         except CorruptData:
-            found = self.rebuilt()
+            found, self._is_guessed = self.rebuilt(), True
         self._check_same_topic(found)
         self.manifest = found
         return found
@@ -163,13 +164,17 @@ class Shelf:
 
     # ------------------------------------------------------------------ writing
 
-    def claim(self, local_end: int) -> None:
+    def claim(self, local_end: int, gaps: Ledger) -> None:
         """Takes the archive over: from now on only this store adds to it.
 
-        `local_end` is the end of the log: an archive that holds more is not this log's.
+        `local_end` is the end of the log: an archive that holds more is not this log's. `gaps` says
+        what the log has handed over. Of a list that had to be made again only that is believed; the
+        rest is compared with the log's own records when it is archived again.
         """
         for _ in range(COMMIT_TRIES):
             found = self.load()
+            if self._is_guessed:
+                found = _handed_over(found, gaps)
             if found.end_offset > local_end:
                 raise InvalidRequest(
                     f"{self.name} holds offsets up to {found.end_offset}, the log only up to"
@@ -223,6 +228,16 @@ class Shelf:
         if self.read_ledger() != gaps:
             key = paths.archive_ledger(self.about.name, self.partition)
             self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)
+
+
+def _handed_over(found: Manifest, gaps: Ledger) -> Manifest:
+    """Keeps the objects that begin with records which a log has no more because of them."""
+    kept = tuple(
+        entry
+        for entry in found.objects
+        if (gap := gaps.at(entry.base_offset)) and gap.reason == ledger.ARCHIVED
+    )
+    return dataclasses.replace(found, objects=kept, end_offset=kept[-1].next_offset if kept else 0)
 
 
 def cold_log(objects: Objects, about: TopicFile, partition: int, cache: BlockCache) -> ColdLog:
