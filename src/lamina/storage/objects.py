@@ -43,6 +43,8 @@ REQUEST_TIMEOUT = "30s"
 CONNECT_TIMEOUT = "5s"
 
 _Result = TypeVar("_Result")
+_CONDITIONAL = ("creating", "replacing")
+_CONDITION_FAILED = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
 _REFUSED_FOR_GOOD = (
     exceptions.PermissionDeniedError,
     exceptions.UnauthenticatedError,
@@ -235,15 +237,20 @@ class ObstoreObjects:
                 return once()
             except FileNotFoundError as error:
                 raise ObjectMissing(f"{self.url}: there is no {key}") from error
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-                raise ObjectConflict(f"{self.url}: {key} is not as it was expected") from error
+            except _CONDITION_FAILED as error:
+                if doing in _CONDITIONAL:
+                    raise ObjectConflict(f"{self.url}: {key} is not as it was expected") from error
+                self._pause(doing, key, number, error)  # nobody asked for a condition
             except _REFUSED_FOR_GOOD as error:
                 self._give_up(doing, key, error)
             except (exceptions.BaseError, _Short, OSError) as error:
-                if number + 1 == TRIES:
-                    self._give_up(doing, key, error)
-            self._sleep((BACKOFF_MS << number) / 1000)
+                self._pause(doing, key, number, error)
         raise AssertionError("the last try returns or raises")
+
+    def _pause(self, doing: str, key: str, number: int, error: Exception) -> None:
+        if number + 1 == TRIES:
+            self._give_up(doing, key, error)
+        self._sleep((BACKOFF_MS << number) / 1000)
 
     def _give_up(self, doing: str, key: str, error: Exception) -> NoReturn:
         raise ArchiveUnavailable(
