@@ -22,7 +22,8 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
-    from lamina.engine.store import ReadOnlyStore, Store
+    from lamina.engine.readonly import ReadOnlyStore
+    from lamina.engine.store import Store
     from lamina.engine.tier.archive_store import ArchiveStore
     from lamina.engine.writer import ProducerStamp
     from lamina.records import RECORD_SCHEMA
@@ -45,7 +46,7 @@ _LAZY = {
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.writer",
     "ArchiveStore": "lamina.engine.tier.archive_store",
-    "ReadOnlyStore": "lamina.engine.store",
+    "ReadOnlyStore": "lamina.engine.readonly",
     "Store": "lamina.engine.store",
 }
 
@@ -65,7 +66,8 @@ def open(
     `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
     directory. With an object store's URL as `path` the archive itself is read, without any broker.
     """
-    from lamina.engine.store import ReadOnlyStore, Store
+    from lamina.engine.readonly import ReadOnlyStore
+    from lamina.engine.store import Store
 
     if "://" not in path:
         return ReadOnlyStore(path, archive=archive) if read_only else Store(path, archive=archive)

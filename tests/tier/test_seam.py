@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 from lamina.engine.tier import cold as cold_reading
 from lamina.engine.tier.archive_store import ArchiveStore
 from lamina.errors import ArchiveUnavailable, CorruptData, Fenced, InvalidRequest, RecordsMissing

@@ -47,7 +47,7 @@ def orphans(
     as_json: Json = False,
 ) -> None:
     """Lists objects that belong to nothing, left by a crash; removes them with --execute."""
-    from lamina.engine.store import wall_clock_ms
+    from lamina.engine.boot import wall_clock_ms
     from lamina.engine.tier import orphans as finding
 
     objects = _opened(archive)
@@ -84,8 +84,7 @@ def restore(
     """Brings archived topics back: records, offsets, settings, gaps and group positions."""
     import os
 
-    from lamina.engine.boot import Boot
-    from lamina.engine.store import wall_clock_ms
+    from lamina.engine.boot import Boot, wall_clock_ms
     from lamina.engine.tier import restore as restoring
     from lamina.storage.files import LocalFiles
 

@@ -20,26 +20,21 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings, WriterSettings
 from lamina.engine import retention
 from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
-from lamina.engine.boot import Boot
-from lamina.engine.codec import CODECS
+from lamina.engine.boot import Boot, wall_clock_ms
 from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
-from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
-from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.metadata import Metadata, group_files
 from lamina.engine.tier.opening import Archive, open_archive
 from lamina.engine.tier.service import Tier, TierStatus
-from lamina.engine.tier.shelf import cold_log
-from lamina.engine.view import PartitionView
 from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
 from lamina.formats.ledger import ARCHIVED
@@ -52,11 +47,6 @@ TICK_MS = 1000
 RECOVERY_REPORT = "meta/recovery.json"
 _THREADS = 8
 _Result = TypeVar("_Result")
-
-
-def wall_clock_ms() -> int:
-    """Returns milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Store(StoreReader):
@@ -454,48 +444,3 @@ def _close_partition(partition: Partition) -> None:
 def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
     parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
     return Appended(parts, sum(count for _, count in answers))
-
-
-class ReadOnlyStore(StoreReader):
-    """A data directory opened for reading, beside a live writer or with none."""
-
-    def __init__(self, path: str, *, files: Files | None = None, archive: Archive = None) -> None:
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
-        self._boot.require_directory()
-        self._archive = open_archive(archive, self._boot.files)
-        self._cache = BlockCache()
-        self._views: dict[tuple[str, int, int], PartitionView] = {}
-
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return self._boot.catalog.peek()
-
-    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
-        key = about.name, about.epoch, partition
-        if key not in self._views:
-            place = self._boot.place(about.name, partition)
-            self._views[key] = PartitionView(place, CODECS[about.format])
-        view = self._views[key]
-        if self._archive is not None and TopicSettings.parse(about.settings).is_archived:
-            view.cold = cold_log(self._archive, about, partition, self._cache)
-        live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
-        view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
-        return view
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("the store is open read-only")
-
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = apply_retention = roll = flush = _refuse
-
-    def close(self) -> None:
-        """Lets the directory go."""
-        self._closed = True
-        self._views.clear()
-        self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
