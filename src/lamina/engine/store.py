@@ -220,6 +220,7 @@ class Store(StoreReader):
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
         """
         if acks == ARCHIVED:
+            self._require_archived(topic)
             appended = self.append(
                 topic, records, partition=partition, timeout_s=timeout_s, producer=producer
             )
@@ -234,12 +235,18 @@ class Store(StoreReader):
         wait(futures)
         return _merged([future.result() for future in futures])
 
+    def _require_archived(self, topic: str) -> None:
+        """Refuses, before anything is appended, to wait for an archive that there is not."""
+        if self.tier is None:
+            raise InvalidRequest("acks=archived needs a store opened with `archive`")
+        if not TopicSettings.parse(self._topic(topic).settings).is_archived:
+            raise InvalidRequest(f"acks=archived needs remote.storage.enable on topic {topic!r}")
+
     def _await_archived(
         self, topic: str, appended: Appended, timeout_s: float | None = None
     ) -> Appended:
         """Waits until durable records are in the object store too: the third durability level."""
-        if self.tier is None:
-            raise InvalidRequest("acks=archived needs a store opened with `archive`")
+        assert self.tier is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
             target = self._writable(topic, number)
             self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
@@ -260,6 +267,7 @@ class Store(StoreReader):
         Raises QueueFull at once when the queue is full.
         """
         if acks == ARCHIVED:
+            self._require_archived(topic)
             durable = await self.append_async(
                 topic, records, partition=partition, producer=producer
             )
