@@ -10,8 +10,10 @@ import pytest
 from lamina.engine.store import Store
 from lamina.engine.tier.orphans import clean, orphans
 from lamina.errors import ArchiveUnavailable
+from lamina.formats import archive
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
+from lamina.storage.paths import ObjectKey, archive_manifest
 from tests.support.failing_objects import FailingObjects, When
 from tests.support.simulated import Choice, Disk, SimulatedFiles
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
@@ -53,6 +55,9 @@ def hold(store: Store, objects: Objects, end: int, appended: int) -> None:
         assert status.last_error == ""
         assert status.archived_offset == last
         assert not store._partitions[TOPIC, 0].layout.sealed
+    manifest = archive.decode(objects.read(archive_manifest(TOPIC, 0)).data)
+    for entry in manifest.objects:
+        assert objects.size(ObjectKey(TOPIC, 0, entry.base_offset).name) == entry.size_bytes
     clean(objects, orphans(objects, NOW_MS, 0))
     assert read(store) == archived(objects) == numbered(first, last)
 
