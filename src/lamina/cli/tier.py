@@ -10,7 +10,12 @@ import typer
 if TYPE_CHECKING:
     from lamina.storage.objects import Objects
 
-app = typer.Typer(name="tier", help="The archive in an object store.", no_args_is_help=True)
+app = typer.Typer(
+    name="tier",
+    help="The archive in an object store.",
+    epilog="Example: lamina tier show s3://bucket/prefix",
+    no_args_is_help=True,
+)
 
 Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.", metavar="ARCHIVE")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
