@@ -11,7 +11,7 @@ with lamina.open("data") as store:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lamina.errors import (
     Closed,
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from lamina.engine.readonly import ReadOnlyStore
     from lamina.engine.requests import ProducerStamp
     from lamina.engine.store import Store
+    from lamina.engine.tier.archive_store import ArchiveStore
     from lamina.records import RECORD_SCHEMA
 
 __all__ = [
     "RECORD_SCHEMA",
+    "ArchiveStore",
     "Closed",
     "CorruptData",
     "InvalidRequest",
@@ -43,24 +45,40 @@ __all__ = [
 _LAZY = {
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.requests",
+    "ArchiveStore": "lamina.engine.tier.archive_store",
     "ReadOnlyStore": "lamina.engine.readonly",
     "Store": "lamina.engine.store",
 }
 
 
 @overload
-def open(path: str, *, read_only: Literal[False] = False) -> Store: ...
+def open(path: str, *, read_only: Literal[False] = False, archive: Any = None) -> Store: ...
 @overload
-def open(path: str, *, read_only: Literal[True]) -> ReadOnlyStore: ...
-def open(path: str, *, read_only: bool = False) -> Store | ReadOnlyStore:
+def open(
+    path: str, *, read_only: Literal[True], archive: Any = None
+) -> ReadOnlyStore | ArchiveStore: ...
+def open(
+    path: str, *, read_only: bool = False, archive: Any = None
+) -> Store | ReadOnlyStore | ArchiveStore:
     """Opens a data directory; makes it on the first boot, recovers it on later ones.
 
     One process may have it open for writing; any number may read beside it with `read_only=True`.
+    `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
+    directory. With an object store's URL as `path` the archive itself is read, without any broker.
     """
     from lamina.engine.readonly import ReadOnlyStore
     from lamina.engine.store import Store
 
-    return ReadOnlyStore(path) if read_only else Store(path)
+    if "://" not in path:
+        return ReadOnlyStore(path, archive=archive) if read_only else Store(path, archive=archive)
+    if not read_only:
+        raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
+    from lamina.engine.tier.archive_store import ArchiveStore
+    from lamina.engine.tier.opening import open_archive
+
+    objects = open_archive(path)
+    assert objects is not None
+    return ArchiveStore(objects)
 
 
 def __getattr__(name: str) -> object:

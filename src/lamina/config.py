@@ -20,7 +20,12 @@ DISCARDS = ("old", "new")
 WAL_ONLY_KEYS = ("durability", "retention.records", "discard")
 """Topic settings that only topics of format wal have."""
 
+SWITCH = ("false", "true")
+ARCHIVE_COMPRESSIONS = ("lz4", "zstd", "none")
+
 NO_LIMIT = -1
+AS_RETENTION = -2
+"""For local retention: the same as the whole partition's."""
 _MS_PER_DAY = 86_400_000
 _Settings = TypeVar("_Settings", bound="Settings")
 
@@ -89,6 +94,8 @@ def _unknown(kind: str, key: str, known: list[str]) -> str:
 
 
 def _parsed(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> Any:
+    if allowed == SWITCH and isinstance(value, bool):
+        return SWITCH[value]
     if isinstance(allowed, re.Pattern) or not isinstance(allowed[0], int) or isinstance(value, int):
         return value
     try:
@@ -212,6 +219,69 @@ class TopicSettings(Settings):
         "what goes when a wal topic is at a cap: old removes old segments, new refuses appends",
         allowed=DISCARDS,
     )
+    remote_storage_enable: str = _setting(
+        "false",
+        "remote.storage.enable",
+        " or ".join(SWITCH),
+        "sealed segments are copied to the store's archive, and read from there when they are gone",
+        allowed=SWITCH,
+    )
+    local_retention_ms: int = _setting(
+        AS_RETENTION,
+        "local.retention.ms",
+        "ms, -1 for ever, -2 as retention.ms",
+        "archived segments whose newest record is older than this leave the local disk",
+        allowed=(AS_RETENTION, (1 << 63) - 1),
+    )
+    local_retention_bytes: int = _setting(
+        AS_RETENTION,
+        "local.retention.bytes",
+        "bytes a partition, -1 for any, -2 as retention.bytes",
+        "the oldest archived segments leave the local disk while there is more than this",
+        allowed=(AS_RETENTION, (1 << 63) - 1),
+    )
+    archive_compression: str = _setting(
+        "lz4",
+        "archive.compression.type",
+        " or ".join(ARCHIVE_COMPRESSIONS),
+        "how the blocks of archived objects are compressed; zstd is smaller and slower",
+        allowed=ARCHIVE_COMPRESSIONS,
+    )
+    archive_object_bytes: int = _setting(
+        128 << 20,
+        "archive.object.bytes",
+        "bytes",
+        "an archived object is full at about this size; segments are joined or split to reach it",
+        allowed=(1 << 10, 256 << 20),
+    )
+    archive_delay_ms: int = _setting(
+        600_000,
+        "archive.delay.ms",
+        "ms",
+        "sealed segments that waited this long are archived, also when the object stays small",
+        allowed=(0, (1 << 63) - 1),
+    )
+    archive_window_ms: int = _setting(
+        200,
+        "archive.window.ms",
+        "ms",
+        "appends with acks=archived are gathered this long before their segment is sealed",
+        allowed=(0, 60_000),
+    )
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether sealed segments go to the archive."""
+        return self.remote_storage_enable == "true"
+
+    def for_local_copies(self) -> TopicSettings:
+        """Returns the settings whose retention is that of local copies of archived records."""
+        by_age, by_size = self.local_retention_ms, self.local_retention_bytes
+        return replace(
+            self,
+            retention_ms=self.retention_ms if by_age == AS_RETENTION else by_age,
+            retention_bytes=self.retention_bytes if by_size == AS_RETENTION else by_size,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

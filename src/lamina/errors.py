@@ -9,9 +9,12 @@
     ├── Unavailable           try again later
     │   ├── QueueFull           … when the writer has caught up
     │   ├── Locked              … when the other writer is gone
-    │   └── StorageFull         … when there is space again
+    │   ├── StorageFull         … when there is space again
+    │   ├── ArchiveUnavailable  … when the object store answers again
+    │   ├── ObjectConflict      … after reading what another one put there
+    │   └── ObjectMissing       … when the object is there
     ├── Closed                reopen
-    │   ├── Fenced              … as a newer producer: another one took over
+    │   ├── Fenced              … as a newer one: another took over
     │   └── Poisoned            … through recovery: a write or fsync failed
     └── CorruptData           a human should look; names path, position, expected, found
         ├── NewerFormat         … or a newer Lamina should
@@ -77,12 +80,24 @@ class StorageFull(Unavailable):
     """The device is full; nothing of the request was kept. Reads and trims go on."""
 
 
+class ArchiveUnavailable(Unavailable):
+    """The object store failed, was too slow or refused; what is local is unaffected."""
+
+
+class ObjectConflict(Unavailable):
+    """A conditional put lost: an object is there already, or is another one than expected."""
+
+
+class ObjectMissing(Unavailable):
+    """The object store has no object of this key."""
+
+
 class Closed(LaminaError):
     """The object can no longer be used and must be opened again."""
 
 
 class Fenced(Closed):
-    """A newer epoch of the same producer has written: this one is a zombie."""
+    """A newer one (producer, uploader) took over: this one is a zombie."""
 
 
 class Poisoned(Closed):

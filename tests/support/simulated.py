@@ -527,6 +527,9 @@ class SimulatedFiles:
     def is_directory(self, path: str) -> bool:
         return self.exists(path) and isinstance(self._find(path), Folder)
 
+    def modified_ms(self, path: str) -> int:
+        return 0  # the simulated disk has no clock: everything on it is old
+
     def size(self, path: str) -> int:
         return len(self._inode(path).current)
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from lamina.cli import tier
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(tier.app)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
 

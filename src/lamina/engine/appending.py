@@ -32,14 +32,15 @@ ACKS: dict[object, int] = {
 }
 OF_TOPIC = "topic"
 """The `acks` of an append that goes as far as its topic's settings say."""
-_STRENGTH = {"none": 0, "written": 1, "fsynced": 2}
+_STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}
 
 
 @dataclass(slots=True)
 class Appended:
     """The answer to an append: one part for each partition that records went to.
 
-    `durability` is the weakest of the parts: `none` (not waited for), `written` or `fsynced`.
+    `durability` is the weakest of the parts: `none` (not waited for), `written`,
+    `fsynced` or `archived`.
     """
 
     parts: dict[int, Ack]
@@ -74,7 +75,7 @@ def acks_level(acks: object) -> int | None:
         return None
     level = ACKS.get(acks) if type(acks) in (int, str) else None
     if level is None:
-        raise InvalidRequest(f"acks must be 0, 1 or 'all', not {acks!r}")
+        raise InvalidRequest(f"acks must be 0, 1, 'all' or 'archived', not {acks!r}")
     return level
 
 

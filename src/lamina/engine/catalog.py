@@ -139,6 +139,29 @@ class Catalog:
             return True
         return known == about
 
+    def begin_restoring(self, about: TopicFile) -> None:
+        """Marks a topic that is being brought back as deleted: cut off, it is nothing.
+
+        Raises InvalidRequest where a newer topic of the name was deleted: an epoch only grows.
+        """
+        old = self._read(about.name, RecoveryReport())
+        if old is not None and old.created_ms != about.created_ms and old.epoch >= about.epoch:
+            raise InvalidRequest(
+                f"{self.data} had a topic {about.name!r} of epoch {old.epoch}, the archive's is"
+                f" {about.epoch}; restore into another directory"
+            )
+        self.files.make_directory(self.directory(about.name))
+        self.mark_deleted(about)
+        self._make_names_durable(about.name)
+        self._remove_contents(about.name)
+
+    def finish_restoring(self, about: TopicFile) -> None:
+        """Makes a topic that was brought back exist."""
+        for partition in range(about.partitions):
+            self.files.sync_directory(os.path.join(self.directory(about.name), str(partition)))
+        self._make_names_durable(about.name)
+        self._write(about)
+
     def alter(self, about: TopicFile, settings: Mapping[str, Any]) -> TopicFile:
         """Changes settings of a topic; what is not named stays."""
         merged = {**about.settings, **settings}

@@ -32,6 +32,7 @@ from lamina.engine.requests import DURABLE, Outcome, Request
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import Writer
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull
+from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap
 from lamina.storage.files import NO_SPACE
@@ -221,12 +222,29 @@ class Partition(PartitionReader):
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
         limits = (self.settings.retention_ms, self.settings.retention_bytes)
-        if not self.layout.sealed or limits == (NO_LIMIT, NO_LIMIT):
+        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self._only_archived()):
             return False
         return any(decision.goes for decision in self.explain_retention())
 
     def facts(self) -> list[retention.SegmentFacts]:
         """Returns what retention needs to know of each segment, oldest first."""
+        facts = [
+            retention.SegmentFacts(
+                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
+                sealed=True,
+            )
+            for entry in self._only_archived()
+        ]
+        return facts + self.local_facts()
+
+    def _only_archived(self) -> list[ArchivedObject]:
+        """The archived objects that nothing local holds and nobody has removed."""
+        earliest, local = self.earliest_offset(), self.layout.earliest_offset
+        entries = self.cold.entries if self.cold is not None else ()
+        return [each for each in entries if earliest < each.next_offset <= local]
+
+    def local_facts(self) -> list[retention.SegmentFacts]:
+        """Returns what retention needs to know of each local segment, oldest first."""
         layout = self.layout
         facts = [
             retention.SegmentFacts(
@@ -252,6 +270,8 @@ class Partition(PartitionReader):
         """Removes what retention lets go; returns how many segments went. For the leader."""
         decisions = self.explain_retention()
         going = {decision.segment.base_offset for decision in decisions if decision.goes}
+        for entry in [each for each in self._only_archived() if each.base_offset in going]:
+            self._give_up(entry, "retention")
         for segment in [each for each in self.layout.sealed if each.base_offset in going]:
             self.remove(segment, "retention")
         return len(going)
@@ -261,10 +281,50 @@ class Partition(PartitionReader):
         active = self.active
         if active.base_offset < active.tail.next_offset <= before:
             self.roll()
+        for entry in self._only_archived():
+            if entry.next_offset <= before:
+                self._give_up(entry, "trim")
         for segment in self.layout.sealed:
             if segment.next_offset <= before:
                 self.remove(segment, "trim")
         return self.earliest_offset()
+
+    def _give_up(self, entry: ArchivedObject, reason: str) -> None:
+        """Enters archived records as removed: from now on no reader sees them; the object goes."""
+        first = max(entry.base_offset, self.earliest_offset())
+        gap = Gap(first, entry.next_offset, reason, self.place.now_ms())
+        with self._noting:
+            self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    def has_local_excess(self, archived_end: int) -> bool:
+        """Tells whether local retention would remove anything that is archived."""
+        return bool(self._local_excess(archived_end))
+
+    def apply_local_retention(self, archived_end: int) -> int:
+        """Removes local segments whose records are archived. For the leader.
+
+        `archived_end` is the offset below which everything was uploaded, read back and listed.
+        """
+        going = self._local_excess(archived_end)
+        for segment in going:
+            self.remove(segment, "archived")
+        return len(going)
+
+    def _local_excess(self, archived_end: int) -> list[SealedSegment]:
+        settings = self.settings.for_local_copies()
+        sealed = self.layout.sealed
+        if not sealed or sealed[0].next_offset > archived_end:
+            return []
+        decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
+        going = {each.segment.base_offset for each in decisions if each.goes}
+        entries = self.cold.entries if self.cold is not None else ()
+        return [
+            segment
+            for segment in sealed
+            if segment.base_offset in going
+            and segment.next_offset <= archived_end
+            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)
+        ]
 
     def remove(self, segment: SealedSegment, reason: tomb.Reason) -> None:
         """Removes a sealed segment: tombstone, reason, out of sight, files, tombstone."""

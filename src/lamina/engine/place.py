@@ -82,7 +82,10 @@ class Place:
 
     def enter_gap(self, known: Ledger, gap: Gap) -> Ledger:
         """Writes one more gap durably and returns the ledger with it."""
-        grown = known.with_gap(gap)
+        if gap.reason == ledger.ARCHIVED:  # a loss inside an archived range stays one
+            grown = known.with_archived(gap.first, gap.end, gap.at_ms)
+        else:
+            grown = known.with_gap(gap)
         self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
         return grown
 

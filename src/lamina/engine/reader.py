@@ -184,7 +184,7 @@ class StoreReader:
 
     def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
         """Returns every missing range of offsets with its reason."""
-        return self._partition(topic, partition).ledger_of_gaps.gaps
+        return self._partition(topic, partition).ledger_of_gaps.missing()
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

@@ -5,6 +5,8 @@ Rules.
    it once and is never confused by a roll or a trim.
 2. Readers of durable records see nothing above the last successful fsync; the end never moves back.
 3. A range of offsets that cannot be read has its reason in the ledger, and the reader is told.
+4. Archived records (`Cold`) are read where nothing local holds them, also where the local copy is
+   damaged; but never what was removed on purpose, whatever the object store still has.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +26,48 @@ from lamina.engine.index import SegmentIndex
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
-from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
-from lamina.formats.ledger import Gap, Ledger
+from lamina.errors import ArchiveUnavailable, OffsetOutOfRange, RecordsMissing, Unavailable
+from lamina.formats.archive import ArchivedObject
+from lamina.formats.ledger import ARCHIVED, REMOVED, Gap, Ledger
 from lamina.formats.scan import Limit
+
+_Step: TypeAlias = tuple[pa.RecordBatch | None, int]
+"""Some records, or none, and the offset to go on from."""
+
+
+class Cold(Protocol):
+    """The archived part of a partition, as far as reading needs it."""
+
+    @property
+    def entries(self) -> tuple[ArchivedObject, ...]:
+        """The archived objects, oldest first."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the entries are known: the object store has answered once."""
+
+    def load(self) -> None:
+        """Asks the object store for the entries; raises ArchiveUnavailable."""
+
+    def entry_for(self, offset: int) -> ArchivedObject | None:
+        """Returns the object whose span includes an offset."""
+
+    def next_base(self, offset: int) -> int | None:
+        """Returns where the first object above an offset begins."""
+
+    def scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
+        """Yields records from an offset that an object spans; raises RecordsMissing."""
+
+    def offset_before_time(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Returns an offset such that all records of an object before it are older than a time."""
 
 
 class Tail(Protocol):
     """The last segment as readers see it: two bounds, which only move forward."""
 
-    base_offset: int
+    @property
+    def base_offset(self) -> int:
+        """The first offset that it may hold."""
 
     @property
     def written(self) -> Bound:
@@ -84,6 +120,7 @@ class PartitionReader:
         self.codec = codec
         self.layout = layout
         self.ledger = ledger
+        self.cold: Cold | None = None
         self._arrival = threading.Condition()
         self._waiting = 0
         self._ended = False
@@ -114,7 +151,8 @@ class PartitionReader:
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
-        return self.layout.earliest_offset
+        local = self.layout.earliest_offset
+        return min([local, *(gap.first for gap in self.ledger.gaps if gap.reason == ARCHIVED)])
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
@@ -135,18 +173,21 @@ class PartitionReader:
         stop = stop if end is None else min(stop, end)
         offset = start
         while offset < stop:
-            for batch in self._scan_segment(offset, stop, limit, isolation):
-                yield batch
-                offset = _after(batch)
+            for batch, following in self._scan_segment(offset, stop, limit, isolation):
+                if batch is not None:
+                    yield batch
+                offset = following
             if offset < stop:
                 offset = self._step_over(offset, isolation)
 
     def _scan_segment(
         self, offset: int, stop: int, limit: Limit, isolation: Isolation
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields what one segment holds from an offset on."""
+    ) -> Iterator[_Step]:
+        """Yields what one segment holds from an offset on, or what the archive does."""
         holder = self.layout.segment_for(offset, isolation)
         if holder is None or offset < holder[0].base_offset:
+            local = holder[0].base_offset if holder else stop
+            yield from self._scan_cold(offset, min(stop, local), limit)
             return
         segment, bound = holder
         try:
@@ -154,11 +195,18 @@ class PartitionReader:
             while offset < min(stop, bound.next_offset):
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
-                yield chunk.batch
+                yield chunk.batch, chunk.next_offset
                 offset, position = chunk.next_offset, chunk.next_position
         except Damaged as error:
-            raise self._missing(segment, bound, error) from error
+            missing = self._missing(segment, bound, error)
+            if self._is_archived(missing.first) and offset == missing.first:
+                yield from self._scan_cold(missing.first, min(stop, missing.end), limit)
+                return
+            raise missing from error
         except FileNotFoundError as error:
+            if self._is_archived(offset):
+                yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
+                return
             raise self._removed(offset, bound) from error
         except OSError as error:
             raise Unavailable(
@@ -166,19 +214,87 @@ class PartitionReader:
                 f"{error}; nothing was changed, read again or look at the device"
             ) from error
 
+    def _is_archived(self, offset: int) -> bool:
+        gap = self.ledger.at(offset)
+        removed = gap is not None and gap.reason in REMOVED
+        return not removed and self.cold is not None and self.cold.entry_for(offset) is not None
+
+    def _scan_cold(self, offset: int, stop: int, limit: Limit) -> Iterator[_Step]:
+        """Yields archived records up to an offset, and at last how far there are no more of them.
+
+        Raises RecordsMissing at a hole that has a reason. Other holes are deleted records.
+        """
+        if self.cold is None or not self._is_archived(offset):
+            return
+        removed = [gap.first for gap in self.ledger.between(offset, stop) if gap.reason in REMOVED]
+        stop = min([stop, *removed])
+        span = self.cold.entry_for(stop - 1)
+        try:
+            for batch in self.cold.scan(offset, stop, limit):
+                for part in _runs(batch):
+                    self._explain_hole(offset, int(part.column("offset")[0].as_py()))
+                    offset = _after(part)
+                    yield part, offset
+        except RecordsMissing as missing:
+            raise self._explained(missing, offset) from missing
+        if span is not None and span.base_offset <= offset < stop:
+            self._explain_hole(offset, stop)
+            yield None, stop
+
+    def _explain_hole(self, offset: int, end: int) -> None:
+        """Raises RecordsMissing if archived offsets are missing for a reason that is known."""
+        gap = self.ledger.at(offset) if offset < end else None
+        if gap is not None and gap.reason != ARCHIVED:
+            raise self._gone(offset, end, otherwise=gap.reason)
+
+    def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
+        """Gives what an object does not hold its reason, which may be new."""
+        self.reread_ledger()
+        first = max(offset, missing.first)
+        gap = self.ledger.at(first)
+        known = gap is not None and gap.reason != ARCHIVED
+        return RecordsMissing(
+            f"{self.place.name}: {missing.path}: {missing.problem}",
+            first=first,
+            end=missing.end,
+            reason=gap.reason if gap is not None and known else missing.reason,
+        )
+
     def _step_over(self, offset: int, isolation: Isolation) -> int:
         """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
         holder = self.layout.segment_for(offset, isolation)
         if holder is not None and holder[0].base_offset <= offset:
             return offset
+        if self._is_archived(offset) or self._ask_archive(self.ledger.at(offset)):
+            return offset
         end = holder[0].base_offset if holder else self.end_offset(isolation)
-        raise self._gone(offset, end, otherwise="lost")
+        archived = self.cold.next_base(offset) if self.cold else None
+        raise self._gone(offset, end if archived is None else min(end, archived), otherwise="lost")
+
+    def _ask_archive(self, gap: Gap | None) -> bool:
+        """Has archived records found that nobody has asked for yet; False if they are no secret.
+
+        Raises ArchiveUnavailable rather than call missing what only cannot be reached.
+        """
+        if gap is None or gap.reason != ARCHIVED or (self.cold is not None and self.cold.is_loaded):
+            return False
+        if self.cold is None:
+            raise ArchiveUnavailable(
+                f"{self.place.name}: offsets {gap.first} to {gap.end} are archived;"
+                " open the store with `archive`"
+            )
+        self.cold.load()
+        return True
 
     def _gone(self, offset: int, end: int, otherwise: str) -> RecordsMissing:
         """Names the reason for the first of some missing offsets, as far as it reaches."""
         gap = self.ledger.at(offset)
+        if gap is not None and gap.reason == ARCHIVED:  # archived once, and not there any more
+            end = min(end, gap.end)
+            gap = None
         if gap is None:
-            end = min([end, *(later.first for later in self.ledger.between(offset, end))])
+            later = [each.first for each in self.ledger.between(offset, end)]
+            end = min([end, *(first for first in later if first > offset)])
         return RecordsMissing(
             f"{self.place.name}: records are missing",
             first=offset,
@@ -259,6 +375,15 @@ class PartitionReader:
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Returns the first durable offset whose record is at or after a time; None if none is."""
         layout = self.layout
+        self._ask_archive(self.ledger.at(self.earliest_offset()))
+        for entry in self.cold.entries if self.cold else ():
+            if entry.base_offset >= layout.earliest_offset or entry.max_timestamp_ms < timestamp_ms:
+                continue
+            first = max(self.earliest_offset(), self._cold_start(entry, timestamp_ms))
+            end = min(entry.next_offset, layout.earliest_offset)
+            found = self._first_at_or_after(timestamp_ms, first, end)
+            if found is not None:
+                return found
         bounds = [(segment, segment.end) for segment in layout.sealed]
         tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
         for segment, bound in [*bounds, tail]:
@@ -276,6 +401,10 @@ class PartitionReader:
 
         It is the newest time up to the index entry at or before the record; None without one.
         """
+        if offset < self.layout.earliest_offset and self.cold is not None:
+            entry = self.cold.entry_for(offset)
+            if entry is not None:
+                return entry.min_timestamp_ms
         holder = self.layout.segment_for(offset, "durable")
         if holder is None:
             return None
@@ -289,6 +418,9 @@ class PartitionReader:
         bounds = [(segment, segment.end) for segment in layout.sealed]
         tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
         total = 0
+        for archived in self.cold.entries if self.cold is not None else ():
+            if offset < archived.next_offset <= layout.earliest_offset:
+                total += archived.size_bytes
         for segment, bound in [*bounds, tail]:
             if bound.next_offset <= offset:
                 continue
@@ -300,8 +432,16 @@ class PartitionReader:
     def gone_from(self, offset: int) -> int:
         """Returns how many offsets from one on, below the durable end, have no record any more."""
         end = self.end_offset("durable")
-        gaps = self.ledger.between(offset, end)
+        gaps = [gap for gap in self.ledger.between(offset, end) if gap.reason != ARCHIVED]
         return sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
+
+    def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Where in an archived object a search by time starts; its beginning if that fails."""
+        assert self.cold is not None
+        try:
+            return self.cold.offset_before_time(entry, timestamp_ms)
+        except RecordsMissing:
+            return entry.base_offset
 
     def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
         """Looks through records, over gaps, for the first that is not older than a time."""
@@ -317,6 +457,17 @@ class PartitionReader:
             except RecordsMissing as missing:
                 start = missing.end
         return None
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Splits a batch where its offsets have a hole."""
+    offsets = batch.column("offset").to_numpy()
+    if offsets[-1] - offsets[0] + 1 == batch.num_rows:
+        yield batch
+        return
+    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise(edges):
+        yield batch.slice(start, end - start)
 
 
 def _after(batch: pa.RecordBatch) -> int:

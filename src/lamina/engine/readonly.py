@@ -1,4 +1,4 @@
-"""A data directory opened for reading: beside a live writer, or with none. Nothing is changed."""
+"""A data directory read beside a live writer, or with none; also what its writer has archived."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import NoReturn, Self
 
-from lamina.config import WalSettings
+from lamina.config import TopicSettings, WalSettings
 from lamina.engine.boot import Boot, wall_clock_ms
 from lamina.engine.codec import CODECS
 from lamina.engine.groups import registry
@@ -14,6 +14,9 @@ from lamina.engine.groups.about import GroupInfo
 from lamina.engine.log_reader import LogReader
 from lamina.engine.reader import StoreReader
 from lamina.engine.report import RecoveryReport
+from lamina.engine.tier.cold import BlockCache
+from lamina.engine.tier.opening import Archive, open_archive
+from lamina.engine.tier.shelf import cold_log
 from lamina.engine.view import PartitionView
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.view import WalView
@@ -27,10 +30,17 @@ class ReadOnlyStore(StoreReader):
     """A data directory opened for reading, beside a live writer or with none."""
 
     def __init__(
-        self, path: str, *, files: Files | None = None, wal: WalSettings | None = None
+        self,
+        path: str,
+        *,
+        files: Files | None = None,
+        archive: Archive = None,
+        wal: WalSettings | None = None,
     ) -> None:
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
         self._boot.require_directory()
+        self._archive = open_archive(archive, self._boot.files)
+        self._cache = BlockCache()
         self._views: dict[tuple[str, int, int], PartitionView] = {}
         ground = Ground(
             self._boot.files,
@@ -51,6 +61,8 @@ class ReadOnlyStore(StoreReader):
             place = self._boot.place(about.name, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
+        if self._archive is not None and TopicSettings.parse(about.settings).is_archived:
+            view.cold = cold_log(self._archive, about, partition, self._cache)
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
         entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
         view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
@@ -76,6 +88,7 @@ class ReadOnlyStore(StoreReader):
         """Lets the directory go."""
         self._closed = True
         self._views.clear()
+        self._cache.close()
 
     def __enter__(self) -> Self:
         return self

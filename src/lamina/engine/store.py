@@ -11,7 +11,6 @@ Rules.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import itertools
@@ -20,21 +19,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
-from lamina import records as record_columns
 from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
-from lamina.engine.appending import (
-    OF_TOPIC,
-    Appended,
-    acks_level,
-    has_keys,
-    make_request,
-    merged,
-    split_by_key,
-)
+from lamina.engine.append_access import AppendAccess
 from lamina.engine.boot import Boot, steady_clock, wall_clock_ms
 from lamina.engine.groups.access import GroupAccess
 from lamina.engine.groups.registry import Groups
@@ -43,7 +33,9 @@ from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
-from lamina.engine.requests import Ack, ProducerStamp, Request
+from lamina.engine.tier.metadata import Metadata, group_files
+from lamina.engine.tier.opening import Archive, open_archive
+from lamina.engine.tier.service import Tier, TierStatus
 from lamina.engine.wal.engine import WalEngine
 from lamina.engine.wal.ground import Ground
 from lamina.errors import (
@@ -55,7 +47,6 @@ from lamina.errors import (
     UnknownTopic,
 )
 from lamina.formats.topic import TopicFile
-from lamina.records import Records
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 
@@ -65,7 +56,7 @@ _THREADS = 8
 _Result = TypeVar("_Result")
 
 
-class Store(GroupAccess):
+class Store(AppendAccess, GroupAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     @typed_errors("opening the store")
@@ -78,6 +69,7 @@ class Store(GroupAccess):
         writer: WriterSettings = WriterSettings(),
         wal: WalSettings | None = None,
         tick_ms: int = TICK_MS,
+        archive: Archive = None,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
@@ -90,6 +82,7 @@ class Store(GroupAccess):
         self._turn = itertools.count()
         self._changing = threading.Lock()
         self.recovery_report = RecoveryReport()
+        self.tier = self._open_tier(archive)
         self._boot.files.make_directory(self._boot.path(paths.META))
         self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
         try:
@@ -114,10 +107,19 @@ class Store(GroupAccess):
             )
             self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
+            if self.tier is not None:
+                self.tier.start(tick_ms)
         except BaseException:
             self._lock.release()
             raise
         _OPEN.add(self)
+
+    def _open_tier(self, archive: Archive) -> Tier | None:
+        objects = open_archive(archive, self._boot.files)
+        if objects is None:
+            return None
+        metadata = Metadata(objects, group_files(self._boot.files, self._boot.data))
+        return Tier(objects, self._segmented, lambda: self._topics, metadata)
 
     @typed_errors("recovery")
     def _recover(self) -> None:
@@ -135,6 +137,7 @@ class Store(GroupAccess):
                 flushed = hint.last_flushed_offset if hint is not None else None
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
+            self._attach(about)
         if self._wal is not None:
             self._wal.finish_opening(report)
         self._groups.recover(self._topics, self.recovery_report)
@@ -174,6 +177,24 @@ class Store(GroupAccess):
         if self._wal is not None:
             self._wal.maintain(force=force)
 
+    def _attach(self, about: TopicFile) -> None:
+        """Has the archive looked after, where a topic has one."""
+        for number in range(about.partitions):
+            partition = self._partitions[about.name, number]
+            if self.tier is not None and isinstance(partition, Partition):
+                self.tier.attach(partition)
+
+    def _require_tier(self, format_name: str, config: Mapping[str, Any] | None) -> None:
+        """Refuses to promise an archive that there is not."""
+        if not TopicSettings.parse(config or {}).is_archived:
+            return
+        if self.tier is None:
+            raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
+        if format_name == "wal":
+            raise InvalidRequest(
+                "topics of format wal are not archived; cold.dir moves their sealed segments away"
+            )
+
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
 
@@ -200,6 +221,7 @@ class Store(GroupAccess):
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
         self._require_open()
+        self._require_tier(format, config)
         with self._changing:
             if name not in self._topics:
                 self._boot.forget(name)
@@ -219,6 +241,7 @@ class Store(GroupAccess):
                     self._boot.catalog.mark_deleted(about)
                 raise
             self._topics[name] = about
+            self._attach(about)
 
     def _claim(self, about: TopicFile) -> TopicFile:
         return self._wal_for_new().claim(about) if about.format == "wal" else about
@@ -226,6 +249,7 @@ class Store(GroupAccess):
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
+        self._require_tier(self._topic(name).format, config)
         with self._changing:
             about = self._boot.catalog.alter(self._topic(name), config)
             self._topics[name] = about
@@ -256,121 +280,6 @@ class Store(GroupAccess):
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
-
-    # ------------------------------------------------------------------ appending
-
-    def append(
-        self,
-        topic: str,
-        records: Records | bytes,
-        *,
-        partition: int | None = None,
-        acks: object = OF_TOPIC,
-        timeout_s: float | None = None,
-        producer: ProducerStamp | None = None,
-    ) -> Appended:
-        """Appends records and waits until they are as safe as `acks` asks for: fsynced.
-
-        `acks` is 0, 1, "all", or "topic": "all", but for a wal topic its own durability, which
-        `acks` can only raise.
-        Without a partition, records with a key go where the hash of their key says, others to one
-        partition in turn. With `producer`, a repeated append gets its first answer. Raises
-        QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
-        """
-        requests = self._requests(topic, records, partition, acks, producer)
-        if len(requests) == 1:
-            return Appended(*self._write(*requests[0], timeout_s))
-        futures = [
-            self._appending.submit(self._write, target, request, timeout_s)
-            for target, request in requests
-        ]
-        wait(futures)
-        return merged([future.result() for future in futures])
-
-    async def append_async(
-        self,
-        topic: str,
-        records: Records | bytes,
-        *,
-        partition: int | None = None,
-        acks: object = OF_TOPIC,
-        producer: ProducerStamp | None = None,
-    ) -> Appended:
-        """Appends from asyncio; many tasks share one commit without a thread each.
-
-        Raises QueueFull at once when the queue is full.
-        """
-        requests = self._requests(topic, records, partition, acks, producer)
-        if len(requests) == 1:
-            target, request = requests[0]
-            ack = await target.writer.append_soon(request)
-            return Appended({target.place.partition: ack}, ack.count)
-        answers = await asyncio.gather(
-            *(target.writer.append_soon(request) for target, request in requests)
-        )
-        return merged(
-            [
-                ({target.place.partition: ack}, ack.count)
-                for (target, _), ack in zip(requests, answers, strict=True)
-            ]
-        )
-
-    def _requests(
-        self,
-        topic: str,
-        records: Records | bytes,
-        partition: int | None,
-        acks: object,
-        producer: ProducerStamp | None,
-    ) -> list[tuple[LogWriter, Request]]:
-        """Makes a request for each partition that takes some of the records."""
-        level = acks_level(acks)
-        about = self._topic(topic)
-        now_ms = self._boot.now_ms()
-        if partition is None and about.partitions == 1:
-            partition = 0
-        parts = (
-            self._spread(about, records, now_ms, stamped=producer is not None)
-            if partition is None
-            else [(partition, records)]
-        )
-        requests = []
-        for number, part in parts:
-            target = self._partitions.get((topic, number)) or self._writable(topic, number)
-            request = make_request(
-                part,
-                about.format,
-                target.settings,
-                acks=target.level(level),
-                now_ms=now_ms,
-                stamp=producer,
-            )
-            target.admit(request)
-            if request.count == 0:
-                raise InvalidRequest("there are no records to append")
-            requests.append((target, request))
-        return requests
-
-    def _spread(
-        self, about: TopicFile, records: Records | bytes, now_ms: int, *, stamped: bool
-    ) -> list[tuple[int, Any]]:
-        """Decides which partitions take which records: by key, or all of them in turn."""
-        if stamped:
-            raise InvalidRequest("an idempotent append names its partition")
-        turn = next(self._turn) % about.partitions
-        if "key" not in record_columns.KEPT_COLUMNS[about.format] or not has_keys(records):
-            return [(turn, records)]
-        batch = record_columns.prepare(records, about.format, now_ms=now_ms)
-        return split_by_key(batch, about.partitions, turn)
-
-    @staticmethod
-    def _write(
-        target: LogWriter, request: Request, timeout_s: float | None
-    ) -> tuple[dict[int, Ack], int]:
-        ack = target.writer.append(request, timeout_s)
-        if ack is None:
-            ack = Ack(-1, request.count, "none")
-        return {target.place.partition: ack}, request.count
 
     # ------------------------------------------------------------------ keeping and removing
 
@@ -428,6 +337,18 @@ class Store(GroupAccess):
         self._require_open()
         self._maintenance.tick(force=True)
 
+    def archive(self) -> None:
+        """Archives now what is sealed, also where objects stay small."""
+        self._require_open()
+        if self.tier is None:
+            raise InvalidRequest("the store was opened without `archive`")
+        self.tier.tick(force=True)
+
+    def tier_status(self) -> list[TierStatus]:
+        """Tells of each archived partition how far its archive is behind, and the last error."""
+        self._require_open()
+        return self.tier.status() if self.tier is not None else []
+
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
         try:
@@ -456,6 +377,8 @@ class Store(GroupAccess):
                 last_to_first.callback(_close_partition, partition)
             last_to_first.callback(self._groups.close)
             self._maintenance.stop()
+            if self.tier is not None:
+                self.tier.stop()
 
     def _disown(self) -> None:
         """Closes the copy of a store that a forked child has; its locks may be held by nobody."""

@@ -15,6 +15,7 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 | trim      | removed because somebody asked                                                 |
 | deleted   | removed record by record (erasure, deletes by tag)                             |
 | truncated | a torn tail that had been given offsets but was never durable                  |
+| archived  | moved to the object store, where it is read from: not missing at all           |
 | lost      | durable once, now damaged or gone: the only reason that is a failure           |
 """
 
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
-REASONS = ("retention", "trim", "deleted", "truncated", "lost")
+REASONS = ("retention", "trim", "deleted", "truncated", "lost", "archived")
+ARCHIVED = "archived"
+REMOVED = frozenset({"retention", "trim", "deleted"})
+"""The reasons that are a decision: what was removed so is not served from any copy."""
+
 
 _FILE = {"version": int, "gaps": list}
 _GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
@@ -77,6 +82,19 @@ class Ledger:
             else:
                 joined.append(gap)
         return Ledger(tuple(joined))
+
+    def with_archived(self, first: int, end: int, at_ms: int) -> Ledger:
+        """Returns the ledger with a range as archived where nothing else is known of it."""
+        grown, start = self, first
+        for gap in self.between(first, end):
+            if start < gap.first:
+                grown = grown.with_gap(Gap(start, gap.first, ARCHIVED, at_ms))
+            start = gap.end
+        return grown.with_gap(Gap(start, end, ARCHIVED, at_ms)) if start < end else grown
+
+    def missing(self) -> tuple[Gap, ...]:
+        """Returns the gaps that cannot be read: all but what is archived."""
+        return tuple(gap for gap in self.gaps if gap.reason != ARCHIVED)
 
     def at(self, offset: int) -> Gap | None:
         """Returns the gap that an offset lies in."""

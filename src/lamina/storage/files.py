@@ -91,6 +91,9 @@ class Files(Protocol):
     def size(self, path: str) -> int:
         """Returns a file's size in bytes."""
 
+    def modified_ms(self, path: str) -> int:
+        """Returns when a file was last written, by the file system's clock."""
+
     def make_directory(self, path: str) -> None:
         """Makes a directory and its parents durably; it may exist."""
 
@@ -258,6 +261,10 @@ class LocalFiles:
     def size(self, path: str) -> int:
         """Returns a file's size in bytes."""
         return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """Returns when a file was last written, by the file system's clock."""
+        return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directory(self, path: str) -> None:
         """Makes a directory and its parents durably; it may exist."""

@@ -10,6 +10,13 @@
       groups/<topic-partition>_<group>.{snap,delta}
       quarantine/
 
+    and in the object store, below its prefix (document 001 gives the first):
+      data/<topic>/<partition>/<base:020>.seg
+      data/<topic>/<partition>/{manifest.json,ledger.json}
+      data/<topic>/<partition>/state/<name>
+      data/<topic>/topic.json
+      staging/<upload>
+
 Rules.
 1. A name that does not parse gives None, never an exception: a stray file is somebody else's.
 2. What a user named (topic, group) reaches the disk only through `topic_name` or percent-encoding.
@@ -36,6 +43,10 @@ MANIFEST = "manifest.bin"
 TOPIC_SETTINGS = "topic.json"
 LEDGER = "ledger.json"
 CURRENT = "CURRENT"
+ARCHIVE = "data"
+STAGING = "staging"
+ARCHIVE_MANIFEST = "manifest.json"
+ARCHIVE_STATE = "state"
 
 TOPIC_NAME_MAX = 249
 SEGMENT_SUFFIXES = ("log", "idx", "timeidx", "tidx", "tomb")
@@ -230,3 +241,53 @@ def object_key(name: str) -> ObjectKey | None:
         return None
     parsed = ObjectKey(match[1], int(match[2]), base_offset)
     return parsed if parsed.name == name else None
+
+
+def archive_topic(topic: str) -> str:
+    """Names the prefix of everything that is archived of a topic."""
+    return f"{ARCHIVE}/{topic}"
+
+
+def archive_topic_settings(topic: str) -> str:
+    """Names the archived copy of a topic's own file."""
+    return f"{ARCHIVE}/{topic}/{TOPIC_SETTINGS}"
+
+
+def archived_topic(key: str) -> str | None:
+    """Parses the key of anything that is archived of a topic: the topic's name."""
+    parts = key.split("/")
+    if len(parts) < 3 or parts[0] != ARCHIVE or not _is_topic_name(parts[1]):
+        return None
+    return parts[1]
+
+
+def archive_partition(topic: str, partition: int) -> str:
+    """Names the prefix of everything that is archived of a partition."""
+    return f"{ARCHIVE}/{topic}/{partition}"
+
+
+def archive_manifest(topic: str, partition: int) -> str:
+    """Names the list of a partition's archived segments."""
+    return f"{archive_partition(topic, partition)}/{ARCHIVE_MANIFEST}"
+
+
+def archive_ledger(topic: str, partition: int) -> str:
+    """Names the archived copy of a partition's ledger."""
+    return f"{archive_partition(topic, partition)}/{LEDGER}"
+
+
+def archive_state(topic: str, partition: int, name: str) -> str:
+    """Names an archived file that belongs to a partition, such as a group's position."""
+    return f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}/{_encoded(name)}"
+
+
+def archived_state(key: str) -> tuple[str, int, str] | None:
+    """Parses the key of an archived file of a partition: (topic, partition, the file's name)."""
+    parts = key.split("/")
+    if len(parts) != 5 or not parts[2].isdecimal() or parts[3] != ARCHIVE_STATE:
+        return None
+    try:
+        parsed = parts[1], int(parts[2]), unquote_to_bytes(parts[4]).decode()
+    except UnicodeDecodeError:
+        return None
+    return parsed if archive_state(*parsed) == key and _is_topic_name(parsed[0]) else None

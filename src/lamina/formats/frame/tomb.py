@@ -5,8 +5,8 @@ and deleted after the last. What it holds is for people who look.
 
     {"version": 1, "base_offset": 4096, "reason": "retention", "created_ms": 1700000000000}
 
-`reason` is one of retention (too old or too much), trim (asked to drop records up to an offset) and
-delete (the topic goes).
+`reason` is one of retention (too old or too much), trim (asked to drop records up to an offset),
+archived (it is in the object store, and read from there) and delete (the topic goes).
 
 Awkward cases. The document gives no contents, and a crash can leave the file empty: an empty file
 is a whole tombstone that says nothing, and decodes to fields of None. Anything else is strict.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
-Reason: TypeAlias = Literal["retention", "trim", "delete"]
+Reason: TypeAlias = Literal["retention", "trim", "archived", "delete"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 _FIELDS = {"version": int, "base_offset": int, "reason": str, "created_ms": int}

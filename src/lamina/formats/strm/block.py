@@ -12,6 +12,7 @@ Rules.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 GOOD = -1
 LZ4_PREFIX_BYTES = 4
+SCRATCH_BYTES_MAX = 2 << 20
+"""Twice what a writer by the document puts into a block."""
 
 _HEADER = BLOCK.size
 _COMPRESSED_SIZE = BLOCK.at("compressed_size")
@@ -170,7 +173,7 @@ def _decompress(
     if compression is Compression.NONE:
         return data[_HEADER:]
     if compression is Compression.LZ4:
-        raw = arrow.empty_bytes(size)
+        raw = _scratch(size)
         if not lz4.decode(data, _HEADER + LZ4_PREFIX_BYTES, raw):
             raise _undecodable(position, size, "another LZ4 block, or none")
         return read_only(raw)
@@ -178,6 +181,27 @@ def _decompress(
         return as_bytes(pa.Codec("zstd").decompress(data[_HEADER:], decompressed_size=size))
     except OSError as error:
         raise _undecodable(position, size, str(error)) from error
+
+
+class _Scratch(threading.local):
+    """Each thread's room for one block's records: they are copied out before the next block.
+
+    A fresh megabyte for every block would cost more, in page faults, than decoding it.
+    """
+
+    room = np.empty(0, dtype=np.uint8)
+
+
+_SCRATCH = _Scratch()
+
+
+def _scratch(size: int) -> NDArray[np.uint8]:
+    """Returns bytes to fill that hold until the next call in this thread; large ones are new."""
+    if size > SCRATCH_BYTES_MAX:
+        return arrow.empty_bytes(size)
+    if len(_SCRATCH.room) < size:
+        _SCRATCH.room = np.empty(SCRATCH_BYTES_MAX, dtype=np.uint8)
+    return _SCRATCH.room[:size]
 
 
 def _undecodable(position: int, size: int, found: str) -> CorruptData:

@@ -1,0 +1,112 @@
+"""`lamina tier`: what an archive holds, what belongs to nothing, and bringing topics back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lamina.storage.objects import Objects
+
+app = typer.Typer(
+    name="tier",
+    help="The archive in an object store.",
+    epilog="Example: lamina tier show s3://bucket/prefix",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.", metavar="ARCHIVE")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+
+
+@app.command(epilog="Example: lamina tier show s3://bucket/prefix")
+def show(archive: Url, *, as_json: Json = False) -> None:
+    """Lists archived topics with their partitions, offsets and sizes."""
+    from lamina.engine.tier.archive_store import archived_topics
+    from lamina.engine.tier.shelf import Shelf
+
+    objects = _opened(archive)
+    for name, about in sorted(archived_topics(objects).items()):
+        for partition in range(about.partitions):
+            manifest = Shelf(objects, about, partition).load()
+            _say(
+                as_json,
+                f"{name}/{partition}: {len(manifest.objects)} objects,"
+                f" {manifest.size_bytes} bytes, end offset {manifest.end_offset}",
+                topic=name,
+                partition=partition,
+                objects=len(manifest.objects),
+                size_bytes=manifest.size_bytes,
+                end_offset=manifest.end_offset,
+            )
+
+
+@app.command(epilog="Example: lamina tier orphans s3://bucket/prefix --execute")
+def orphans(
+    archive: Url,
+    *,
+    execute: Annotated[bool, typer.Option(help="Remove them; otherwise only list.")] = False,
+    age_ms: Annotated[int, typer.Option(help="Leave younger ones alone.", min=0)] = 3_600_000,
+    as_json: Json = False,
+) -> None:
+    """Lists objects that belong to nothing, left by a crash; removes them with --execute."""
+    from lamina.engine.boot import wall_clock_ms
+    from lamina.engine.tier import orphans as finding
+
+    objects = _opened(archive)
+    found = finding.orphans(objects, wall_clock_ms(), age_ms)
+    for info in found:
+        line = f"{info.key} ({info.size_bytes} bytes)"
+        _say(as_json, line, key=info.key, size_bytes=info.size_bytes, removed=execute)
+    if execute:
+        finding.clean(objects, found)
+    elif found and not as_json:
+        typer.echo(f"{len(found)} objects; --execute removes them")
+
+
+@app.command(epilog="Example: lamina tier rebuild s3://bucket/prefix orders")
+def rebuild(
+    archive: Url,
+    topic: Annotated[str, typer.Argument(help="The topic whose lists are made again.")],
+) -> None:
+    """Makes a topic's lists again from the objects' headers alone."""
+    from lamina.engine.tier import orphans as finding
+
+    count = finding.rebuild(_opened(archive), topic)
+    typer.echo(f"{topic}: {count} objects listed")
+
+
+@app.command(epilog="Example: lamina tier restore s3://bucket/prefix data orders")
+def restore(
+    archive: Url,
+    data: Annotated[str, typer.Argument(help="The data directory, which may not exist yet.")],
+    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all without any.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Brings archived topics back: records, offsets, settings, gaps and group positions."""
+    import os
+
+    from lamina.engine.boot import Boot, wall_clock_ms
+    from lamina.engine.tier import restore as restoring
+    from lamina.storage.files import LocalFiles
+
+    boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
+    for done in restoring.restore(_opened(archive), boot, topics or None):
+        line = f"{done.topic}: {done.records} records in {done.partitions} partitions"
+        ends = done.end_offsets
+        _say(as_json, line, topic=done.topic, records=done.records, end_offsets=ends)
+
+
+def _opened(archive: str) -> Objects:
+    from lamina.engine.tier.opening import open_archive
+
+    objects = open_archive(archive)
+    assert objects is not None, "an argument is never empty"
+    return objects
+
+
+def _say(as_json: bool, line: str, **fields: object) -> None:
+    typer.echo(json.dumps(fields) if as_json else line)

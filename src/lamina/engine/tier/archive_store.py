@@ -1,0 +1,153 @@
+"""An archive as a store to read: no broker, no local directory, only the object store.
+
+Its end is where the archive ends. Objects that nobody listed, or whose topic has no file, are read
+all the same: the list is made from their headers, and their columns are those of the richest
+format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn, Self
+
+from lamina.engine.codec import CODECS
+from lamina.engine.index import SegmentIndex
+from lamina.engine.place import Place
+from lamina.engine.reader import StoreReader
+from lamina.engine.reading import Layout, PartitionReader
+from lamina.engine.segment import Bound, SealedSegment
+from lamina.engine.tier.cold import BlockCache
+from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
+from lamina.formats import topic as topic_file
+from lamina.formats.ledger import Ledger
+from lamina.formats.topic import TopicFile
+from lamina.storage import paths
+from lamina.storage.files import LocalFiles
+from lamina.storage.objects import Objects
+
+UNKNOWN_FORMAT = "keratin"
+
+
+def archived_topics(objects: Objects) -> dict[str, TopicFile]:
+    """Reads the topics of an archive, also those of which only objects are left."""
+    partitions: dict[str, int] = {}
+    for info in objects.list(paths.ARCHIVE):
+        name = paths.archived_topic(info.key)
+        if name is not None:
+            key = paths.object_key(info.key)
+            number = key.partition if key is not None else 0
+            partitions[name] = max(partitions.get(name, 0), number)
+    found = {name: archived_topic(objects, name, last + 1) for name, last in partitions.items()}
+    return {name: about for name, about in found.items() if not about.deleted}
+
+
+def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:
+    """Reads the archived copy of a topic's file; without a good one, says what is known."""
+    key = paths.archive_topic_settings(name)
+    try:
+        return topic_file.decode(objects.read(key).data)
+    except NewerFormat as error:
+        raise error.at_path(f"{objects.url}/{key}") from error
+    except (ObjectMissing, CorruptData):
+        return TopicFile(name, UNKNOWN_FORMAT, partitions, 1, UNKNOWN_MS)
+
+
+@dataclass(slots=True)
+class _End:
+    """The tail of a partition that nobody appends to: empty, where the archive ends."""
+
+    segment: SealedSegment
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def index(self) -> SegmentIndex:
+        return self.segment.index
+
+    @property
+    def written(self) -> Bound:
+        return self.segment.end
+
+    @property
+    def durable(self) -> Bound:
+        return self.segment.end
+
+
+class ArchivedPartition(PartitionReader):
+    """One partition, read from the archive alone."""
+
+    def __init__(
+        self, objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+    ) -> None:
+        codec = CODECS.get(about.format, CODECS[UNKNOWN_FORMAT])
+        place = Place(LocalFiles(), objects.url, about.name, partition, lambda: 0)
+        self._shelf = Shelf(objects, about, partition)
+        self._cold = cold_log(objects, about, partition, cache)
+        end = SealedSegment(
+            *(codec, place.files, place.segments),
+            base_offset=0,
+            end=Bound(0, codec.header_bytes),
+            index=SegmentIndex(codec, 0),
+        )
+        super().__init__(place, codec, Layout((), _End(end)), Ledger())
+        self.cold = self._cold
+
+    def refresh(self) -> None:
+        """Reads the list and the ledger as they are now."""
+        manifest = self._shelf.load()
+        gaps = Ledger(self._shelf.read_ledger().missing())
+        for entry in manifest.objects:
+            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
+        start = Bound(manifest.end_offset, self.codec.header_bytes)
+        end = SealedSegment(
+            *(self.codec, self.place.files, self.place.segments),
+            base_offset=manifest.end_offset,
+            end=start,
+            index=SegmentIndex(self.codec, manifest.end_offset),
+        )
+        self._cold.show(manifest.objects)
+        self.ledger = gaps
+        self.layout = Layout((), _End(end))
+
+
+class ArchiveStore(StoreReader):
+    """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._cache = BlockCache()
+        self._readers: dict[tuple[str, int, int], ArchivedPartition] = {}
+
+    def _files_of_topics(self) -> Mapping[str, TopicFile]:
+        return archived_topics(self._objects)
+
+    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
+        key = about.name, about.created_ms, partition
+        if key not in self._readers:
+            reader = ArchivedPartition(self._objects, about, partition, self._cache)
+            self._readers[key] = reader
+        self._readers[key].refresh()
+        return self._readers[key]
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise InvalidRequest("an archive is open read-only; restore it to write")
+
+    append = append_async = create_topic = alter_topic = delete_topic = _refuse
+    trim = apply_retention = roll = flush = _refuse
+
+    def close(self) -> None:
+        """Lets the object store go."""
+        if not self._closed:
+            self._closed = True
+            self._readers.clear()
+            self._cache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

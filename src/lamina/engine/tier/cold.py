@@ -1,0 +1,315 @@
+"""Reading archived records: an object's index by one range, then only the blocks that are needed.
+
+A scan begins with one block, because a fetch may want no more; who goes on gets larger ranges, and
+several of them ahead of time, decoded by other threads.
+
+Rules.
+1. Every block is checked against its checksum, the index and the list before a record is returned.
+   Bytes that do not fit are fetched again; if they still do not, the block's offsets are missing
+   (RecordsMissing), and what follows it is served.
+2. The list is an immutable value, replaced as a whole: a scan goes on with the one it began with.
+3. Memory is bounded: the cache by its limit, a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lamina.errors import CorruptData, NewerFormat, ObjectMissing, RecordsMissing
+from lamina.formats.archive import ArchivedObject
+from lamina.formats.binary import as_bytes
+from lamina.formats.fnv import fnv1a_64
+from lamina.formats.scan import Limit
+from lamina.formats.strm import layout
+from lamina.formats.strm import segment as strm_segment
+from lamina.formats.strm.block import crc32_of
+from lamina.storage.objects import Objects
+from lamina.storage.paths import ObjectKey
+
+CACHE_BYTES = 64 << 20
+CHUNK_BYTES = 8 << 20
+CHUNK_BLOCKS = 16
+READ_AHEAD = 3
+FETCH_TRIES = 3
+_THREADS = 4
+_ROW_BYTES = 40
+
+
+class BlockCache:
+    """Decoded blocks and indexes of any partition, the least used ones leaving first."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self.executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-cold")
+        self._held: OrderedDict[object, tuple[object, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> object | None:
+        """Returns what is held under a key."""
+        with self._lock:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: object, value: object, size_bytes: int) -> None:
+        """Holds a value as long as there is room."""
+        with self._lock:
+            if key in self._held or size_bytes > self.limit_bytes:
+                return
+            self._held[key] = value, size_bytes
+            self.size_bytes += size_bytes
+            while self.size_bytes > self.limit_bytes:
+                _, (_, freed) = self._held.popitem(last=False)
+                self.size_bytes -= freed
+
+    def close(self) -> None:
+        """Lets everything go."""
+        self.executor.shutdown(cancel_futures=True)
+        with self._lock:
+            self._held.clear()
+            self.size_bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Adjacent blocks of one object, fetched by one range."""
+
+    entry: ArchivedObject
+    segment: layout.Segment
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class ColdLog:
+    """The archived part of one partition, as readers see it; `schema` is the topic's."""
+
+    objects: Objects
+    topic: str
+    partition: int
+    schema: pa.Schema
+    cache: BlockCache
+    ask: Callable[[], tuple[ArchivedObject, ...]]
+    entries: tuple[ArchivedObject, ...] = ()
+    is_loaded: bool = False
+
+    def load(self) -> None:
+        """Asks the object store for the list; raises ArchiveUnavailable."""
+        entries = self.ask()
+        if not self.is_loaded:
+            self.show(entries)
+
+    def show(self, entries: tuple[ArchivedObject, ...]) -> None:
+        """Takes the list as it is now."""
+        self.entries = entries
+        self.is_loaded = True
+
+    def entry_for(self, offset: int) -> ArchivedObject | None:
+        """Returns the object whose span includes an offset."""
+        entries = self.entries
+        row = bisect_right(entries, offset, key=lambda entry: entry.base_offset) - 1
+        return entries[row] if row >= 0 and offset <= entries[row].max_offset else None
+
+    def next_base(self, offset: int) -> int | None:
+        """Returns where the first object above an offset begins."""
+        entries = self.entries
+        row = bisect_right(entries, offset, key=lambda entry: entry.base_offset)
+        return entries[row].base_offset if row < len(entries) else None
+
+    # ------------------------------------------------------------------ scanning
+
+    def scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
+        """Yields records from an offset that an object spans, over adjacent objects, up to `stop`.
+
+        Offsets may have holes. Raises RecordsMissing at what cannot be read.
+        """
+        for batch in self._blocks(offset, stop):
+            offsets = batch.column("offset").to_numpy()
+            first, end = np.searchsorted(offsets, (offset, stop))
+            if first < end:
+                yield from cut(batch.slice(int(first), int(end - first)), limit)
+
+    def _blocks(self, offset: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yields whole blocks, reading ahead as soon as a second one is asked for."""
+        plan = self._plan(offset, stop)
+        ahead: deque[Future[list[pa.RecordBatch | CorruptData]]] = deque()
+        try:
+            for chunk in islice(plan, 1):
+                yield from _sound(self._read(chunk), chunk)
+            waiting: deque[_Chunk] = deque()
+            while True:
+                for chunk in islice(plan, READ_AHEAD - len(ahead)):
+                    waiting.append(chunk)
+                    ahead.append(self.cache.executor.submit(self._read, chunk))
+                if not ahead:
+                    return
+                yield from _sound(ahead.popleft().result(), waiting.popleft())
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def _plan(self, offset: int, stop: int) -> Iterator[_Chunk]:
+        """Yields what to fetch, in order: first one block, then twice as many each time."""
+        wanted = 1
+        entry = self.entry_for(offset)
+        while entry is not None and entry.base_offset < stop:
+            segment = self._segment(entry, offset)
+            number = segment.block_of(offset)
+            while number < len(segment) and segment.offsets[number] < stop:
+                end = number + 1
+                start = segment.block_range(number)[0]
+                while (
+                    end < min(len(segment), number + wanted)
+                    and segment.offsets[end] < stop
+                    and segment.block_range(end)[1] - start <= CHUNK_BYTES
+                ):
+                    end += 1
+                yield _Chunk(entry, segment, number, end)
+                number = end
+                wanted = min(2 * wanted, CHUNK_BLOCKS)
+            offset = entry.next_offset
+            entry = self.entry_for(offset)
+
+    # ------------------------------------------------------------------ objects
+
+    def _key(self, entry: ArchivedObject) -> str:
+        return ObjectKey(self.topic, self.partition, entry.base_offset).name
+
+    def _segment(self, entry: ArchivedObject, offset: int) -> layout.Segment:
+        """Returns an object's index: held, or by one range."""
+        key = self._key(entry)
+        held = self.cache.get((key, entry))
+        if isinstance(held, layout.Segment):
+            return held
+        for _ in range(FETCH_TRIES):
+            try:
+                raw = self.objects.read_range(key, entry.index_offset, entry.size_bytes)
+                segment = _index_of(entry, self.topic, self.partition, memoryview(raw))
+            except NewerFormat:
+                raise
+            except (CorruptData, ObjectMissing) as error:
+                problem = error
+                continue
+            self.cache.put((key, entry), segment, 32 * len(segment) + 512)
+            return segment
+        raise self._missing(entry, offset, entry.next_offset, problem) from problem
+
+    def _read(self, chunk: _Chunk) -> list[pa.RecordBatch | CorruptData]:
+        """Reads blocks: those held, the rest by one range; a bad one is an error in the list."""
+        key = self._key(chunk.entry)
+        numbers = range(chunk.first, chunk.end)
+        found = [self.cache.get((key, chunk.entry, number)) for number in numbers]
+        if all(isinstance(each, pa.RecordBatch) for each in found):
+            return found
+        start = chunk.segment.block_range(chunk.first)[0]
+        end = chunk.segment.block_range(chunk.end - 1)[1]
+        try:
+            raw = memoryview(self.objects.read_range(key, start, end)).cast("B")
+        except ObjectMissing as error:
+            base = int(chunk.segment.offsets[chunk.first])
+            return [self._missing(chunk.entry, base, chunk.entry.next_offset, error)]
+        return [self._block(chunk, number, raw, start) for number in numbers]
+
+    def _block(
+        self, chunk: _Chunk, number: int, raw: memoryview, origin: int
+    ) -> pa.RecordBatch | CorruptData:
+        """Decodes one block; fetches it again if its bytes do not fit."""
+        key = self._key(chunk.entry)
+        start, end = chunk.segment.block_range(number)
+        data = raw[start - origin : end - origin]
+        for tries in range(FETCH_TRIES):
+            try:
+                batch = strm_segment.read_block(chunk.segment, number, data)
+            except CorruptData as error:
+                problem = error
+                if tries + 1 < FETCH_TRIES:
+                    data = memoryview(self.objects.read_range(key, start, end)).cast("B")
+                continue
+            batch = batch.select(self.schema.names)
+            self.cache.put((key, chunk.entry, number), batch, batch.nbytes)
+            return batch
+        base = int(chunk.segment.offsets[number])
+        is_last = number + 1 == len(chunk.segment)
+        after = chunk.entry.next_offset if is_last else int(chunk.segment.offsets[number + 1])
+        return self._missing(chunk.entry, base, after, problem)
+
+    def _missing(
+        self, entry: ArchivedObject, first: int, end: int, why: Exception
+    ) -> RecordsMissing:
+        where = f"{self.objects.url}/{self._key(entry)}"
+        problem = why.problem if isinstance(why, CorruptData) else str(why)
+        missing = RecordsMissing(problem, first=first, end=end, reason="lost")
+        return missing.at_path(where)
+
+    # ------------------------------------------------------------------ time
+
+    def offset_before_time(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Returns an offset such that all records of an object before it are older than a time."""
+        older = [block for block, newest in entry.marks if newest < timestamp_ms]
+        if not older:
+            return entry.base_offset
+        segment = self._segment(entry, entry.base_offset)
+        following = older[-1] + 1
+        return int(segment.offsets[following]) if following < len(segment) else entry.next_offset
+
+
+def _index_of(entry: ArchivedObject, topic: str, partition: int, raw: memoryview) -> layout.Segment:
+    """Reads index and footer of an object, and checks them against the list."""
+    if crc32_of(as_bytes(raw)) != entry.index_crc32:
+        raise CorruptData("the object's index is not the one in the list")
+    flags = entry.flags
+    coding = layout.Coding(
+        layout.Compression(flags & ~layout.ENVELOPED), bool(flags & layout.ENVELOPED)
+    )
+    header = layout.Header(
+        coding=coding,
+        topic_hash=fnv1a_64(topic.encode()),
+        partition=partition,
+        base_offset=entry.base_offset,
+        max_offset=entry.max_offset,
+        record_count=entry.record_count,
+        created_at_ms=0,
+        min_timestamp_ms=entry.min_timestamp_ms,
+        max_timestamp_ms=entry.max_timestamp_ms,
+    )
+    footer = layout.decode_footer(raw[-layout.FOOTER.size :], entry.size_bytes)
+    return layout.decode_index(raw[: -layout.FOOTER.size], header, footer)
+
+
+def _sound(blocks: list[pa.RecordBatch | CorruptData], chunk: _Chunk) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        if isinstance(block, CorruptData):
+            raise block
+        yield block
+
+
+def cut(batch: pa.RecordBatch, limit: Limit) -> Iterator[pa.RecordBatch]:
+    """Cuts a batch into pieces within a limit, each of at least one record."""
+    if batch.num_rows <= limit.max_records and batch.nbytes <= limit.max_bytes:
+        yield batch
+        return
+    sizes = np.full(batch.num_rows, _ROW_BYTES, dtype=np.int64)
+    for name in ("key", "value"):
+        if name in batch.schema.names:
+            lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
+            sizes += lengths.to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < batch.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + limit.max_bytes, side="right")) - start
+        count = max(1, min(fitting, limit.max_records))
+        yield batch.slice(start, count)
+        start += count

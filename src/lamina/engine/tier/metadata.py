@@ -1,0 +1,87 @@
+"""What the archive keeps beside the records: topic file, ledger, and files such as group positions.
+
+With these and the objects a topic can be read, and restored, on a machine that never saw it.
+
+Rules.
+1. `topic.json` and `ledger.json` are copies of the local files, byte for byte.
+2. Other files are opaque: whoever owns them says what they are (`StateSource`), and a restore gives
+   them back. The state of consumer groups is what is found in `groups/`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from lamina.engine.tier.shelf import Shelf
+from lamina.errors import ObjectConflict, ObjectMissing
+from lamina.formats import topic
+from lamina.formats.ledger import Ledger
+from lamina.storage import paths
+from lamina.storage.files import Files
+from lamina.storage.objects import Objects
+
+StateSource: TypeAlias = Callable[[str, int], Mapping[str, bytes]]
+"""Gives the named files that belong to a (topic, partition)."""
+
+
+def group_files(files: Files, data: str) -> StateSource:
+    """Makes the source that reads the groups' files of a data directory.
+
+    Deltas before snapshots: an old delta over a newer snapshot converges, the other way loses acks.
+    """
+
+    def read(topic_name: str, partition: int) -> Mapping[str, bytes]:
+        folder = os.path.join(data, paths.GROUPS)
+        found = {}
+        for name in sorted(files.list(folder), key=lambda each: each.endswith("snap")):
+            parsed = paths.group_file(name)
+            if parsed and (parsed.topic, parsed.partition) == (topic_name, partition):
+                try:
+                    found[name] = files.read(os.path.join(folder, name))
+                except FileNotFoundError:
+                    continue
+        return found
+
+    return read
+
+
+@dataclass(slots=True)
+class Metadata:
+    """Keeps the copies current; remembers what it has put so that nothing is put twice."""
+
+    objects: Objects
+    state: StateSource
+    _put: dict[str, bytes] = field(default_factory=dict)
+    _ledgers: dict[tuple[str, int], Ledger] = field(default_factory=dict)
+
+    def save(self, shelf: Shelf, ledger: Ledger) -> None:
+        """Saves what has changed of a partition."""
+        about = shelf.about
+        self._save(paths.archive_topic_settings(about.name), topic.encode(about))
+        if self._ledgers.get((about.name, shelf.partition)) != ledger:
+            shelf.save_ledger(ledger)
+            self._ledgers[about.name, shelf.partition] = ledger
+        for name, data in self.state(about.name, shelf.partition).items():
+            self._save(paths.archive_state(about.name, shelf.partition, name), data)
+
+    def _save(self, key: str, data: bytes) -> None:
+        if self._put.get(key) == data:
+            return
+        etag = None
+        try:
+            stored = self.objects.read(key)
+            etag = stored.etag
+            if stored.data == data:
+                self._put[key] = data
+                return
+        except ObjectMissing:
+            pass
+        try:
+            self.objects.replace(key, data, etag)
+        except ObjectConflict:
+            if self.objects.read(key).data != data:
+                raise
+        self._put[key] = data

@@ -1,0 +1,168 @@
+"""Brings archived topics back into an empty data directory, record by record, at their offsets.
+
+    segments, ledger, group files ──▶ topic.json last: writing it is what creates the topic
+
+The records become local segments of the topic's own format. Where offsets are missing a new segment
+begins, and the ledger says why. A restore that was cut off has left a deleted topic: the next open
+removes it, or the next restore begins again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.engine.active import ActiveSegment
+from lamina.engine.boot import Boot
+from lamina.engine.codec import CODECS, Codec
+from lamina.engine.place import Place
+from lamina.engine.tier.archive_store import ArchivedPartition, archived_topics
+from lamina.engine.tier.cold import BlockCache
+from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.formats import ledger as ledger_file
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.scan import Limit
+from lamina.formats.topic import TopicFile
+from lamina.records import INPUT_SCHEMAS
+from lamina.storage import paths
+from lamina.storage.objects import Objects
+
+BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was brought back of a topic."""
+
+    topic: str
+    partitions: int
+    records: int
+    end_offsets: tuple[int, ...]
+
+
+def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
+    """Restores some topics of an archive (all of them) into a data directory.
+
+    Raises InvalidRequest for a topic that is not archived or that exists already.
+    """
+    archived = archived_topics(objects)
+    there = boot.catalog.peek()
+    for name in names or archived:
+        if name not in archived:
+            known = ", ".join(sorted(archived)) or "none"
+            raise InvalidRequest(f"{objects.url} has no topic {name!r}; it has: {known}")
+        if name in there:
+            raise InvalidRequest(f"topic {name!r} exists in {boot.data}; restore elsewhere")
+    boot.files.make_directory(boot.path(paths.META))
+    boot.identify()
+    cache = BlockCache()
+    try:
+        return [_restore_topic(objects, boot, archived[name], cache) for name in names or archived]
+    finally:
+        cache.close()
+
+
+def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:
+    boot.catalog.begin_restoring(about)
+    records, ends = 0, []
+    for number in range(about.partitions):
+        reader = ArchivedPartition(objects, about, number, cache)
+        reader.refresh()
+        place = boot.place(about.name, number)
+        place.files.make_directory(place.segments)
+        records += _Restoring(place, CODECS[about.format], reader).run()
+        ends.append(reader.end_offset())
+        _restore_state(objects, boot, about.name, number)
+    boot.catalog.finish_restoring(about)
+    return Restored(about.name, about.partitions, records, tuple(ends))
+
+
+def _restore_state(objects: Objects, boot: Boot, topic: str, partition: int) -> None:
+    """Gives the files of groups back."""
+    prefix = f"{paths.archive_partition(topic, partition)}/{paths.ARCHIVE_STATE}"
+    for info in objects.list(prefix):
+        parsed = paths.archived_state(info.key)
+        if parsed is not None and paths.group_file(parsed[2]) is not None:
+            boot.files.make_directory(boot.path(paths.GROUPS))
+            path = os.path.join(boot.path(paths.GROUPS), parsed[2])
+            boot.files.replace(path, objects.read(info.key).data)
+
+
+@dataclass(slots=True)
+class _Restoring:
+    """One partition on its way back."""
+
+    place: Place
+    codec: Codec
+    reader: ArchivedPartition
+    segment_bytes: int = 64 << 20
+
+    def run(self) -> int:
+        """Writes all records as segments, and the ledger; returns how many there were."""
+        count, segment, expected = 0, None, 0
+        gaps = Ledger(self.reader.ledger.missing())
+        for batch in self._batches():
+            first = int(batch.column("offset")[0].as_py())
+            if first > expected and gaps.at(expected) is None:
+                gaps = gaps.with_gap(Gap(expected, first, "deleted", self.place.now_ms()))
+            if segment is not None and (
+                first > expected or segment.tail.position >= self.segment_bytes
+            ):
+                _seal(segment)
+                segment = None
+            if segment is None:
+                segment = self._begin(first)
+            self._append(segment, batch, first)
+            expected = first + batch.num_rows
+            count += batch.num_rows
+        end = self.reader.end_offset()
+        if segment is not None:
+            _seal(segment)
+        if segment is None or end > expected:
+            _seal(self._begin(end))
+        path = os.path.join(self.place.directory, paths.LEDGER)
+        self.place.files.replace(path, ledger_file.encode(gaps))
+        return count
+
+    def _begin(self, base_offset: int) -> ActiveSegment:
+        return ActiveSegment.create(
+            *(self.codec, self.place.files, self.place.segments),
+            base_offset=base_offset,
+            created_ms=self.place.now_ms(),
+        )
+
+    def _append(self, segment: ActiveSegment, batch: pa.RecordBatch, first: int) -> None:
+        given = batch.select(INPUT_SCHEMAS[self.codec.name].names)
+        data, positions = self.codec.encode(given, first)
+        times = batch.column("timestamp").view(pa.int64()).to_numpy()
+        segment.append(data, positions, times)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields runs of records without a hole, over what is missing."""
+        start, end = self.reader.earliest_offset(), self.reader.end_offset()
+        while start < end:
+            try:
+                for batch in self.reader.scan(start, BATCH):
+                    start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
+                    yield from _dense(batch)
+                return
+            except RecordsMissing as missing:
+                start = missing.end
+
+
+def _seal(segment: ActiveSegment) -> None:
+    segment.written = segment.tail
+    segment.sync()
+    segment.finish()
+
+
+def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    offsets = batch.column("offset").to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise(edges):
+        yield batch.slice(start, end - start)

@@ -1,0 +1,314 @@
+"""Keeps a store's archive: uploads what is sealed, removes local copies, drops what was removed.
+
+One thread of its own, so that an object store that is slow or down delays nothing else. `tick` is
+the whole of it and can be called at any time.
+
+    for each archived partition: claim ─ seal (acks=archived) ─ upload ─ metadata ─ local removal
+
+Rules.
+1. A failure is noted in the status and tried again at the next tick; appends and local reads never
+   wait for the object store, except those that asked to (acks=archived).
+2. A local segment goes only when the list in the store covers it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from lamina.config import TopicSettings
+from lamina.engine.partition import Partition
+from lamina.engine.tier.archiver import Archiver, Policy
+from lamina.engine.tier.cold import BlockCache, ColdLog
+from lamina.engine.tier.metadata import Metadata
+from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.source import PartitionSource
+from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
+from lamina.formats.ledger import REMOVED
+from lamina.formats.strm.layout import Compression
+from lamina.formats.topic import TopicFile
+from lamina.storage.objects import Objects
+
+TICK_MS = 1000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """How far a partition's archive is behind its sealed segments and its end.
+
+    `records` counts durable records that are not archived, `bytes` local bytes of sealed segments
+    that are not, `seconds` how long sealed ones have been waiting.
+    """
+
+    topic: str
+    partition: int
+    archived_offset: int
+    objects: int
+    size_bytes: int
+    records_behind: int
+    bytes_behind: int
+    seconds_behind: float
+    last_error: str
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A partition that is archived."""
+
+    partition: Partition
+    archiver: Archiver
+    cold: ColdLog
+    claimed: bool = False
+    waiting_since: float | None = None
+    wanted: int = 0
+    wanted_since: float | None = None
+    last_error: str = ""
+    fenced: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def shelf(self) -> Shelf:
+        return self.archiver.shelf
+
+
+class Tier:
+    """Looks after the archive of a store."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        partitions: Callable[[], list[Partition]],
+        topics: Callable[[], Mapping[str, TopicFile]],
+        metadata: Metadata,
+    ) -> None:
+        self.objects = objects
+        self.cache = BlockCache()
+        self.metadata = metadata
+        self._partitions = partitions
+        self._topics = topics
+        self._writer = uuid.uuid4().hex
+        self._kept: dict[Partition, _Kept] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._compressing = ThreadPoolExecutor(2, thread_name_prefix="lamina-archive")
+
+    # ------------------------------------------------------------------ the thread
+
+    def start(self, tick_ms: int = TICK_MS) -> None:
+        """Starts the thread."""
+        name = "lamina-archiver"
+        self._thread = threading.Thread(target=self._run, args=(tick_ms,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops the thread, after the upload that is under way."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        for kept in list(self._kept.values()):
+            with kept.changed:
+                kept.changed.notify_all()
+        self._compressing.shutdown()
+        self.cache.close()
+
+    def _run(self, tick_ms: int) -> None:
+        while not self._stopping:
+            self._wake.wait(self._pause_s(tick_ms))
+            self._wake.clear()
+            if not self._stopping:
+                try:
+                    self.tick()
+                except Exception:
+                    _log.exception("archiving failed; it is tried again at the next tick")
+
+    def _pause_s(self, tick_ms: int) -> float:
+        """How long to wait: less when somebody waits for an upload whose window is open."""
+        windows = [
+            kept.wanted_since + kept.partition.settings.archive_window_ms / 1000 - time.monotonic()
+            for kept in list(self._kept.values())
+            if kept.wanted_since is not None
+        ]
+        return max(0.001, min([tick_ms / 1000, *windows]))
+
+    def tick(self, *, force: bool = False) -> None:
+        """Does for each partition what is due; with `force`, also archives small objects."""
+        with self._lock:
+            for kept in self._current():
+                try:
+                    self._look_after(kept, force=force)
+                    kept.last_error = ""
+                except LaminaError as error:
+                    self._note(kept, error)
+                except OSError as error:
+                    kept.last_error = str(error)
+
+    def _note(self, kept: _Kept, error: LaminaError) -> None:
+        if str(error) != kept.last_error:
+            _log.warning("archiving %s: %s", kept.partition.place.name, error)
+        kept.last_error = str(error)
+        kept.fenced = isinstance(error, Fenced)
+        if isinstance(error, Fenced | InvalidRequest | CorruptData):
+            with kept.changed:
+                kept.changed.notify_all()
+
+    def attach(self, partition: Partition) -> None:
+        """Makes the archived part of a partition readable, as soon as the store has answered."""
+        if partition.settings.is_archived and partition not in self._kept:
+            place, about = partition.place, self._topics().get(partition.place.topic)
+            if about is None:
+                return
+            shelf = Shelf(self.objects, about, place.partition, self._writer)
+            cold = cold_log(self.objects, about, place.partition, self.cache)
+            source = PartitionSource(partition)
+            archiver = Archiver(shelf, source, self._compressing)
+            self._kept[partition] = _Kept(partition, archiver, cold)
+            partition.cold = cold
+
+    def _current(self) -> list[_Kept]:
+        open_now = self._partitions()
+        for partition in open_now:
+            self.attach(partition)
+        self._kept = {each: kept for each, kept in self._kept.items() if each in open_now}
+        return [kept for kept in self._kept.values() if kept.partition.settings.is_archived]
+
+    # ------------------------------------------------------------------ one partition
+
+    def _look_after(self, kept: _Kept, *, force: bool) -> None:
+        if kept.fenced:
+            raise Fenced(f"{kept.shelf.name} was taken over by another store")
+        kept.shelf.about = self._topics()[kept.shelf.about.name]
+        if not kept.claimed:
+            kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
+            kept.claimed = True
+            self._show(kept)
+        self._seal_for_waiting(kept)
+        self._upload(kept, force=force)
+        self.metadata.save(kept.shelf, kept.partition.ledger)
+        self._drop_removed(kept)
+        self._remove_local(kept)
+
+    def _seal_for_waiting(self, kept: _Kept) -> None:
+        """Seals the active segment when appends with acks=archived have waited their window."""
+        since, partition = kept.wanted_since, kept.partition
+        if since is None or time.monotonic() < since + partition.settings.archive_window_ms / 1000:
+            return
+        if partition.layout.active.base_offset < kept.wanted:
+            partition.writer.exclusively(partition.roll)
+
+    def _upload(self, kept: _Kept, *, force: bool) -> None:
+        policy, settings = policy_of(kept.partition.settings), kept.partition.settings
+        archiver = kept.archiver
+        while archiver.pending() and not self._stopping:
+            now = time.monotonic()
+            kept.waiting_since = kept.waiting_since or now
+            waited_ms = (now - kept.waiting_since) * 1000
+            wanted = kept.wanted > archiver.shelf.manifest.end_offset and _is_sealed(kept)
+            is_due = force or wanted or waited_ms >= settings.archive_delay_ms
+            if not (is_due or archiver.is_worthwhile(policy)):
+                return
+            archiver.archive_next(policy, kept.partition.place.now_ms())
+            kept.waiting_since = None
+            self._show(kept)
+
+    def _show(self, kept: _Kept) -> None:
+        """Shows readers and those who wait what is archived now."""
+        kept.cold.show(kept.shelf.manifest.objects)
+        with kept.changed:
+            if kept.shelf.manifest.end_offset >= kept.wanted:
+                kept.wanted_since = None
+            kept.changed.notify_all()
+
+    def _drop_removed(self, kept: _Kept) -> None:
+        """Takes out of the list, then out of the store, what retention or a trim has removed."""
+        ledger, manifest = kept.partition.ledger, kept.shelf.manifest
+        going = [
+            entry
+            for entry in manifest.objects
+            if (gap := ledger.at(entry.base_offset))
+            and gap.reason in REMOVED
+            and gap.end >= entry.next_offset
+        ]
+        if not going:
+            return
+        left = tuple(entry for entry in manifest.objects if entry not in going)
+        kept.shelf.commit(replace(manifest, objects=left))
+        self._show(kept)
+        for entry in going:
+            self.objects.delete(kept.shelf.key(entry.base_offset))
+
+    def _remove_local(self, kept: _Kept) -> None:
+        partition, end = kept.partition, kept.shelf.manifest.end_offset
+        if partition.writer.failure is None and partition.has_local_excess(end):
+            partition.writer.exclusively(lambda: partition.apply_local_retention(end))
+
+    # ------------------------------------------------------------------ waiting and looking
+
+    def wait_archived(self, partition: Partition, end_offset: int, timeout_s: float | None) -> None:
+        """Waits until the records below an offset are archived; raises Unavailable if they are not.
+
+        They are durable in any case, and are archived later.
+        """
+        self.attach(partition)
+        kept = self._kept.get(partition)
+        if kept is None:
+            raise InvalidRequest(
+                f"{partition.place.name}: acks=archived needs remote.storage.enable on the topic"
+            )
+        with kept.changed:
+            kept.wanted = max(kept.wanted, end_offset)
+            kept.wanted_since = kept.wanted_since or time.monotonic()
+            self._wake.set()
+            kept.changed.wait_for(
+                lambda: (
+                    kept.shelf.manifest.end_offset >= end_offset or self._stopping or kept.fenced
+                ),
+                timeout=timeout_s,
+            )
+            archived = kept.shelf.manifest.end_offset >= end_offset
+        if archived:
+            return
+        where = f"{partition.place.name}: the records are durable but not archived"
+        if self._stopping:
+            raise Closed(f"{where}: the store is closed")
+        if kept.fenced:
+            raise Fenced(f"{where}: {kept.last_error}")
+        raise Unavailable(f"{where} in time: {kept.last_error or 'uploading'}")
+
+    def status(self) -> list[TierStatus]:
+        """Tells of each archived partition how far its archive is behind."""
+        return [self._status(kept) for kept in list(self._kept.values())]
+
+    def _status(self, kept: _Kept) -> TierStatus:
+        manifest, partition = kept.shelf.manifest, kept.partition
+        since = kept.waiting_since
+        return TierStatus(
+            topic=partition.place.topic,
+            partition=partition.place.partition,
+            archived_offset=manifest.end_offset,
+            objects=len(manifest.objects),
+            size_bytes=manifest.size_bytes,
+            records_behind=max(0, partition.end_offset("durable") - manifest.end_offset),
+            bytes_behind=kept.archiver.pending_bytes(),
+            seconds_behind=0.0 if since is None else time.monotonic() - since,
+            last_error=kept.last_error,
+        )
+
+
+def _is_sealed(kept: _Kept) -> bool:
+    """Tells whether the records that somebody waits for are in sealed segments."""
+    return kept.partition.layout.active.base_offset >= kept.wanted
+
+
+def policy_of(settings: TopicSettings) -> Policy:
+    """Reads how a topic wants its objects."""
+    compression = Compression[settings.archive_compression.upper()]
+    return Policy(compression, settings.archive_object_bytes)

@@ -1,0 +1,257 @@
+"""A partition's place in the object store: its list of objects, read, taken over and replaced.
+
+    claim ──▶ commit ──▶ commit ──▶ …      until another store claims it: then Fenced, for good
+
+Rules.
+1. The list is replaced only on the condition that it is the one that was read. After a lost race
+   the list is read again: what we wanted to write is there (our answer was lost), or another store
+   is named in it (we are fenced), or it is an older list of ours and the put is repeated.
+2. A list that is missing or damaged is made again from the objects' headers; nothing is deleted
+   because a list forgot it.
+3. Only a list of the same topic is taken over: the name alone is not enough, nor is an archive that
+   holds more than the log, which then is not the log it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lamina.engine.tier.cold import BlockCache, ColdLog
+from lamina.engine.tier.encoding import check_belongs, entry_of
+from lamina.errors import (
+    CorruptData,
+    Fenced,
+    InvalidRequest,
+    NewerFormat,
+    ObjectConflict,
+    ObjectMissing,
+)
+from lamina.formats import archive, ledger
+from lamina.formats.archive import ArchivedObject, Manifest
+from lamina.formats.binary import as_bytes
+from lamina.formats.ledger import Ledger
+from lamina.formats.strm import layout
+from lamina.formats.strm.block import crc32_of
+from lamina.formats.topic import TopicFile
+from lamina.records import OUTPUT_SCHEMAS
+from lamina.storage import paths
+from lamina.storage.objects import ObjectInfo, Objects
+
+COMMIT_TRIES = 3
+UNKNOWN_MS = 0
+"""When a topic was created of which only objects are left."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """One partition's archive; `writer` names the store that uses it, empty for readers."""
+
+    objects: Objects
+    about: TopicFile
+    partition: int
+    writer: str = ""
+    manifest: Manifest = field(init=False)
+    _etag: str | None = None
+    _is_guessed: bool = False
+    _ledger_etag: str | None = None
+
+    def __post_init__(self) -> None:
+        self.manifest = self._empty()
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.objects.url}/{paths.archive_partition(self.about.name, self.partition)}"
+
+    def key(self, base_offset: int) -> str:
+        """Returns the key of the object that begins at an offset."""
+        return paths.ObjectKey(self.about.name, self.partition, base_offset).name
+
+    def _empty(self) -> Manifest:
+        about = self.about
+        return Manifest(about.name, self.partition, about.epoch, about.created_ms)
+
+    # ------------------------------------------------------------------ reading
+
+    def load(self) -> Manifest:
+        """Reads the list; without a good one, makes it from the headers (in memory)."""
+        try:
+            stored = self.objects.read(paths.archive_manifest(self.about.name, self.partition))
+        except ObjectMissing:
+            self._etag, self._is_guessed = None, True
+            self.manifest = self.rebuilt()
+            return self.manifest
+        self._etag, self._is_guessed = stored.etag, False
+        try:
+            found = archive.decode(stored.data)
+        except NewerFormat:
+            raise
+        except CorruptData:
+            found, self._is_guessed = self.rebuilt(), True
+        self._check_same_topic(found)
+        self.manifest = found
+        return found
+
+    def _check_same_topic(self, found: Manifest) -> None:
+        ours = self.about.name, self.partition, self.about.epoch, self.about.created_ms
+        theirs = found.topic, found.partition, found.topic_epoch, found.topic_created_ms
+        if ours != theirs and self.about.created_ms != UNKNOWN_MS:
+            raise InvalidRequest(
+                f"{self.name} holds another topic of this name (epoch {found.topic_epoch}, created"
+                f" {found.topic_created_ms}); restore it, delete its archive, or use another prefix"
+            )
+
+    def rebuilt(self) -> Manifest:
+        """Makes the list from the objects' headers alone, leaving out what was removed."""
+        removed = self.read_ledger()
+        kept: list[ArchivedObject] = []
+        for info in self.listed():
+            entry = self._entry_from_headers(info)
+            if entry is None or (kept and entry.base_offset <= kept[-1].max_offset):
+                continue
+            gap = removed.at(entry.base_offset)
+            if gap and gap.reason in ledger.REMOVED and gap.end >= entry.next_offset:
+                continue
+            kept.append(entry)
+        end_offset = kept[-1].next_offset if kept else 0
+        return dataclasses.replace(self._empty(), end_offset=end_offset, objects=tuple(kept))
+
+    def listed(self) -> list[ObjectInfo]:
+        """Lists the partition's segments in the store by offset, whether archived or orphans."""
+        prefix = paths.archive_partition(self.about.name, self.partition)
+        found = [(paths.object_key(info.key), info) for info in self.objects.list(prefix)]
+        return [info for key, info in sorted(_ours(found), key=lambda pair: pair[0].base_offset)]
+
+    def _entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
+        """Reads header, footer and index; None for what is not an object of this partition."""
+        size = info.size_bytes
+        if size < layout.HEADER.size + layout.BLOCK_BYTES_MIN + layout.FOOTER.size:
+            return None
+        key = paths.object_key(info.key)
+        try:
+            head = self.objects.read_range(info.key, 0, layout.HEADER.size)
+            header = layout.decode_header(head)
+            check_belongs(header, self.about.name, self.partition)
+            last = self.objects.read_range(info.key, size - layout.FOOTER.size, size)
+            footer = layout.decode_footer(last, size)
+            tail = self.objects.read_range(info.key, footer.index_offset, size)
+            index = memoryview(tail)[: -layout.FOOTER.size]
+            segment = layout.decode_index(index, header, footer)
+        except NewerFormat:
+            raise
+        except (CorruptData, ObjectMissing):
+            return None
+        if key is None or key.base_offset != header.base_offset:
+            return None
+        return entry_of(segment, crc32_of(as_bytes(tail)))
+
+    def read_ledger(self) -> Ledger:
+        """Reads the archived copy of the partition's ledger; empty without a good one."""
+        try:
+            stored = self.objects.read(paths.archive_ledger(self.about.name, self.partition))
+        except ObjectMissing:
+            self._ledger_etag = None
+            return Ledger()
+        self._ledger_etag = stored.etag
+        try:
+            return ledger.decode(stored.data)
+        except NewerFormat:
+            raise
+        except CorruptData:
+            return Ledger()
+
+    # ------------------------------------------------------------------ writing
+
+    def claim(self, local_end: int, gaps: Ledger) -> None:
+        """Takes the archive over: from now on only this store adds to it.
+
+        `local_end` is the end of the log: an archive that holds more is not this log's. `gaps` says
+        what the log has handed over. Of a list that had to be made again only that is believed; the
+        rest is compared with the log's own records when it is archived again.
+        """
+        for _ in range(COMMIT_TRIES):
+            found = self.load()
+            if self._is_guessed:
+                found = _handed_over(found, gaps)
+            if found.end_offset > local_end:
+                raise InvalidRequest(
+                    f"{self.name} holds offsets up to {found.end_offset}, the log only up to"
+                    f" {local_end}: this is not the log it came from; restore the topic instead"
+                )
+            epoch = found.fencing_epoch + 1
+            claimed = dataclasses.replace(found, fencing_epoch=epoch, writer=self.writer)
+            try:
+                self._put(claimed)
+            except ObjectConflict:
+                continue
+            return
+        raise Fenced(f"{self.name}: other stores are taking it over at the same time")
+
+    def commit(self, wanted: Manifest) -> None:
+        """Replaces the list; raises Fenced if another store has taken the archive over."""
+        for _ in range(COMMIT_TRIES):
+            try:
+                self._put(wanted)
+            except ObjectConflict:
+                found = self.load()
+                if found == wanted:
+                    return
+                if (found.writer, found.fencing_epoch) != (self.writer, wanted.fencing_epoch):
+                    raise Fenced(
+                        f"{self.name} was taken over by another store"
+                        f" (epoch {found.fencing_epoch}); this one archives no more"
+                    ) from None
+                continue
+            return
+        raise ObjectConflict(f"{self.name}: the list changes while it is replaced")
+
+    def _put(self, wanted: Manifest) -> None:
+        key = paths.archive_manifest(self.about.name, self.partition)
+        self._etag = self.objects.replace(key, archive.encode(wanted), self._etag)
+        self.manifest = wanted
+
+    def replace_by_rebuilt(self) -> None:
+        """Replaces the list, good or bad, by one made from the headers; fences whoever has it."""
+        epoch = 0
+        try:
+            stored = self.objects.read(paths.archive_manifest(self.about.name, self.partition))
+            self._etag = stored.etag
+            epoch = archive.decode(stored.data).fencing_epoch
+        except (ObjectMissing, CorruptData):
+            pass
+        self._put(dataclasses.replace(self.rebuilt(), fencing_epoch=epoch + 1))
+
+    def save_ledger(self, gaps: Ledger) -> None:
+        """Replaces the archived copy of the ledger, if it says anything else."""
+        if self.read_ledger() != gaps:
+            key = paths.archive_ledger(self.about.name, self.partition)
+            self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)
+
+
+def _handed_over(found: Manifest, gaps: Ledger) -> Manifest:
+    """Keeps the objects that begin with records which a log has no more because of them."""
+    kept = tuple(
+        entry
+        for entry in found.objects
+        if (gap := gaps.at(entry.base_offset)) and gap.reason == ledger.ARCHIVED
+    )
+    return dataclasses.replace(found, objects=kept, end_offset=kept[-1].next_offset if kept else 0)
+
+
+def cold_log(objects: Objects, about: TopicFile, partition: int, cache: BlockCache) -> ColdLog:
+    """Makes the archived part of a partition readable; its list is read when it is first needed."""
+    shelf = Shelf(objects, about, partition)
+    schema = OUTPUT_SCHEMAS[about.format]
+    return ColdLog(
+        *(objects, about.name, partition, schema, cache), ask=lambda: shelf.load().objects
+    )
+
+
+def _ours(
+    found: list[tuple[paths.ObjectKey | None, ObjectInfo]],
+) -> Iterator[tuple[paths.ObjectKey, ObjectInfo]]:
+    for key, info in found:
+        if key is not None:
+            yield key, info

@@ -1,0 +1,266 @@
+"""The only code that touches an object store: get, put, list and delete, through obstore.
+
+The engine is written against the small protocol `Objects`. `s3://bucket/prefix` and `memory://` are
+`ObstoreObjects`; a directory is `object_directory.DirectoryObjects`, which syncs what it writes
+(obstore's does not, and the archive may hold the only copy).
+
+Rules.
+1. A failure that may pass is tried three times, with 100 and 200 ms between (document 001), here
+   and nowhere else. What is refused for good (exists, changed, missing, no right) is not repeated.
+2. `create` never overwrites. A try whose answer was lost makes the next one find its own object:
+   whoever gets ObjectConflict reads back before it believes that another one won.
+3. A large object is uploaded in parts under a `staging/` key and then copied to its key on the
+   condition that nothing is there: S3 has no other conditional way to finish an upload in parts.
+4. A body shorter than was asked for is a failure, never data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import MemoryStore, S3Store
+
+from lamina.errors import ArchiveUnavailable, InvalidRequest, ObjectConflict, ObjectMissing
+from lamina.storage.paths import STAGING
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
+    from typing_extensions import Buffer
+
+TRIES = 3
+BACKOFF_MS = 100
+PART_BYTES = 8 << 20
+SINGLE_PUT_BYTES = 16 << 20
+"""Larger objects go in parts: a part that fails is small, and parts go side by side."""
+REQUEST_TIMEOUT = "30s"
+CONNECT_TIMEOUT = "5s"
+
+_Result = TypeVar("_Result")
+_CONDITIONAL = ("creating", "replacing")
+_CONDITION_FAILED = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
+_REFUSED_FOR_GOOD = (
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.UnknownConfigurationKeyError,
+    exceptions.InvalidPathError,
+    exceptions.NotSupportedError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a listing says of an object. `modified_ms` is the store's clock."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A small object, and the tag that a conditional replacement of it names."""
+
+    data: bytes
+    etag: str
+
+
+class Objects(Protocol):
+    """An object store below one prefix. Keys are relative, with slashes."""
+
+    url: str
+
+    def read(self, key: str) -> Stored:
+        """Reads a small object whole; raises ObjectMissing."""
+
+    def read_range(self, key: str, start: int, end: int) -> Buffer:
+        """Reads exactly the bytes from start to end; raises ObjectMissing."""
+
+    def size(self, key: str) -> int:
+        """Returns an object's size in bytes; raises ObjectMissing."""
+
+    def create(self, key: str, data: Buffer) -> None:
+        """Puts an object where none is; raises ObjectConflict where one is."""
+
+    def replace(self, key: str, data: bytes, etag: str | None) -> str:
+        """Replaces what the tag names (None: nothing) and returns the new tag.
+
+        Raises ObjectConflict if another one was faster.
+        """
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yields every object below a prefix, in no order."""
+
+    def delete(self, key: str) -> None:
+        """Deletes an object; one that is not there is deleted already."""
+
+
+def open_objects(url: str, **options: Any) -> Objects:
+    """Opens `s3://bucket/prefix` or `memory://`; S3's credentials and endpoint come from AWS_*.
+
+    Options are obstore's, for programs that have them elsewhere than in the environment.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        return ObstoreObjects(url, MemoryStore())
+    if scheme not in ("s3", "s3a"):
+        raise InvalidRequest(f"no object store is known for {url!r}; use s3://bucket/prefix")
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise InvalidRequest(f"{url!r} names no bucket; use s3://bucket/prefix")
+    endpoint = str(options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
+    client: ClientConfig = {
+        "timeout": REQUEST_TIMEOUT,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "allow_http": endpoint.startswith("http://"),
+    }
+    given = {"copy_if_not_exists": "multipart", **options}
+    try:
+        store = S3Store(
+            bucket,
+            prefix=prefix.strip("/") or None,
+            client_options=client,
+            retry_config={"max_retries": 0},
+            **given,
+        )
+    except exceptions.BaseError as error:
+        raise InvalidRequest(f"{url}: {_first_line(error)}") from error
+    return ObstoreObjects(url, store)
+
+
+class ObstoreObjects:
+    """An object store that obstore reaches."""
+
+    def __init__(self, url: str, store: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.url = url
+        self._store = store
+        self._sleep = sleep
+
+    def read(self, key: str) -> Stored:
+        """Reads a small object whole; raises ObjectMissing."""
+
+        def once() -> Stored:
+            found = obstore.get(self._store, key)
+            data = bytes(found.bytes())
+            if len(data) != found.meta["size"]:
+                raise _Short(f"{len(data)} bytes of {found.meta['size']}")
+            return Stored(data, found.meta["e_tag"] or "")
+
+        return self._try("reading", key, once)
+
+    def read_range(self, key: str, start: int, end: int) -> Buffer:
+        """Reads exactly the bytes from start to end; raises ObjectMissing."""
+
+        def once() -> Buffer:
+            data: Buffer = obstore.get_range(self._store, key, start=start, end=end)
+            found = memoryview(data).nbytes
+            if found != end - start:
+                raise _Short(f"{found} bytes of {end - start}")
+            return data
+
+        return self._try("reading", key, once)
+
+    def size(self, key: str) -> int:
+        """Returns an object's size in bytes; raises ObjectMissing."""
+        return self._try("asking for", key, lambda: obstore.head(self._store, key)["size"])
+
+    def create(self, key: str, data: Buffer) -> None:
+        """Puts an object where none is; raises ObjectConflict where one is."""
+        view = memoryview(data).cast("B")
+        if view.nbytes <= SINGLE_PUT_BYTES:
+            self._try("creating", key, lambda: self._put(key, view, mode="create"))
+            return
+        staged = f"{STAGING}/{uuid.uuid4().hex}"
+        try:
+            self._try("uploading", key, lambda: self._put_parts(staged, view))
+            self._try("creating", key, lambda: self._copy(staged, key))
+        finally:
+            self._forget(staged)
+
+    def replace(self, key: str, data: bytes, etag: str | None) -> str:
+        """Replaces what the tag names (None: nothing) and returns the new tag."""
+        mode: Any = "create" if etag is None else {"e_tag": etag}
+        return self._try("replacing", key, lambda: self._put(key, memoryview(data), mode=mode))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yields every object below a prefix, in no order."""
+
+        def once() -> Sequence[ObjectInfo]:
+            return [
+                ObjectInfo(
+                    about["path"], about["size"], int(about["last_modified"].timestamp() * 1000)
+                )
+                for page in obstore.list(self._store, prefix or None)
+                for about in page
+            ]
+
+        yield from self._try("listing", prefix, once)
+
+    def delete(self, key: str) -> None:
+        """Deletes an object; one that is not there is deleted already."""
+
+        def once() -> None:
+            try:
+                obstore.delete(self._store, key)
+            except FileNotFoundError:
+                return
+
+        self._try("deleting", key, once)
+
+    # ------------------------------------------------------------------ one try
+
+    def _put(self, key: str, view: memoryview, mode: Any) -> str:
+        return obstore.put(self._store, key, view, mode=mode, use_multipart=False)["e_tag"] or ""
+
+    def _put_parts(self, key: str, view: memoryview) -> None:
+        obstore.put(self._store, key, view, use_multipart=True, chunk_size=PART_BYTES)
+
+    def _copy(self, source: str, key: str) -> None:
+        obstore.copy(self._store, source, key, overwrite=False)
+
+    def _forget(self, staged: str) -> None:
+        """Deletes a staged upload if that is possible now; `tier clean` finds what is left."""
+        try:
+            obstore.delete(self._store, staged)
+        except (exceptions.BaseError, OSError):
+            return
+
+    def _try(self, doing: str, key: str, once: Callable[[], _Result]) -> _Result:
+        for number in range(TRIES):
+            try:
+                return once()
+            except FileNotFoundError as error:
+                raise ObjectMissing(f"{self.url}: there is no {key}") from error
+            except _CONDITION_FAILED as error:
+                if doing in _CONDITIONAL:
+                    raise ObjectConflict(f"{self.url}: {key} is not as it was expected") from error
+                self._pause(doing, key, number, error)  # nobody asked for a condition
+            except _REFUSED_FOR_GOOD as error:
+                self._give_up(doing, key, error)
+            except (exceptions.BaseError, _Short, OSError) as error:
+                self._pause(doing, key, number, error)
+        raise AssertionError("the last try returns or raises")
+
+    def _pause(self, doing: str, key: str, number: int, error: Exception) -> None:
+        if number + 1 == TRIES:
+            self._give_up(doing, key, error)
+        self._sleep((BACKOFF_MS << number) / 1000)
+
+    def _give_up(self, doing: str, key: str, error: Exception) -> NoReturn:
+        raise ArchiveUnavailable(
+            f"{self.url}: {doing} {key} failed: {_first_line(error)}"
+        ) from error
+
+
+class _Short(Exception):
+    """The store gave fewer bytes than it should have."""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

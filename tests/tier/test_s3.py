@@ -1,0 +1,195 @@
+"""The archive on a real S3 protocol server, with a proxy in front that spoils its answers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lamina.engine.tier.orphans import clean, orphans
+from lamina.errors import ArchiveUnavailable, ObjectConflict, ObjectMissing
+from lamina.storage.files import LocalFiles
+from lamina.storage.object_directory import DirectoryObjects
+from lamina.storage.objects import SINGLE_PUT_BYTES, Objects, ObstoreObjects, open_objects
+from tests.support.fault_proxy import FAULTS, FaultProxy
+from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, moto_server, weed_server
+from tests.support.simulated import SimulatedFiles
+from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
+
+_PREFIXES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = moto_server(tmp_path_factory.mktemp("moto"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def proxy(moto: S3Server) -> Iterator[FaultProxy]:
+    between = FaultProxy(moto.address)
+    yield between
+    between.close()
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    if request.param == "memory":
+        return memory()
+    if request.param == "directory":
+        return DirectoryObjects(LocalFiles(), str(tmp_path / "archive"))
+    server: S3Server = request.getfixturevalue("moto")
+    return server.objects(f"contract{next(_PREFIXES)}")
+
+
+# ---------------------------------------------------------------- what each store must show
+
+
+def test_an_object_is_created_once(objects: Objects) -> None:
+    objects.create("a/b", b"first")
+    with pytest.raises(ObjectConflict):
+        objects.create("a/b", b"second")
+    assert objects.read("a/b").data == b"first"
+    assert objects.size("a/b") == 5
+    assert bytes(objects.read_range("a/b", 1, 4)) == b"irs"
+
+
+def test_a_large_object_is_created_once_and_leaves_nothing_staged(objects: Objects) -> None:
+    data = bytes(range(256)) * (SINGLE_PUT_BYTES // 256) + b"more"
+    objects.create("big", data)
+    with pytest.raises(ObjectConflict):
+        objects.create("big", b"x" * (SINGLE_PUT_BYTES + 1))
+    assert objects.size("big") == len(data)
+    assert bytes(objects.read_range("big", len(data) - 6, len(data))) == data[-6:]
+    assert [info.key for info in objects.list("")] == ["big"]
+
+
+def test_a_replacement_names_what_it_replaces(objects: Objects) -> None:
+    first = objects.replace("list", b"one", None)
+    with pytest.raises(ObjectConflict):
+        objects.replace("list", b"two", None)
+    second = objects.replace("list", b"two", first)
+    with pytest.raises(ObjectConflict):
+        objects.replace("list", b"three", first)
+    assert objects.read("list").data == b"two"
+    assert objects.read("list").etag == second
+
+
+def test_what_is_missing_is_missing(objects: Objects) -> None:
+    for call in (objects.read, objects.size, lambda key: objects.read_range(key, 0, 1)):
+        with pytest.raises(ObjectMissing):
+            call("nothing/here")
+    objects.delete("nothing/here")
+    assert list(objects.list("nothing")) == []
+
+
+def test_listing_names_everything_below_a_prefix(objects: Objects) -> None:
+    for key in ("data/a/0/x", "data/a/1/y", "data/ab/0/z"):
+        objects.create(key, b"1")
+    assert sorted(info.key for info in objects.list("data/a")) == ["data/a/0/x", "data/a/1/y"]
+    objects.delete("data/a/0/x")
+    assert sorted(info.key for info in objects.list("data")) == ["data/a/1/y", "data/ab/0/z"]
+
+
+# ---------------------------------------------------------------- faults on the wire
+
+
+def test_three_tries_with_100_and_200_ms_between(proxy: FaultProxy) -> None:
+    found = open_objects(f"s3://{BUCKET}/tries", endpoint=proxy.url, **CREDENTIALS)
+    assert isinstance(found, ObstoreObjects)
+    pauses: list[float] = []
+    found._sleep = pauses.append
+    for fault, tries in (("503", 3), ("500", 3), ("reset", 3), ("403", 1)):
+        proxy.requests.clear()
+        pauses.clear()
+        proxy.plan = lambda method, path, fault=fault: fault
+        with pytest.raises(ArchiveUnavailable, match="creating key failed"):
+            found.create("key", b"x")
+        assert (len(proxy.requests), pauses) == (tries, [0.1, 0.2][: tries - 1])
+    proxy.plan = lambda method, path: None
+    assert found.read("key").data == b"x", "the lost answers were to puts that were done"
+
+
+def test_no_server_at_all_is_unavailable() -> None:
+    objects = open_objects(f"s3://{BUCKET}/none", endpoint="http://127.0.0.1:9", **CREDENTIALS)
+    with pytest.raises(ArchiveUnavailable, match="reading key failed"):
+        objects.read("key")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_kind_of_request_may_be_spoiled_once(
+    fault: str, proxy: FaultProxy, moto: S3Server
+) -> None:
+    prefix = f"fault{fault}"
+    direct, spoiled = moto.objects(prefix), moto.objects(prefix, proxy.url)
+    seen: set[tuple[str, str]] = set()
+
+    def plan(method: str, path: str) -> str | None:
+        kind = method, re.sub(r"\d+|\?.*", "", path)
+        if kind in seen:
+            return None
+        seen.add(kind)
+        return fault
+
+    proxy.plan = plan
+    files = SimulatedFiles()
+    with opened(files, spoiled) as store:
+        store.create_topic(TOPIC, config=SETTINGS)
+        for first in (0, 20):
+            store.append(TOPIC, values(first, 20))
+            store.roll(TOPIC)
+            for _ in range(8):
+                store.archive()
+        (status,) = store.tier_status()
+        assert (status.archived_offset, status.last_error) == (40, "")
+        assert store._partitions[TOPIC, 0].layout.earliest_offset == 40
+        seen.clear()
+        for _ in range(4):
+            try:
+                found = read(store, 0)
+            except (ArchiveUnavailable, ValueError):
+                continue
+            assert found == numbered(0, 40)
+        assert read(store, 0) == numbered(0, 40)
+    assert len(seen) >= 1
+    clean(direct, orphans(direct, NOW_MS * 2, 0))
+    assert archived(direct) == numbered(0, 40)
+
+
+# ---------------------------------------------------------------- a store that is killed
+
+
+def test_a_store_that_is_killed_comes_back_and_nothing_is_lost(tmp_path: Path) -> None:
+    server = weed_server(tmp_path)
+    try:
+        objects = server.objects("load")
+        assert isinstance(objects, ObstoreObjects)
+        objects._sleep = lambda _: None
+        with opened(SimulatedFiles(), objects) as store:
+            store.create_topic(TOPIC, config=SETTINGS)
+            end = 0
+            for round_ in range(4):
+                store.append(TOPIC, values(end, 30))
+                end += 30
+                if round_ == 2:
+                    server.kill()
+                    store.archive()
+                    assert store.tier_status()[0].last_error
+                    assert store.tier_status()[0].records_behind >= 30
+                    store.append(TOPIC, values(end, 10))
+                    end += 10
+                    assert read(store, end - 10) == numbered(end - 10, end), "hot reads go on"
+                    server.start()
+                store.roll(TOPIC)
+                for _ in range(50):
+                    store.archive()
+                    if not store.tier_status()[0].last_error:
+                        break
+            assert store.tier_status()[0].archived_offset == end
+            assert read(store, 0) == archived(objects) == numbered(0, end)
+    finally:
+        server.kill()
