@@ -22,6 +22,7 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
+    from lamina.client.remote import RemoteStore
     from lamina.engine.store import ReadOnlyStore, Store
     from lamina.engine.writer import ProducerStamp
     from lamina.records import RECORD_SCHEMA
@@ -34,8 +35,10 @@ __all__ = [
     "LaminaError",
     "ProducerStamp",
     "ReadOnlyStore",
+    "RemoteStore",
     "Store",
     "Unavailable",
+    "connect",
     "open",
 ]
 
@@ -43,6 +46,7 @@ _LAZY = {
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.writer",
     "ReadOnlyStore": "lamina.engine.store",
+    "RemoteStore": "lamina.client.remote",
     "Store": "lamina.engine.store",
 }
 
@@ -59,6 +63,26 @@ def open(path: str, *, read_only: bool = False) -> Store | ReadOnlyStore:
     from lamina.engine.store import ReadOnlyStore, Store
 
     return ReadOnlyStore(path) if read_only else Store(path)
+
+
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 30.0,
+    tls_root: bytes | None = None,
+    idempotent: bool = True,
+) -> RemoteStore:
+    """Connects to a server (`grpc://host:9300`); the same methods as those of an open store.
+
+    What is sent again after a broken connection is stored once, unless `idempotent` is False: then
+    it is not sent again. The key is that of `LAMINA_API_KEY` where none is given.
+    """
+    from lamina.client.remote import RemoteStore
+
+    return RemoteStore(
+        url, api_key=api_key, timeout_s=timeout_s, tls_root=tls_root, idempotent=idempotent
+    )
 
 
 def __getattr__(name: str) -> object:

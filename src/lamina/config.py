@@ -16,6 +16,8 @@ from lamina.errors import InvalidRequest
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 NO_LIMIT = -1
+ANY_TEXT: tuple[Any, ...] = ()
+"""What a setting allows that is a name or a path."""
 _MS_PER_DAY = 86_400_000
 _Settings = TypeVar("_Settings", bound="Settings")
 
@@ -26,7 +28,7 @@ def _setting(
     unit: str,
     consequence: str,
     *,
-    allowed: tuple[Any, Any] | tuple[str, ...],
+    allowed: tuple[Any, ...],
 ) -> Any:
     return field(
         default=default,
@@ -84,7 +86,7 @@ def _unknown(kind: str, key: str, known: list[str]) -> str:
 
 
 def _parsed(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if not isinstance(allowed[0], int) or isinstance(value, int):
+    if allowed is ANY_TEXT or not isinstance(allowed[0], int) or isinstance(value, int):
         return value
     try:
         return int(str(value))
@@ -93,7 +95,10 @@ def _parsed(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
 
 
 def _check(key: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if isinstance(allowed[0], int):
+    if allowed is ANY_TEXT:
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{key} must be text, not {value!r}")
+    elif isinstance(allowed[0], int):
         low, high = allowed
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidRequest(f"{key} must be from {low} to {high}, not {value!r}")
@@ -195,4 +200,102 @@ class WriterSettings(Settings):
         "ms",
         "written but unsynced records (acks 0 and 1) are made durable at least this often",
         allowed=(1, 1 << 31),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings(Settings):
+    """Where a server listens, whom it lets in, and how much it takes on at once."""
+
+    kind: ClassVar[str] = "server setting"
+
+    host: str = _setting(
+        "127.0.0.1",
+        "host",
+        "address",
+        "where to listen; beyond loopback only with a key file",
+        allowed=ANY_TEXT,
+    )
+    flight_port: int = _setting(
+        9300,
+        "flight.port",
+        "port, 0 for any",
+        "Arrow Flight: `lamina.connect`, Spark",
+        allowed=(0, 65_535),
+    )
+    http_port: int = _setting(
+        9301, "http.port", "port, 0 for any", "JSON, health, metrics", allowed=(0, 65_535)
+    )
+    keys_file: str = _setting(
+        "",
+        "keys.file",
+        "path, empty for none",
+        "API keys (made by `lamina key create`); with one, every call needs a key",
+        allowed=ANY_TEXT,
+    )
+    tls_certificate: str = _setting(
+        "",
+        "tls.certificate",
+        "path, empty for none",
+        "a PEM chain; with it both ports speak TLS only",
+        allowed=ANY_TEXT,
+    )
+    tls_key: str = _setting(
+        "", "tls.key", "path, empty for none", "the certificate's PEM key", allowed=ANY_TEXT
+    )
+    connections: int = _setting(
+        2048,
+        "max.connections",
+        "streams and HTTP connections, each",
+        "further ones are told to come back",
+        allowed=(1, 1 << 20),
+    )
+    request_bytes: int = _setting(
+        32 << 20,
+        "max.request.bytes",
+        "bytes",
+        "a larger append or body is refused",
+        allowed=(1 << 10, 1 << 30),
+    )
+    inflight_bytes: int = _setting(
+        256 << 20,
+        "max.inflight.bytes",
+        "bytes of all appends and fetches at work",
+        "what comes beyond is told to come back",
+        allowed=(1 << 10, 1 << 40),
+    )
+    wait_ms: int = _setting(
+        30_000,
+        "max.wait.ms",
+        "ms",
+        "the longest that one long poll waits; clients ask again",
+        allowed=(1, 600_000),
+    )
+    waiting: int = _setting(
+        256,
+        "max.waiting",
+        "HTTP long polls and watches",
+        "further ones are told to come back",
+        allowed=(1, 1 << 16),
+    )
+    rate_requests: int = _setting(
+        NO_LIMIT,
+        "rate.requests",
+        "requests a second and key, -1 for any",
+        "what comes faster is told to come back",
+        allowed=_ANY_SIZE_OR_NONE,
+    )
+    idle_ms: int = _setting(
+        15_000,
+        "idle.ms",
+        "ms",
+        "an HTTP connection that sends no whole request for so long is closed",
+        allowed=(100, 3_600_000),
+    )
+    drain_ms: int = _setting(
+        10_000,
+        "drain.ms",
+        "ms",
+        "how long a stop waits for calls at work; accepted appends are answered in any case",
+        allowed=(0, 3_600_000),
     )

@@ -65,6 +65,7 @@ class Store(StoreReader):
         now_ms: Callable[[], int] = wall_clock_ms,
         writer: WriterSettings = WriterSettings(),
         tick_ms: int = TICK_MS,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
@@ -81,7 +82,7 @@ class Store(StoreReader):
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], Partition] = {}
-            self._with_reserve(self._recover)
+            self._with_reserve(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
@@ -95,12 +96,15 @@ class Store(StoreReader):
         _OPEN.add(self)
 
     @typed_errors("recovery")
-    def _recover(self) -> None:
+    def _recover(self, on_progress: Callable[[int, int], None]) -> None:
         hints = self._boot.read_checkpoint(self.recovery_report)
-        for name, about in self._boot.catalog.load(self.recovery_report).items():
+        topics = self._boot.catalog.load(self.recovery_report)
+        total = sum(about.partitions for about in topics.values())
+        for name, about in topics.items():
             for number in range(about.partitions):
                 hint = hints.get((name, number))
                 flushed = hint.last_flushed_offset if hint is not None else None
+                on_progress(len(self._partitions), total)
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
 
@@ -321,6 +325,14 @@ class Store(StoreReader):
         """Does now what the store otherwise does by itself every second."""
         self._require_open()
         self._maintenance.tick()
+
+    def failures(self) -> dict[str, str]:
+        """Says which partitions take no more appends until the store is opened again, and why."""
+        return {
+            partition.place.name: str(partition.writer.failure)
+            for partition in list(self._partitions.values())
+            if partition.writer.failure is not None
+        }
 
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
