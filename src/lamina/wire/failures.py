@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from lamina import errors
-from lamina.errors import LaminaError
+from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
 
 TEXT_MAX = 2048
 """Longer texts are cut: gRPC carries errors in its trailer, which has little room."""
@@ -23,31 +23,40 @@ KINDS: dict[str, type[LaminaError]] = {
 }
 """Every error by its name."""
 
+FIELDS: dict[type[LaminaError], dict[str, Any]] = {
+    Busy: {"retry_after_s": 1.0},
+    CorruptData: {"problem": "", "path": "", "position": 0, "expected": "", "found": ""},
+    RecordsMissing: {"first": 0, "end": 0, "reason": ""},
+}
+"""What errors of a class carry, and what stands for it where the other side does not say."""
+
+
+def _fields_of(kind: type[LaminaError]) -> dict[str, Any]:
+    return {name: value for each in kind.__mro__ for name, value in FIELDS.get(each, {}).items()}
+
 
 def to_object(error: LaminaError) -> dict[str, Any]:
     """Describes an error; a class of its own (inside the engine) as the public one above it."""
     kind = next(each for each in type(error).__mro__ if each.__name__ in KINDS)
-    known = inspect.signature(kind).parameters
-    found = {
-        name: _cut(value)
-        for name, value in vars(error).items()
-        if (name in known or name == "path") and isinstance(value, int | float | str)
+    lineage = kind.__mro__[: kind.__mro__.index(LaminaError) + 1]
+    return {
+        "error": kind.__name__,
+        "family": lineage[-2].__name__ if len(lineage) > 1 else kind.__name__,
+        "message": _cut(str(error.args[0]) if error.args else str(error)),
+        "fields": {name: _cut(getattr(error, name)) for name in _fields_of(kind)},
     }
-    family = next(
-        each.__name__ for each in kind.__mro__ if each.__mro__[1] in (LaminaError, Exception)
-    )
-    message = _cut(str(error.args[0]) if error.args else str(error))
-    return {"error": kind.__name__, "family": family, "message": message, "fields": found}
 
 
 def from_object(described: dict[str, Any]) -> LaminaError:
     """Makes the error again."""
     name, family = str(described.get("error")), str(described.get("family"))
     kind = KINDS.get(name) or KINDS.get(family) or LaminaError
-    message = str(described.get("message", ""))
-    error = kind.__new__(kind, message)
-    found = described.get("fields")
-    error.__dict__.update(_defaults(kind) | (found if isinstance(found, dict) else {}))
+    error = kind.__new__(kind, str(described.get("message", "")))
+    given = described.get("fields")
+    known = _fields_of(kind)
+    if isinstance(given, dict):
+        known |= {each: value for each, value in given.items() if each in known}
+    error.__dict__.update(known)
     return error
 
 
@@ -69,16 +78,3 @@ def _cut(value: Any) -> Any:
     if isinstance(value, str) and len(value) > TEXT_MAX:
         return value[: TEXT_MAX - 1] + "…"
     return value
-
-
-def _defaults(kind: type[LaminaError]) -> dict[str, Any]:
-    """What a class's errors always have, so that a sparse description still makes a whole one."""
-    made: dict[str, Any] = {}
-    for each in reversed(kind.__mro__):
-        if not issubclass(each, LaminaError) or "__init__" not in vars(each):
-            continue
-        for name, parameter in inspect.signature(each.__init__).parameters.items():
-            if name not in ("self", "args", "kwargs"):
-                empty = parameter.default is inspect.Parameter.empty
-                made[name] = "" if empty else parameter.default
-    return made
