@@ -22,6 +22,9 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
+    from lamina.client.consumer import Consumer
+    from lamina.client.messages import TopicPartition
+    from lamina.client.producer import Producer
     from lamina.client.remote import RemoteStore
     from lamina.engine.store import ReadOnlyStore, Store
     from lamina.engine.writer import ProducerStamp
@@ -30,19 +33,25 @@ if TYPE_CHECKING:
 __all__ = [
     "RECORD_SCHEMA",
     "Closed",
+    "Consumer",
     "CorruptData",
     "InvalidRequest",
     "LaminaError",
+    "Producer",
     "ProducerStamp",
     "ReadOnlyStore",
     "RemoteStore",
     "Store",
+    "TopicPartition",
     "Unavailable",
     "connect",
     "open",
 ]
 
 _LAZY = {
+    "Consumer": "lamina.client.consumer",
+    "Producer": "lamina.client.producer",
+    "TopicPartition": "lamina.client.messages",
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.writer",
     "ReadOnlyStore": "lamina.engine.store",
