@@ -201,7 +201,7 @@ class Consumer:
         while True:
             places = [where for where in self._next if where not in self._paused]
             self._turn += 1
-            found = []
+            found: list[tuple[str, int, pa.RecordBatch]] = []
             for number in range(len(places)):
                 where = places[(number + self._turn) % len(places)]
                 batch = self._fetch_one(where, records, 0 if found else wait_ms)

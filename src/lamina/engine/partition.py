@@ -195,29 +195,6 @@ class Partition(PartitionReader):
             return False
         return any(decision.goes for decision in self.explain_retention())
 
-    def facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each segment, oldest first."""
-        layout = self.layout
-        facts = [
-            retention.SegmentFacts(
-                segment.base_offset,
-                segment.next_offset,
-                segment.size_bytes,
-                segment.index.newest_timestamp_ms,
-                sealed=True,
-            )
-            for segment in layout.sealed
-        ]
-        active = layout.active
-        tail = active.written
-        newest = active.index.newest_timestamp_ms
-        facts.append(
-            retention.SegmentFacts(
-                active.base_offset, tail.next_offset, tail.position, newest, sealed=False
-            )
-        )
-        return facts
-
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went. For the leader."""
         decisions = self.explain_retention()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lamina.config import TopicSettings
 from lamina.engine.catalog import find
 from lamina.engine.reading import Isolation, PartitionReader
+from lamina.engine.retention import SegmentFacts
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
 from lamina.formats.scan import Limit
@@ -157,6 +158,10 @@ class StoreReader:
         return pa.RecordBatch.from_pylist([], schema=OUTPUT_SCHEMAS[reader.codec.name])
 
     # ------------------------------------------------------------------ offsets
+
+    def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first; the last one is active."""
+        return self._partition(topic, partition).facts()
 
     def earliest_offset(self, topic: str, partition: int = 0) -> int:
         """Returns the first offset that can be read."""

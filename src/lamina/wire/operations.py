@@ -70,6 +70,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("latest_offset", "read", "GET", f"{_PARTITION}/latest"),
         Operation("offset_for_time", "read", "GET", f"{_PARTITION}/offset_for_time"),
         Operation("gaps", "read", "GET", f"{_PARTITION}/gaps"),
+        Operation("segments", "read", "GET", f"{_PARTITION}/segments"),
         Operation("trim", "admin", "POST", f"{_PARTITION}/trim"),
         Operation("explain_retention", "read", "GET", f"{_PARTITION}/retention"),
         Operation("apply_retention", "admin", "POST", f"{_PARTITION}/retention"),
