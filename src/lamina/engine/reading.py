@@ -115,9 +115,7 @@ class PartitionReader:
         tail = active.written
         newest = active.index.newest_timestamp_ms
         facts.append(
-            SegmentFacts(
-                active.base_offset, tail.next_offset, tail.position, newest, sealed=False
-            )
+            SegmentFacts(active.base_offset, tail.next_offset, tail.position, newest, sealed=False)
         )
         return facts
 
