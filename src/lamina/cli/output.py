@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_WIDTH = 1000  # a line of a table is never cut; the terminal may wrap it
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -36,7 +37,7 @@ def emit(rows: Iterable[Mapping[str, Any]], *, as_json: bool, title: str = "") -
         table.add_column(name.upper().replace("_", "-"), justify=side, no_wrap=True)
     for row in listed:
         table.add_row(*(Text(shown(value)) for value in row.values()))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, width=_WIDTH)
     console.print(table, crop=False, overflow="ignore", no_wrap=True)
 
 

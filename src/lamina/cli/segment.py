@@ -8,7 +8,11 @@ import typer
 
 from lamina.cli.target import Data, Json, Server, TopicName, readable
 
-app = typer.Typer(help="Segment files: what is in them and whether they are sound.")
+app = typer.Typer(
+    help="Segment files: what is in them and whether they are sound.",
+    no_args_is_help=True,
+    epilog="Example: lamina segment list orders --data data",
+)
 
 
 @app.command("list", epilog="Example: lamina segment list orders -p 0 --data data")

@@ -11,7 +11,11 @@ import typer
 
 from lamina.cli.target import Json, Yes, settings_of
 
-keys = typer.Typer(help="API keys for a server.", no_args_is_help=True)
+keys = typer.Typer(
+    help="API keys for a server.",
+    no_args_is_help=True,
+    epilog="Example: lamina key create --scope read --file keys.json",
+)
 
 ConfigFile = Annotated[
     str | None,

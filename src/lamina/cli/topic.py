@@ -22,7 +22,11 @@ from lamina.cli.target import (
 )
 from lamina.errors import InvalidRequest
 
-app = typer.Typer(help="Topics and their records.", no_args_is_help=True)
+app = typer.Typer(
+    help="Topics and their records.",
+    no_args_is_help=True,
+    epilog="Example: lamina topic list --data data",
+)
 
 Partition = Annotated[int, typer.Option("--partition", "-p", min=0, help="Which partition.")]
 Config = Annotated[
