@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +127,16 @@ class CuttingProxy:
         except OSError:
             pass
         for each in (source, sink):
-            with_suppressed_shutdown(each)
+            shut_down(each)
 
     def close(self) -> None:
-        with_suppressed_shutdown(self._listener)
+        shut_down(self._listener)
         self._listener.close()
         for each in self._open:
-            with_suppressed_shutdown(each)
+            shut_down(each)
             each.close()
 
 
-def with_suppressed_shutdown(each: socket.socket) -> None:
-    try:
+def shut_down(each: socket.socket) -> None:
+    with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

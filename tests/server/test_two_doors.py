@@ -117,9 +117,7 @@ def test_a_long_poll_ends_with_the_append_that_it_waits_for(store: Any) -> None:
 
     store.create_topic("t")
     found: list[pa.RecordBatch] = []
-    waiting = threading.Thread(
-        target=lambda: found.append(store.fetch("t", 0, 0, wait_ms=60_000))
-    )
+    waiting = threading.Thread(target=lambda: found.append(store.fetch("t", 0, 0, wait_ms=60_000)))
     waiting.start()
     store.append("t", b"now")
     waiting.join(50)
@@ -178,12 +176,14 @@ def test_a_reader_gets_what_is_before_a_gap_and_then_the_reason(store: Any) -> N
     assert first.column("offset").to_pylist() == [0]
     store.trim("t", 0, cut)
     rest: list[int] = []
+    told: list[RecordsMissing] = []
     try:
         for batch in scan:
             rest += batch.column("offset").to_pylist()
-    except RecordsMissing as missing:
-        assert missing.end >= cut > missing.first
+    except RecordsMissing as missing:  # unless the reader had the segment in its hands already
+        told.append(missing)
     assert rest == list(range(1, 1 + len(rest)))
+    assert len(rest) == 23 or [each.end for each in told] == [cut]
 
 
 def test_a_producer_that_repeats_itself_gets_its_first_answer(store: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_closed_store_says_so(store: Any) -> None:
     store.close()
     for call in (
         lambda: store.append("t", b"x"),
-        lambda: store.topics(),
+        store.topics,
         lambda: store.fetch("t", 0, 0),
         lambda: list(store.scan("t")),
     ):
