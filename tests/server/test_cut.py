@@ -12,7 +12,7 @@ import lamina
 from tests.server.rig import CuttingProxy, served
 
 AT_ONCE = 8
-CI_STEP = 9
+CI_STEP = 4
 TIMEOUT_S = 60
 
 

@@ -96,6 +96,7 @@ def test_watchers_beyond_the_limit_are_told_to_come_back(tmp_path: Path) -> None
             store.create_topic("t")
         url = f"{service.http_url}/v1/topics/t/partitions/0/"
         with httpx.stream("GET", f"{url}watch", timeout=30) as watching:
-            assert next(watching.iter_lines()) == ": still here"
+            lines = watching.iter_lines()
+            assert next(lines) == ": still here"
             answer = httpx.get(f"{url}records?wait_ms=10", timeout=30)
             assert answer.status_code == 503

@@ -157,7 +157,11 @@ class Sessions:
         stream = self._stream_for(session, _PLAIN_SCHEMA if batch is None else batch.schema)
         metadata = messages.encode_order(order, plain)
         with self._deadline(stream, patience):
-            answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
+            try:
+                answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
+            except LaminaError:  # it came from the stream itself, which is over
+                session.drop_stream()
+                raise
         return messages.decode_answer(answer)
 
     def _stream_for(self, session: Session, schema: pa.Schema) -> _Stream:

@@ -242,4 +242,5 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
 def _size_of(records: Records) -> int:
     if isinstance(records, pa.RecordBatch | pa.Table):
         return int(records.get_total_buffer_size())
-    return sum(len(row) for row in records if isinstance(row, bytes))
+    parts = (row.values() if isinstance(row, dict) else (row,) for row in records)
+    return sum(len(part) for row in parts for part in row if isinstance(part, bytes))
