@@ -22,6 +22,10 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
+    from lamina.client.consumer import Consumer
+    from lamina.client.messages import TopicPartition
+    from lamina.client.producer import Producer
+    from lamina.client.remote import RemoteStore
     from lamina.engine.readonly import ReadOnlyStore
     from lamina.engine.requests import ProducerStamp
     from lamina.engine.store import Store
@@ -32,21 +36,30 @@ __all__ = [
     "RECORD_SCHEMA",
     "ArchiveStore",
     "Closed",
+    "Consumer",
     "CorruptData",
     "InvalidRequest",
     "LaminaError",
+    "Producer",
     "ProducerStamp",
     "ReadOnlyStore",
+    "RemoteStore",
     "Store",
+    "TopicPartition",
     "Unavailable",
+    "connect",
     "open",
 ]
 
 _LAZY = {
+    "Consumer": "lamina.client.consumer",
+    "Producer": "lamina.client.producer",
+    "TopicPartition": "lamina.client.messages",
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.requests",
     "ArchiveStore": "lamina.engine.tier.archive_store",
     "ReadOnlyStore": "lamina.engine.readonly",
+    "RemoteStore": "lamina.client.remote",
     "Store": "lamina.engine.store",
 }
 
@@ -79,6 +92,26 @@ def open(
     objects = open_archive(path)
     assert objects is not None
     return ArchiveStore(objects)
+
+
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 30.0,
+    tls_root: bytes | None = None,
+    idempotent: bool = True,
+) -> RemoteStore:
+    """Connects to a server (`grpc://host:9300`); the same methods as those of an open store.
+
+    What is sent again after a broken connection is stored once, unless `idempotent` is False: then
+    it is not sent again. The key is that of `LAMINA_API_KEY` where none is given.
+    """
+    from lamina.client.remote import RemoteStore
+
+    return RemoteStore(
+        url, api_key=api_key, timeout_s=timeout_s, tls_root=tls_root, idempotent=idempotent
+    )
 
 
 def __getattr__(name: str) -> object:

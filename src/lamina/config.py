@@ -30,7 +30,7 @@ _MS_PER_DAY = 86_400_000
 _Settings = TypeVar("_Settings", bound="Settings")
 
 
-def _setting(
+def setting(
     default: Any,
     key: str,
     unit: str,
@@ -38,6 +38,7 @@ def _setting(
     *,
     allowed: tuple[Any, Any] | tuple[str, ...] | re.Pattern[str],
 ) -> Any:
+    """Declares a setting: its default, Kafka's key, its unit, what it does, what it may be."""
     return field(
         default=default,
         metadata={"key": key, "unit": unit, "consequence": consequence, "allowed": allowed},
@@ -106,7 +107,9 @@ def _parsed(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) ->
 
 def _check(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> None:
     if isinstance(allowed, re.Pattern):
-        if not isinstance(value, str) or not allowed.fullmatch(value):
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{key} must be text, not {value!r}")
+        if not allowed.fullmatch(value):
             raise InvalidRequest(f"{key} must be like {allowed.pattern}, not {value!r}")
     elif isinstance(allowed[0], int):
         low, high = allowed
@@ -116,9 +119,9 @@ def _check(key: str, value: Any, allowed: tuple[Any, ...] | re.Pattern[str]) -> 
         raise InvalidRequest(f"{key} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-_ANY_TEXT = re.compile("[^\\0]*")
+ANY_TEXT = re.compile("[^\\0]*")
 _ANY_SIZE = (1, (1 << 63) - 1)
-_ANY_SIZE_OR_NONE = (NO_LIMIT, (1 << 63) - 1)
+ANY_SIZE_OR_NONE = (NO_LIMIT, (1 << 63) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,77 +130,77 @@ class TopicSettings(Settings):
 
     kind: ClassVar[str] = "topic setting"
 
-    segment_bytes: int = _setting(
+    segment_bytes: int = setting(
         64 << 20,
         "segment.bytes",
         "bytes",
         "a segment is sealed before an append would pass this; smaller means finer retention",
         allowed=(1 << 10, 1 << 30),
     )
-    segment_ms: int = _setting(
+    segment_ms: int = setting(
         7 * _MS_PER_DAY,
         "segment.ms",
         "ms",
         "a segment older than this is sealed, also when nothing is appended",
         allowed=_ANY_SIZE,
     )
-    retention_ms: int = _setting(
+    retention_ms: int = setting(
         NO_LIMIT,
         "retention.ms",
         "ms, -1 for ever",
         "sealed segments whose newest record is older than this are removed",
-        allowed=_ANY_SIZE_OR_NONE,
+        allowed=ANY_SIZE_OR_NONE,
     )
-    retention_bytes: int = _setting(
+    retention_bytes: int = setting(
         NO_LIMIT,
         "retention.bytes",
         "bytes a partition, -1 for any",
         "the oldest sealed segments go while the partition is larger than this",
-        allowed=_ANY_SIZE_OR_NONE,
+        allowed=ANY_SIZE_OR_NONE,
     )
-    retention_wait_groups: str = _setting(
+    retention_wait_groups: str = setting(
         "",
         "retention.wait.groups",
         "names, separated by commas",
         "retention keeps a segment until these groups have acked it, within retention.wait.ms",
         allowed=re.compile(r"[^,\s]+(,[^,\s]+)*|"),
     )
-    retention_wait_ms: int = _setting(
+    retention_wait_ms: int = setting(
         7 * _MS_PER_DAY,
         "retention.wait.ms",
         "ms, -1 for ever",
         "a segment whose newest record is older than this waits for no group any more",
-        allowed=_ANY_SIZE_OR_NONE,
+        allowed=ANY_SIZE_OR_NONE,
     )
-    delivery_limit: int = _setting(
+    delivery_limit: int = setting(
         5,
         "group.share.delivery.count.limit",
         "deliveries",
         "a record that was delivered so often and not acked goes to the dead-letter topic",
         allowed=(1, 1 << 31),
     )
-    lease_ms: int = _setting(
+    lease_ms: int = setting(
         30_000,
         "group.share.record.lock.duration.ms",
         "ms",
         "how long a poll holds records for its consumer, unless it says otherwise",
         allowed=(1, 12 * 3_600_000),
     )
-    max_message_bytes: int = _setting(
+    max_message_bytes: int = setting(
         16 << 20,
         "max.message.bytes",
         "bytes",
         "a record whose key, value and headers together are larger is refused",
         allowed=(1, 16 << 20),
     )
-    timestamp_type: str = _setting(
+    timestamp_type: str = setting(
         "CreateTime",
         "message.timestamp.type",
         " or ".join(TIMESTAMP_TYPES),
         "CreateTime keeps the producer's time, LogAppendTime replaces it by the broker's",
         allowed=TIMESTAMP_TYPES,
     )
-    durability: str = _setting(
+    durability: str = setting(
         "fsync",
         "durability",
         "memory, disk or fsync",
@@ -205,63 +208,63 @@ class TopicSettings(Settings):
         " disk loses nothing by a kill but by power loss, fsync loses nothing",
         allowed=DURABILITIES,
     )
-    retention_records: int = _setting(
+    retention_records: int = setting(
         NO_LIMIT,
         "retention.records",
         "records a partition, -1 for any",
         "the oldest sealed segments of a wal topic go while it holds more than this",
-        allowed=_ANY_SIZE_OR_NONE,
+        allowed=ANY_SIZE_OR_NONE,
     )
-    discard: str = _setting(
+    discard: str = setting(
         "old",
         "discard",
         "old or new",
         "what goes when a wal topic is at a cap: old removes old segments, new refuses appends",
         allowed=DISCARDS,
     )
-    remote_storage_enable: str = _setting(
+    remote_storage_enable: str = setting(
         "false",
         "remote.storage.enable",
         " or ".join(SWITCH),
         "sealed segments are copied to the store's archive, and read from there when they are gone",
         allowed=SWITCH,
     )
-    local_retention_ms: int = _setting(
+    local_retention_ms: int = setting(
         AS_RETENTION,
         "local.retention.ms",
         "ms, -1 for ever, -2 as retention.ms",
         "archived segments whose newest record is older than this leave the local disk",
         allowed=(AS_RETENTION, (1 << 63) - 1),
     )
-    local_retention_bytes: int = _setting(
+    local_retention_bytes: int = setting(
         AS_RETENTION,
         "local.retention.bytes",
         "bytes a partition, -1 for any, -2 as retention.bytes",
         "the oldest archived segments leave the local disk while there is more than this",
         allowed=(AS_RETENTION, (1 << 63) - 1),
     )
-    archive_compression: str = _setting(
+    archive_compression: str = setting(
         "lz4",
         "archive.compression.type",
         " or ".join(ARCHIVE_COMPRESSIONS),
         "how the blocks of archived objects are compressed; zstd is smaller and slower",
         allowed=ARCHIVE_COMPRESSIONS,
     )
-    archive_object_bytes: int = _setting(
+    archive_object_bytes: int = setting(
         128 << 20,
         "archive.object.bytes",
         "bytes",
         "an archived object is full at about this size; segments are joined or split to reach it",
         allowed=(1 << 10, 256 << 20),
     )
-    archive_delay_ms: int = _setting(
+    archive_delay_ms: int = setting(
         600_000,
         "archive.delay.ms",
         "ms",
         "sealed segments that waited this long are archived, also when the object stays small",
         allowed=(0, (1 << 63) - 1),
     )
-    archive_window_ms: int = _setting(
+    archive_window_ms: int = setting(
         200,
         "archive.window.ms",
         "ms",
@@ -290,35 +293,35 @@ class WriterSettings(Settings):
 
     kind: ClassVar[str] = "writer setting"
 
-    batch_bytes: int = _setting(
+    batch_bytes: int = setting(
         1 << 20,
         "batch.bytes",
         "bytes",
         "a group commit takes no further request beyond this",
         allowed=(1, 1 << 30),
     )
-    batch_records: int = _setting(
+    batch_records: int = setting(
         4096,
         "batch.records",
         "records",
         "a group commit takes no further request beyond this",
         allowed=(1, 1 << 24),
     )
-    linger_ms: int = _setting(
+    linger_ms: int = setting(
         5,
         "linger.ms",
         "ms",
         "the longest that a group waits for producers seen lately; a lone request never waits",
         allowed=(0, 1000),
     )
-    queue_requests: int = _setting(
+    queue_requests: int = setting(
         1024,
         "queue.requests",
         "requests",
         "appends beyond this wait, or fail with QueueFull when their time is up",
         allowed=(1, 1 << 20),
     )
-    flush_ms: int = _setting(
+    flush_ms: int = setting(
         1000,
         "flush.ms",
         "ms",
@@ -348,70 +351,70 @@ class WalSettings(Settings):
         "TOPICS_HOT_SEGMENTS": "hot.segments",
     }
 
-    shards: int = _setting(
+    shards: int = setting(
         0,
         "wal.shards",
         "shards, 0 for as many as processors, at most 8",
         "more let commits of different topics run beside each other, and share fewer fsyncs",
         allowed=(0, 64),
     )
-    wal_bytes: int = _setting(
+    wal_bytes: int = setting(
         64 << 20,
         "wal.bytes",
         "bytes",
         "a WAL file is full before a group that would pass this; full ones can be freed",
         allowed=(1 << 10, 1 << 30),
     )
-    checkpoint_ms: int = _setting(
+    checkpoint_ms: int = setting(
         5_000,
         "wal.checkpoint.ms",
         "ms",
         "how often the compactor copies new records from the WAL into segments",
         allowed=(0, 1 << 40),
     )
-    snapshot_bytes: int = _setting(
+    snapshot_bytes: int = setting(
         64 << 20,
         "wal.snapshot.bytes",
         "bytes",
         "a metadata snapshot is taken after this much WAL",
         allowed=(1, 1 << 40),
     )
-    snapshot_ms: int = _setting(
+    snapshot_ms: int = setting(
         60_000,
         "wal.snapshot.ms",
         "ms",
         "a metadata snapshot is taken when the last one is this old and anything has changed",
         allowed=(0, 1 << 40),
     )
-    segment_events: int = _setting(
+    segment_events: int = setting(
         10_000,
         "segment.max.events",
         "records",
         "a segment is sealed at this many records",
         allowed=(1, 1 << 22),
     )
-    segment_bytes: int = _setting(
+    segment_bytes: int = setting(
         64 << 20,
         "segment.max.bytes",
         "bytes",
         "a segment is sealed at this size",
         allowed=(1 << 10, 1 << 30),
     )
-    segment_age_ms: int = _setting(
+    segment_age_ms: int = setting(
         3_600_000,
         "segment.max.age.ms",
         "ms, 0 for never",
         "a segment is sealed at this age, also when nothing is appended",
         allowed=(0, 1 << 40),
     )
-    cold_directory: str = _setting(
+    cold_directory: str = setting(
         "",
         "cold.dir",
         "path, empty for none",
         "sealed segments beyond hot.segments move there",
-        allowed=_ANY_TEXT,
+        allowed=ANY_TEXT,
     )
-    hot_segments: int = _setting(
+    hot_segments: int = setting(
         4,
         "hot.segments",
         "sealed segments a topic",

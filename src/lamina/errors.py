@@ -5,11 +5,13 @@
     │   ├── UnsupportedField    … or choose a format that keeps the field
     │   ├── UnknownTopic        … or create the topic
     │   ├── OffsetOutOfRange    … or start at an offset that is there
-    │   └── OutOfSequence       … or continue where this producer left off
+    │   ├── OutOfSequence       … or continue where this producer left off
+    │   └── NotAllowed          … or use a key that may: the server refused this one
     ├── Unavailable           try again later
     │   ├── QueueFull           … when the writer has caught up
     │   ├── Locked              … when the other writer is gone
     │   ├── StorageFull         … when there is space again
+    │   ├── Busy                … after `retry_after_s`: the server has too much to do, or stops
     │   ├── ArchiveUnavailable  … when the object store answers again
     │   ├── ObjectConflict      … after reading what another one put there
     │   └── ObjectMissing       … when the object is there
@@ -64,6 +66,10 @@ class OutOfSequence(InvalidRequest):
     """An idempotent producer skipped sequence numbers, or repeats one too old to remember."""
 
 
+class NotAllowed(InvalidRequest):
+    """The key is missing or unknown, or its scope or topic prefix does not cover the call."""
+
+
 class Unavailable(LaminaError):
     """The call may succeed when it is made again; nothing was acknowledged."""
 
@@ -78,6 +84,14 @@ class Locked(Unavailable):
 
 class StorageFull(Unavailable):
     """The device is full; nothing of the request was kept. Reads and trims go on."""
+
+
+class Busy(Unavailable):
+    """The server takes no more for now; nothing of the call was done. Try after a pause."""
+
+    def __init__(self, problem: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
 
 
 class ArchiveUnavailable(Unavailable):

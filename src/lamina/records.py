@@ -88,7 +88,7 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
     if isinstance(records, pa.RecordBatch) and records.schema.equals(schema):
         batch = records
     else:
-        batch = _conform(_as_table(records), format_name)
+        batch = _conform(as_table(records), format_name)
     place = _PLACES[format_name]
     timestamps = batch.column(place["timestamp"])
     if timestamps.null_count:
@@ -113,7 +113,8 @@ def _refuse_broken(records: pa.RecordBatch | pa.Table) -> None:
         raise InvalidRequest(f"the Arrow data is broken: {error}") from error
 
 
-def _as_table(records: Records) -> pa.Table:
+def as_table(records: Records) -> pa.Table:
+    """Makes a table of what a user hands in; only the columns that are given."""
     if isinstance(records, pa.Table):
         return records
     if isinstance(records, pa.RecordBatch):

@@ -5,6 +5,7 @@ Rules.
 2. `--json` prints one object a line and nothing else; tables, colours and progress are for people.
 3. Exit codes are the error families' (`lamina.errors.EXIT_CODES`); 0 is success.
 4. A command imports what it needs when it runs, so that `lamina --help` stays instant.
+5. What destroys is a dry run until `--yes`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli import tier
+from lamina.cli import cat, segment, serving, tier, topic
+from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
 app = typer.Typer(
@@ -24,42 +26,54 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
 app.add_typer(tier.app)
+app.add_typer(topic.app, name="topic")
+app.add_typer(segment.app, name="segment")
+app.add_typer(serving.keys, name="key")
+app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serving.serve)
+app.command(epilog="Example: lamina config --set max.wait.ms=1000")(serving.config)
+app.command(epilog="Example: lamina cat -C -t orders -o -10 -e -f '%o %s\\n' --data data")(cat.cat)
+app.command(epilog="Example: lamina dump data/topics/orders/0/segments/00000000000000000000.log")(
+    segment.dump
+)
+app.command(epilog="Example: lamina verify data/")(segment.verify)
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+
+@app.command(epilog="Example: lamina doctor --data data")
+def doctor(*, data: Data = None, server: Server = None, as_json: Json = False) -> None:
+    """Looks for what is wrong with a directory, its disk or a server; exits 1 for a problem."""
+    from lamina.cli import doctor as examination
+    from lamina.cli.output import emit
+    from lamina.errors import InvalidRequest
+
+    if (data is None) == (server is None):
+        raise InvalidRequest("say what to look at: --data DIRECTORY or --server grpc://host:port")
+    findings = list(examination.examine(data, server))
+    emit(findings, as_json=as_json)
+    raise typer.Exit(1 if any(row["verdict"] == "problem" for row in findings) else 0)
 
 
-@app.command(epilog="Example: lamina dump data/topics/orders/0/segments/00000000000000000000.log")
-def dump(
-    path: Annotated[str, typer.Argument(help="Any file that Lamina writes.", metavar="FILE")],
+@app.command(epilog="Example: lamina bench --data bench-data --seconds 5 --producers 4")
+def bench(
     *,
-    first: Annotated[
-        int,
-        typer.Option(
-            "--from", help="First offset (of a log) or entry (of an index) to show.", min=0
-        ),
-    ] = 0,
-    limit: Annotated[int | None, typer.Option(help="Show at most this many.", min=1)] = None,
-    verify: Annotated[bool, typer.Option(help="Also exit 1 if anything is damaged.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to produce.", min=0.1)] = 3.0,
+    producers: Annotated[int, typer.Option(help="How many at once.", min=1, max=256)] = 1,
+    batch: Annotated[int, typer.Option(help="Records an append.", min=1, max=100_000)] = 100,
+    size: Annotated[int, typer.Option(help="Bytes a value.", min=0, max=1 << 20)] = 100,
+    data: Data = None,
+    server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Shows what a file holds: records, events or entries, with positions and checksum state."""
-    from lamina.cli import files
+    """Measures durable appends and reads, in a topic of its own that is removed afterwards."""
+    from lamina.cli import bench as measuring
+    from lamina.cli.output import emit
+    from lamina.cli.target import writable
 
-    raise typer.Exit(files.dump(path, first=first, limit=limit, verify=verify, as_json=as_json))
-
-
-@app.command(epilog="Example: lamina verify data/")
-def verify(
-    path: Annotated[str, typer.Argument(help="A file, or a tree of files.", metavar="PATH")],
-    *,
-    as_json: Json = False,
-) -> None:
-    """Checks every checksum and every field of a file or a tree; exits 1 if any is damaged."""
-    from lamina.cli import files
-
-    raise typer.Exit(files.verify(path, as_json=as_json))
+    with writable(data, server, create=True) as store:
+        rows = measuring.run(
+            store, seconds=seconds, producers=producers, batch=batch, size_bytes=size
+        )
+    emit(rows, as_json=as_json)
 
 
 @app.command(epilog="Example: lamina demo --data demo-data")

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lamina.config import TopicSettings
 from lamina.engine.requests import Request
-from lamina.engine.retention import Decision
+from lamina.engine.retention import Decision, SegmentFacts
 from lamina.engine.writer import Writer
 from lamina.errors import Closed
 from lamina.formats.ledger import Ledger
@@ -89,6 +89,9 @@ class LogReader(Protocol):
 
     def end_waits(self) -> None:
         """Wakes those who wait for records, because none will come any more."""
+
+    def facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first."""
 
     def info(self) -> PartitionInfo:
         """Describes the partition."""

@@ -235,36 +235,17 @@ class Partition(PartitionReader):
             )
             for entry in self._only_archived()
         ]
-        return facts + self.local_facts()
+        return facts + super().facts()
+
+    def local_facts(self) -> list[retention.SegmentFacts]:
+        """Returns what retention needs to know of each local segment, oldest first."""
+        return super().facts()
 
     def _only_archived(self) -> list[ArchivedObject]:
         """The archived objects that nothing local holds and nobody has removed."""
         earliest, local = self.earliest_offset(), self.layout.earliest_offset
         entries = self.cold.entries if self.cold is not None else ()
         return [each for each in entries if earliest < each.next_offset <= local]
-
-    def local_facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each local segment, oldest first."""
-        layout = self.layout
-        facts = [
-            retention.SegmentFacts(
-                segment.base_offset,
-                segment.next_offset,
-                segment.size_bytes,
-                segment.index.newest_timestamp_ms,
-                sealed=True,
-            )
-            for segment in layout.sealed
-        ]
-        active = layout.active
-        tail = active.written
-        newest = active.index.newest_timestamp_ms
-        facts.append(
-            retention.SegmentFacts(
-                active.base_offset, tail.next_offset, tail.position, newest, sealed=False
-            )
-        )
-        return facts
 
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went. For the leader."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from lamina.engine.catalog import find
 from lamina.engine.diffing import Diff, diff
 from lamina.engine.groups.about import GroupInfo
 from lamina.engine.log_reader import Isolation, LogReader, PartitionInfo
+from lamina.engine.retention import SegmentFacts
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
 from lamina.formats.scan import Limit
@@ -93,6 +94,16 @@ class StoreReader:
             )
         return self._reader(about, partition)
 
+    def close(self) -> None:
+        """Lets what was opened go."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
@@ -168,6 +179,10 @@ class StoreReader:
 
     # ------------------------------------------------------------------ offsets
 
+    def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first; the last one is active."""
+        return self._partition(topic, partition).facts()
+
     def earliest_offset(self, topic: str, partition: int = 0) -> int:
         """Returns the first offset that can be read."""
         return self._partition(topic, partition).earliest_offset()
@@ -185,6 +200,17 @@ class StoreReader:
     def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
         """Returns every missing range of offsets with its reason."""
         return self._partition(topic, partition).ledger_of_gaps.missing()
+
+
+class UnchangingStore(StoreReader):
+    """A store that only reads: every change is refused."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise InvalidRequest("the store is open read-only; an archive can be restored to write")
+
+    append = append_async = create_topic = alter_topic = delete_topic = _refuse
+    trim = delete = apply_retention = roll = flush = _refuse
+    group = reset_group = delete_group = _refuse
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

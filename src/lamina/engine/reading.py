@@ -25,6 +25,7 @@ from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
+from lamina.engine.retention import SegmentFacts
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
 from lamina.errors import ArchiveUnavailable, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.archive import ArchivedObject
@@ -157,6 +158,27 @@ class PartitionReader:
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
         return self.layout.end(isolation).next_offset
+
+    def facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first."""
+        layout = self.layout
+        facts = [
+            SegmentFacts(
+                segment.base_offset,
+                segment.next_offset,
+                segment.size_bytes,
+                segment.index.newest_timestamp_ms,
+                sealed=True,
+            )
+            for segment in layout.sealed
+        ]
+        active = layout.active
+        tail = active.written
+        newest = active.index.newest_timestamp_ms
+        facts.append(
+            SegmentFacts(active.base_offset, tail.next_offset, tail.position, newest, sealed=False)
+        )
+        return facts
 
     def scan(
         self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NoReturn, Self
 
 from lamina.config import TopicSettings, WalSettings
 from lamina.engine.boot import Boot, wall_clock_ms
@@ -12,7 +11,7 @@ from lamina.engine.codec import CODECS
 from lamina.engine.groups import registry
 from lamina.engine.groups.about import GroupInfo
 from lamina.engine.log_reader import LogReader
-from lamina.engine.reader import StoreReader
+from lamina.engine.reader import UnchangingStore
 from lamina.engine.report import RecoveryReport
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.opening import Archive, open_archive
@@ -20,13 +19,12 @@ from lamina.engine.tier.shelf import cold_log
 from lamina.engine.view import PartitionView
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.view import WalView
-from lamina.errors import InvalidRequest
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 
 
-class ReadOnlyStore(StoreReader):
+class ReadOnlyStore(UnchangingStore):
     """A data directory opened for reading, beside a live writer or with none."""
 
     def __init__(
@@ -68,13 +66,6 @@ class ReadOnlyStore(StoreReader):
         view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
         return view
 
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("the store is open read-only")
-
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = delete = apply_retention = roll = flush = _refuse
-    group = reset_group = delete_group = _refuse
-
     def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
         """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
         self._require_open()
@@ -89,9 +80,3 @@ class ReadOnlyStore(StoreReader):
         self._closed = True
         self._views.clear()
         self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
@@ -60,7 +60,7 @@ class Store(AppendAccess, GroupAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     @typed_errors("opening the store")
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a store's choices, each by its name
         self,
         path: str,
         *,
@@ -70,6 +70,7 @@ class Store(AppendAccess, GroupAccess):
         wal: WalSettings | None = None,
         tick_ms: int = TICK_MS,
         archive: Archive = None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
@@ -92,7 +93,7 @@ class Store(AppendAccess, GroupAccess):
             leases_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, leases_ms)
-            self._with_reserve(self._recover)
+            self._with_reserve(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
@@ -122,7 +123,7 @@ class Store(AppendAccess, GroupAccess):
         return Tier(objects, self._segmented, lambda: self._topics, metadata)
 
     @typed_errors("recovery")
-    def _recover(self) -> None:
+    def _recover(self, on_progress: Callable[[int, int], None]) -> None:
         report = self.recovery_report
         hints = self._boot.read_checkpoint(report)
         topics = self._boot.catalog.load(report)
@@ -131,10 +132,12 @@ class Store(AppendAccess, GroupAccess):
                 if self._boot.catalog.restore(about):
                     report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
                     topics[about.name] = about
+        total = sum(about.partitions for about in topics.values())
         for name, about in topics.items():
             for number in range(about.partitions):
                 hint = hints.get((name, number))
                 flushed = hint.last_flushed_offset if hint is not None else None
+                on_progress(len(self._partitions), total)
                 self._open_partition(about, number, flushed or 0)
             self._topics[name] = about
             self._attach(about)
@@ -349,6 +352,14 @@ class Store(AppendAccess, GroupAccess):
         self._require_open()
         return self.tier.status() if self.tier is not None else []
 
+    def failures(self) -> dict[str, str]:
+        """Says which partitions take no more appends until the store is opened again, and why."""
+        return {
+            partition.place.name: str(partition.writer.failure)
+            for partition in list(self._partitions.values())
+            if partition.writer.failure is not None
+        }
+
     def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action that frees space; on a full disk with the space kept for it."""
         try:
@@ -384,12 +395,6 @@ class Store(AppendAccess, GroupAccess):
         """Closes the copy of a store that a forked child has; its locks may be held by nobody."""
         self._closed = True
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Self
 
 from lamina.engine.codec import CODECS
 from lamina.engine.index import SegmentIndex
 from lamina.engine.place import Place
-from lamina.engine.reader import StoreReader
+from lamina.engine.reader import UnchangingStore
 from lamina.engine.reading import Layout, PartitionReader
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
-from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
+from lamina.errors import CorruptData, NewerFormat, ObjectMissing
 from lamina.formats import topic as topic_file
 from lamina.formats.ledger import Ledger
 from lamina.formats.topic import TopicFile
@@ -114,7 +113,7 @@ class ArchivedPartition(PartitionReader):
         self.layout = Layout((), _End(end))
 
 
-class ArchiveStore(StoreReader):
+class ArchiveStore(UnchangingStore):
     """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
 
     def __init__(self, objects: Objects) -> None:
@@ -133,21 +132,9 @@ class ArchiveStore(StoreReader):
         self._readers[key].refresh()
         return self._readers[key]
 
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("an archive is open read-only; restore it to write")
-
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = apply_retention = roll = flush = _refuse
-
     def close(self) -> None:
         """Lets the object store go."""
         if not self._closed:
             self._closed = True
             self._readers.clear()
             self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -1,0 +1,123 @@
+"""`lamina doctor`: looks at a directory or a server and says what is wrong, and what to do.
+
+Nothing is changed, except for one small file that measures the disk and is removed again.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from lamina.cli.output import size
+from lamina.errors import LaminaError
+
+_LOW_SPACE_BYTES = 1 << 30
+_SLOW_FSYNC_MS = 20.0
+
+
+def examine(data: str | None, server: str | None) -> Iterator[dict[str, Any]]:
+    """Yields a finding for each thing looked at: ok, a warning or a problem."""
+    yield _finding("versions", "ok", _versions())
+    yield _processor()
+    if server is not None:
+        yield from _server(server)
+    elif data is not None and os.path.isdir(data):
+        yield from _directory(data)
+    else:
+        yield _finding("directory", "problem", f"{data} is no directory")
+
+
+def _finding(what: str, verdict: str, text: str) -> dict[str, Any]:
+    return {"check": what, "verdict": verdict, "finding": text}
+
+
+def _versions() -> str:
+    names = ("lamina", "pyarrow", "numba", "numpy")
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def _processor() -> dict[str, Any]:
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    missing = [name for name in ("sse4.2", "pclmul") if not features.get(name)]
+    if missing:
+        return _finding("processor", "warning", f"no {', '.join(missing)}: checksums are slower")
+    return _finding("processor", "ok", "has checksum instructions")
+
+
+def _directory(data: str) -> Iterator[dict[str, Any]]:
+    import lamina
+    from lamina.storage import paths
+    from lamina.storage.files import LocalFiles
+
+    live = LocalFiles().is_locked(os.path.join(os.path.abspath(data), paths.LOCK))
+    yield _finding("writer", "ok", "a process has it open" if live else "no process has it open")
+    free = shutil.disk_usage(data).free
+    yield _finding("space", "ok" if free > _LOW_SPACE_BYTES else "warning", f"{size(free)} free")
+    yield _fsync(data)
+    quarantine = os.path.join(data, "quarantine")
+    kept = [name for _, _, names in os.walk(quarantine) for name in names]
+    if kept:
+        text = f"{len(kept)} files of damaged bytes; see {quarantine}"
+        yield _finding("quarantine", "warning", text)
+    else:
+        yield _finding("quarantine", "ok", "nothing was set aside")
+    try:
+        with lamina.open(data, read_only=True) as store:
+            yield from _topics(store)
+    except LaminaError as error:
+        yield _finding("topics", "problem", str(error))
+
+
+def _topics(store: Any) -> Iterator[dict[str, Any]]:
+    names = store.topics()
+    yield _finding("topics", "ok", f"{len(names)} topics")
+    for name in names:
+        for part in store.describe_topic(name).partitions:
+            for gap in store.gaps(name, part.partition):
+                if gap.reason == "lost":
+                    text = f"{name}-{part.partition}: offsets {gap.first} to {gap.end} are lost"
+                    yield _finding("gaps", "problem", text)
+
+
+def _fsync(data: str) -> dict[str, Any]:
+    times = []
+    try:
+        with tempfile.TemporaryFile(dir=data) as file:
+            for _ in range(10):
+                file.write(bytes(4096))
+                file.flush()
+                started = time.perf_counter()
+                os.fdatasync(file.fileno())
+                times.append((time.perf_counter() - started) * 1000)
+    except OSError as error:
+        return _finding("disk", "problem", f"writing fails: {error.strerror}")
+    middle = statistics.median(times)
+    verdict = "ok" if middle < _SLOW_FSYNC_MS else "warning"
+    return _finding("disk", verdict, f"write and fdatasync of 4 KiB take {middle:.2f} ms")
+
+
+def _server(url: str) -> Iterator[dict[str, Any]]:
+    import lamina
+    from lamina.cli.target import SCHEMES
+
+    whole = url if url.startswith(SCHEMES) else f"grpc://{url}"
+    try:
+        with lamina.connect(whole, timeout_s=5) as store:
+            store.topics()
+            times = []
+            for _ in range(10):
+                started = time.perf_counter()
+                store.topics()
+                times.append((time.perf_counter() - started) * 1000)
+            yield _finding("server", "ok", f"answers in {statistics.median(times):.2f} ms")
+            yield from _topics(store)
+    except LaminaError as error:
+        yield _finding("server", "problem", str(error))

@@ -1,0 +1,321 @@
+"""A consumer in the manner of confluent-kafka, over an embedded or a served store.
+
+It reads the partitions that it subscribed to, in turn, and keeps its place in each. Nothing is
+committed by itself: a commit says what was processed, and only the program knows that.
+
+Rules.
+1. A position is the next offset to read; `commit` stores positions, `seek` changes them.
+2. Without a committed position `auto.offset.reset` decides; its default `none` is an error.
+3. A gap is raised as RecordsMissing, once; the position is then behind the gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+
+from lamina.client.messages import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_STORED,
+    FrameKind,
+    Message,
+    TopicPartition,
+    frame_of,
+    messages_of,
+)
+from lamina.client.positions import InMemory, Positions
+from lamina.engine.reader import TopicInfo
+from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, RecordsMissing
+
+_DEFAULTS: dict[str, Any] = {
+    "group.id": "",
+    "auto.offset.reset": "none",
+    "max.poll.records": 500,
+    "fetch.max.bytes": 1 << 20,
+}
+_RESETS = ("earliest", "latest", "none")
+_SLICE_MS = 50
+
+
+class Readable(Protocol):
+    """What a consumer needs of a store."""
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Describes a topic."""
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_records: int = ...,
+        max_bytes: int = ...,
+        wait_ms: int = ...,
+    ) -> pa.RecordBatch:
+        """Returns one batch."""
+
+    def earliest_offset(self, topic: str, partition: int = 0) -> int:
+        """Returns the first offset."""
+
+    def latest_offset(self, topic: str, partition: int = 0) -> int:
+        """Returns one past the last offset."""
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Returns the first offset at or after a time."""
+
+
+class Consumer:
+    """Reads topics and keeps its place. For one thread; close it, or use `with`."""
+
+    def __init__(
+        self,
+        store: Readable,
+        config: Mapping[str, Any] | None = None,
+        *,
+        positions: Positions | None = None,
+    ) -> None:
+        settings = _DEFAULTS | dict(config or {})
+        for key in settings:
+            if key not in _DEFAULTS:
+                raise InvalidRequest(
+                    f"unknown consumer setting {key!r}; known: {', '.join(_DEFAULTS)}"
+                )
+        if settings["auto.offset.reset"] not in _RESETS:
+            raise InvalidRequest(f"auto.offset.reset must be one of {', '.join(_RESETS)}")
+        self._store = store
+        self._reset: str = settings["auto.offset.reset"]
+        self._max_records = int(settings["max.poll.records"])
+        self._max_bytes = int(settings["fetch.max.bytes"])
+        self._positions = positions or InMemory()
+        self._next: dict[tuple[str, int], int] = {}
+        self._paused: set[tuple[str, int]] = set()
+        self._buffer: list[Message] = []
+        self._turn = 0
+        self._closed = False
+
+    # ------------------------------------------------------------------ what to read
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Reads all partitions of some topics, from where the group is."""
+        self.assign(
+            TopicPartition(topic, part.partition)
+            for topic in topics
+            for part in self._store.describe_topic(topic).partitions
+        )
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions, from their offsets."""
+        self._require_open()
+        found = {(each.topic, each.partition): self._resolve(each) for each in partitions}
+        self._next, self._paused, self._buffer = found, set(), []
+
+    def unsubscribe(self) -> None:
+        """Reads nothing any more."""
+        self.assign([])
+
+    def assignment(self) -> list[TopicPartition]:
+        """Returns what is read."""
+        return [TopicPartition(topic, number) for topic, number in self._next]
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Goes on at another offset of a partition that is read."""
+        where = self._require_assigned(partition)
+        self._next[where] = self._resolve(partition)
+        self._buffer = [m for m in self._buffer if (m.topic(), m.partition()) != where]
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads nothing of some partitions until they are resumed."""
+        self._paused |= {self._require_assigned(each) for each in partitions}
+        self._rewind()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads paused partitions again."""
+        self._paused -= {self._require_assigned(each) for each in partitions}
+
+    def _rewind(self) -> None:
+        """Puts what was fetched but not given out back: positions are those of the user."""
+        for message in reversed(self._buffer):
+            self._next[message.topic(), message.partition()] = message.offset()
+        self._buffer = []
+
+    def _resolve(self, asked: TopicPartition) -> int:
+        topic, partition, offset = asked.topic, asked.partition, asked.offset
+        if offset >= 0:
+            return offset
+        if offset == OFFSET_STORED:
+            committed = self._positions.load(topic, partition)
+            if committed is not None:
+                return committed
+            if self._reset == "none":
+                raise OffsetOutOfRange(
+                    f"{topic}-{partition} has no committed offset; set auto.offset.reset to"
+                    " earliest or latest, or assign an offset"
+                )
+            offset = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
+        if offset == OFFSET_BEGINNING:
+            return self._store.earliest_offset(topic, partition)
+        if offset == OFFSET_END:
+            return self._store.latest_offset(topic, partition)
+        raise InvalidRequest(f"{offset} is no offset")
+
+    # ------------------------------------------------------------------ reading
+
+    def poll(self, timeout: float = 0) -> Message | None:
+        """Returns the next record, waiting for it; None when the time is up."""
+        found = self.consume(1, timeout)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Returns up to so many records as soon as there are any; -1 waits for ever."""
+        if not self._buffer:
+            for topic, partition, batch in self._fetch(timeout, self._max_records):
+                self._buffer += messages_of(topic, partition, batch)
+        taken, self._buffer = self._buffer[:num_messages], self._buffer[num_messages:]
+        return taken
+
+    def consume_batch(
+        self, num_messages: int = 10_000, timeout: float = -1, *, kind: FrameKind = "arrow"
+    ) -> Any:
+        """Returns records of all partitions as one table (or frame) with topic and partition."""
+        self._rewind()
+        parts = [
+            pa.Table.from_batches([batch])
+            .append_column("topic", pa.array([topic] * batch.num_rows, pa.string()))
+            .append_column("partition", pa.array([number] * batch.num_rows, pa.int32()))
+            for topic, number, batch in self._fetch(timeout, num_messages)
+        ]
+        whole = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+        return frame_of(whole, kind)
+
+    def _fetch(self, timeout: float, records: int) -> list[tuple[str, int, pa.RecordBatch]]:
+        """Fetches from each partition in turn; when there is nothing, waits for something."""
+        self._require_open()
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        wait_ms = 0
+        while True:
+            places = [where for where in self._next if where not in self._paused]
+            self._turn += 1
+            found: list[tuple[str, int, pa.RecordBatch]] = []
+            for number in range(len(places)):
+                where = places[(number + self._turn) % len(places)]
+                batch = self._fetch_one(where, records, 0 if found else wait_ms)
+                if batch.num_rows:
+                    found.append((*where, batch))
+                    records -= batch.num_rows
+                if records <= 0:
+                    break
+            if found:
+                return found
+            left_s = _SLICE_MS / 1000 if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                return []
+            if not places:
+                time.sleep(min(left_s, _SLICE_MS / 1000))
+            whole_ms = 1000 if len(places) == 1 else _SLICE_MS
+            wait_ms = max(1, whole_ms if deadline is None else min(whole_ms, int(left_s * 1000)))
+
+    def _fetch_one(self, where: tuple[str, int], records: int, wait_ms: int) -> pa.RecordBatch:
+        try:
+            batch = self._store.fetch(
+                *where,
+                self._next[where],
+                max_records=records,
+                max_bytes=self._max_bytes,
+                wait_ms=wait_ms,
+            )
+        except RecordsMissing as missing:
+            self._next[where] = max(self._next[where], missing.end)
+            raise
+        if batch.num_rows:
+            self._next[where] = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+        return batch
+
+    # ------------------------------------------------------------------ places
+
+    def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns the next offset that each partition gives."""
+        places = dict(self._next)
+        for message in reversed(self._buffer):
+            places[message.topic(), message.partition()] = message.offset()
+        return [
+            TopicPartition(each.topic, each.partition, places[self._require_assigned(each)])
+            for each in partitions
+        ]
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: Iterable[TopicPartition] | None = None,
+    ) -> list[TopicPartition]:
+        """Commits the place behind a message, given offsets, or all positions."""
+        if message is not None and offsets is not None:
+            raise InvalidRequest("a commit is of a message or of offsets, not of both")
+        if message is not None:
+            offsets = [TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
+        done = list(offsets) if offsets is not None else self.position(self.assignment())
+        for each in done:
+            if each.offset < 0:
+                raise InvalidRequest(f"{each.offset} cannot be committed")
+            self._positions.save(each.topic, each.partition, each.offset)
+        return done
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns the committed offset of each partition; -1000 where none is."""
+        return [
+            TopicPartition(
+                each.topic,
+                each.partition,
+                OFFSET_STORED
+                if (at := self._positions.load(each.topic, each.partition)) is None
+                else at,
+            )
+            for each in partitions
+        ]
+
+    def get_watermark_offsets(self, partition: TopicPartition) -> tuple[int, int]:
+        """Returns the earliest offset of a partition and one past its latest."""
+        where = partition.topic, partition.partition
+        return self._store.earliest_offset(*where), self._store.latest_offset(*where)
+
+    def offsets_for_times(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns the first offset at or after each partition's `offset`, taken as a time."""
+        found = []
+        for each in partitions:
+            at = self._store.offset_for_time(each.topic, each.partition, each.offset)
+            found.append(
+                TopicPartition(each.topic, each.partition, OFFSET_END if at is None else at)
+            )
+        return found
+
+    # ------------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Reads no more; the store stays open, and nothing is committed by this."""
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("the consumer is closed")
+
+    def _require_assigned(self, asked: TopicPartition) -> tuple[str, int]:
+        where = asked.topic, asked.partition
+        if where not in self._next:
+            raise InvalidRequest(f"{asked.topic}-{asked.partition} is not read by this consumer")
+        return where
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

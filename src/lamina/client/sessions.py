@@ -1,0 +1,229 @@
+"""Append sessions: who a client is to the server, and its open stream.
+
+A session is one idempotent producer: it numbers its records for each partition and has one append
+on the way at a time. So after a broken connection there is at most one append whose fate is
+unknown, and asking again with the same number either gets its first answer or stores it now.
+
+    idle ──take──▶ appending ──answer──▶ idle
+                       └──broken──▶ reconnect, same number ──▶ …
+                       └──given up──▶ forgotten: its next number is not known
+
+Rules.
+1. A number advances only with an answer that says "stored".
+2. A session whose last append was given up is never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from lamina.client.connection import Broken, Connection, Patience
+from lamina.engine.appending import Appended
+from lamina.engine.requests import ProducerStamp
+from lamina.errors import Busy, LaminaError, OutOfSequence, Unavailable
+from lamina.wire import messages
+from lamina.wire.messages import Order
+
+SESSIONS_MAX = 64
+_PLAIN_SCHEMA = pa.schema([pa.field("value", pa.binary())])
+_WATCH_S = 0.05
+_FRESH_STARTS_MAX = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """An open exchange."""
+
+    schema: pa.Schema
+    writer: Any
+    reader: Any
+    deadline: float | None = None
+
+    def close(self) -> None:
+        for end in (self.reader.cancel, self.writer.close):
+            with contextlib.suppress(Exception):  # it is given up whatever its ends say
+                end()
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One producer's numbers and stream; used by one thread at a time."""
+
+    producer_id: int = field(default_factory=lambda: secrets.randbits(62))
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    stream: _Stream | None = None
+
+    def drop_stream(self) -> None:
+        """Gives the stream up, if there is one."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.close()
+
+
+class Sessions:
+    """The sessions of a client: taken for one append, made when all are busy."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._idle: list[Session] = []
+        self._lock = threading.Lock()
+        self._room = threading.Semaphore(SESSIONS_MAX)
+        self._watched: set[_Stream] = set()
+        self._watchdog: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def append(
+        self,
+        order: Order,
+        records: pa.RecordBatch | list[bytes],
+        timeout_s: float,
+        *,
+        stamps: bool,
+    ) -> Appended:
+        """Appends to one partition, once, however often it has to be sent.
+
+        Without a stamp, the session's or the caller's own, it is sent only once.
+        """
+        patience = Patience.of(timeout_s)
+        if not self._room.acquire(timeout=patience.left_s):
+            raise Unavailable(f"{SESSIONS_MAX} appends of this client are still on their way")
+        try:
+            with self._lock:
+                session = self._idle.pop() if self._idle else Session()
+            return self._persist(session, order, records, patience, stamps=stamps)
+        finally:
+            self._room.release()
+
+    def _persist(
+        self, session: Session, order: Order, records: Any, patience: Patience, *, stamps: bool
+    ) -> Appended:
+        """Sends until an answer comes, and gives the session back if it can go on."""
+        for attempt in itertools.count():
+            where = (order.topic, order.partition or 0)
+            sequence = session.sequences.get(where, 0)
+            if stamps:
+                order = replace(order, producer=ProducerStamp(session.producer_id, 0, sequence))
+            try:
+                appended = self._once(session, order, records, patience)
+                if stamps:
+                    session.sequences[where] = sequence + appended.count
+                self._give_back(session)
+                return appended
+            except Broken as error:
+                session.drop_stream()
+                self._connection.require_open()
+                if order.producer is None:
+                    raise Unavailable(f"{error}; whether it was stored is not known") from error
+                patience.pause(attempt, error)
+            except OutOfSequence:
+                # With one append on the way, this says that it was not stored: the server has
+                # forgotten earlier ones (they were not fsynced). Go on as somebody new.
+                if not stamps or attempt > _FRESH_STARTS_MAX:
+                    raise
+                session = Session(stream=session.stream)
+            except Busy as error:
+                try:
+                    patience.pause(attempt, error)
+                except Busy:
+                    self._give_back(session)
+                    raise
+            except LaminaError:  # an answer: not stored
+                self._give_back(session)
+                raise
+        raise AssertionError("the loop ends by itself")
+
+    def _give_back(self, session: Session) -> None:
+        with self._lock:
+            closed = self._closed.is_set()
+            if not closed:
+                self._idle.append(session)
+        if closed:
+            session.drop_stream()
+
+    def _once(self, session: Session, order: Order, records: Any, patience: Patience) -> Appended:
+        order = replace(order, timeout_s=patience.left_s)
+        plain = records if isinstance(records, list) else None
+        batch = None if plain is not None else records
+        stream = self._stream_for(session, _PLAIN_SCHEMA if batch is None else batch.schema)
+        metadata = messages.encode_order(order, plain)
+        with self._deadline(stream, patience):
+            try:
+                answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
+            except LaminaError:  # it came from the stream itself, which is over
+                session.drop_stream()
+                raise
+        return messages.decode_answer(answer)
+
+    def _stream_for(self, session: Session, schema: pa.Schema) -> _Stream:
+        stream = session.stream
+        if stream is not None and (schema is stream.schema or schema.equals(stream.schema)):
+            return stream
+        session.drop_stream()
+
+        def start() -> _Stream:
+            descriptor = flight.FlightDescriptor.for_command(messages.APPEND)
+            options = self._connection.options(None)
+            writer, reader = self._connection.client.do_exchange(descriptor, options)
+            stream = _Stream(schema, writer, reader)
+            writer.begin(schema)
+            return stream
+
+        session.stream = self._connection.attempt(start)
+        return session.stream
+
+    # ------------------------------------------------------------------ deadlines
+
+    @contextlib.contextmanager
+    def _deadline(self, stream: _Stream, patience: Patience) -> Iterator[None]:
+        """Has the stream cancelled when its answer does not come in time."""
+        stream.deadline = patience.deadline
+        with self._lock:
+            self._watched.add(stream)
+            if self._watchdog is None:
+                self._watchdog = threading.Thread(
+                    target=self._watch, name="lamina-client-deadlines", daemon=True
+                )
+                self._watchdog.start()
+        try:
+            yield
+        finally:
+            stream.deadline = None
+            with self._lock:
+                self._watched.discard(stream)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_S):
+            now = time.monotonic()
+            with self._lock:
+                late = [each for each in self._watched if each.deadline and each.deadline < now]
+                self._watched.difference_update(late)
+            for stream in late:
+                with contextlib.suppress(Exception):  # gone already
+                    stream.reader.cancel()
+
+    def close(self) -> None:
+        """Ends all idle streams; those at work end with their answer."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.drop_stream()
+
+
+def _exchange(stream: _Stream, batch: pa.RecordBatch | None, metadata: bytes) -> bytes:
+    if batch is None:
+        stream.writer.write_metadata(metadata)
+    else:
+        stream.writer.write_with_metadata(batch, metadata)
+    answer: bytes = stream.reader.read_chunk().app_metadata.to_pybytes()
+    return answer

@@ -1,0 +1,358 @@
+"""HTTP in front of the broker: JSON for small clients, and the pages that machines watch.
+
+    /v1/…       the table of operations, produce, fetch and watch (`openapi.py` describes them all)
+    /health     what is wrong, if anything          /ready     whether calls are answered
+    /metrics    for Prometheus                      /docs, /openapi.json
+
+Rules.
+1. A body is read up to `max.request.bytes` and for `idle.ms`, and no further.
+2. A watcher holds one small batch; it is asked for more only when it has taken that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lamina.engine.rendering import render_batch
+from lamina.errors import (
+    Busy,
+    InvalidRequest,
+    LaminaError,
+    NotAllowed,
+    RecordsMissing,
+    StorageFull,
+    Unavailable,
+    UnknownTopic,
+)
+from lamina.server import jsonrows, openapi
+from lamina.server.auth import Caller, bearer
+from lamina.server.broker import Broker
+from lamina.wire import failures, values
+from lamina.wire.messages import Order, Question, decode_object
+from lamina.wire.operations import OPERATIONS, Operation
+
+_log = logging.getLogger("lamina.server")
+
+STATUS: dict[type[LaminaError], int] = {
+    NotAllowed: 403,
+    UnknownTopic: 404,
+    InvalidRequest: 400,
+    StorageFull: 507,
+    Unavailable: 503,
+    RecordsMissing: 410,
+    LaminaError: 500,
+}
+"""HTTP status of each kind of error; the first that fits."""
+_WATCH_MS = 1000
+_PAGE_RECORDS, _PAGE_BYTES = 1000, 256 << 10
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Unknown(NotAllowed):
+    """No key, or not a known one: the caller has to say who it is."""
+
+
+def _failed(error: LaminaError) -> Response:
+    status = next(code for kind, code in STATUS.items() if isinstance(error, kind))
+    headers = {}
+    if isinstance(error, _Unknown):
+        status, headers["www-authenticate"] = 401, "Bearer"
+    if isinstance(error, Busy):
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    return JSONResponse(failures.to_object(error), status, headers)
+
+
+class Routes:
+    """The handlers, around one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._threads = anyio.CapacityLimiter(64)
+        self._waiters = anyio.CapacityLimiter(broker.settings.waiting)
+
+    def application(self) -> Starlette:
+        """Makes the application."""
+        routes = [
+            Route("/health", self._health),
+            Route("/ready", self._ready),
+            Route("/metrics", self._typed(self._metrics)),
+            Route("/openapi.json", self._description),
+            Route("/docs", self._docs),
+            Route("/v1/topics/{topic}/records", self._typed(self._produce), methods=["POST"]),
+            Route(_RECORDS, self._typed(self._fetch), methods=["GET"]),
+            Route(_WATCH, self._typed(self._watch), methods=["GET"]),
+        ]
+        by_path: dict[str, dict[str, Operation]] = {}
+        for operation in OPERATIONS.values():
+            by_path.setdefault(operation.path, {})[operation.verb] = operation
+        for path, verbs in by_path.items():
+            handler = self._typed(self._operation(verbs))
+            routes.append(Route(path, handler, methods=list(verbs)))
+        return Starlette(routes=routes)
+
+    def _typed(self, handler: _Handler) -> _Handler:
+        """Answers errors as JSON; what nobody foresaw is logged and answered in one sentence."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except LaminaError as error:
+                return _failed(error)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception:
+                _log.exception("%s %s failed", request.method, request.url.path)
+                return _failed(LaminaError("the server failed; its log says how"))
+
+        return guarded
+
+    def _caller(self, request: Request) -> Caller:
+        try:
+            return self._broker.caller(bearer(request.headers.get("authorization")))
+        except NotAllowed as error:
+            peer = request.client.host if request.client else "nowhere"
+            _log.warning("refused a call from %s: %s", peer, error)
+            raise _Unknown(str(error)) from error
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        limit = self._broker.settings.request_bytes
+        claimed = request.headers.get("content-length", "0")
+        parts, size = [], int(claimed) if claimed.isdigit() else 0
+        if size > limit:
+            raise InvalidRequest(f"a body of {size} bytes is over max.request.bytes {limit}")
+        size = 0
+        try:
+            async with asyncio.timeout(self._broker.settings.idle_ms / 1000):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > limit:
+                        raise InvalidRequest(f"the body is over max.request.bytes {limit}")
+                    parts.append(chunk)
+        except TimeoutError:
+            raise InvalidRequest("the body did not come in time") from None
+        return decode_object(b"".join(parts))
+
+    # ------------------------------------------------------------------ the table of operations
+
+    def _operation(self, verbs: dict[str, Operation]) -> _Handler:
+        async def handle(request: Request) -> Response:
+            operation = verbs["GET" if request.method == "HEAD" else request.method]
+            caller = self._caller(request)
+            given = _given(operation, request)
+            if operation.verb != "GET":
+                body = await self._body(request)
+                for name in body:
+                    if name in request.path_params:
+                        raise InvalidRequest(f"{name!r} is in the path and not in the body")
+                given |= body
+            result = await anyio.to_thread.run_sync(
+                self._broker.call, caller, operation.name, given, limiter=self._threads
+            )
+            return JSONResponse({"result": values.to_plain(result)})
+
+        return handle
+
+    # ------------------------------------------------------------------ records
+
+    async def _produce(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = await self._body(request)
+        acks = body.pop("acks", "all")
+        order: Order = values.from_plain(
+            Order,
+            {
+                "topic": request.path_params["topic"],
+                "partition": body.pop("partition", None),
+                "acks": str(acks) if isinstance(acks, int) else acks,
+            },
+            "the body",
+        )
+        records = jsonrows.parse(body.pop("records", None))
+        if body:
+            raise InvalidRequest(f"an append has records, partition and acks, not {min(body)!r}")
+        appended = await self._broker.append_async(caller, order, records)
+        described = values.to_plain(appended) | {"durability": appended.durability}
+        return JSONResponse(described)
+
+    def _question(self, request: Request, **more: int) -> Question:
+        asked = {"kind": "fetch", "topic": request.path_params["topic"], "start": 0}
+        asked |= {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES, **more}
+        for name, text in (*request.path_params.items(), *request.query_params.items()):
+            if name == "topic":
+                continue
+            if name not in ("partition", "start", "max_records", "max_bytes", "wait_ms"):
+                raise InvalidRequest(f"unknown parameter {name[:80]!r}")
+            asked[name] = _from_text(int, text, name)
+        question: Question = values.from_plain(Question, asked, "the query")
+        return question
+
+    async def _poll(self, caller: Caller, asked: Question) -> list[dict[str, Any]]:
+        """Fetches in a thread; a long poll in one of those kept for waiting."""
+        limiter = self._waiters if asked.wait_ms > 0 else self._threads
+        batch = await anyio.to_thread.run_sync(
+            self._broker.fetch, caller, asked, limiter=limiter, abandon_on_cancel=True
+        )
+        return list(render_batch(batch))
+
+    async def _fetch(self, request: Request) -> Response:
+        caller = self._caller(request)
+        asked = self._question(request)
+        if asked.wait_ms <= 0:
+            return JSONResponse({"records": await self._poll(caller, asked)})
+        with self._broker.waiting.taking():
+            return JSONResponse({"records": await self._poll(caller, asked)})
+
+    async def _watch(self, request: Request) -> Response:
+        caller = self._caller(request)
+        asked = self._question(request, wait_ms=_WATCH_MS)
+        last = request.headers.get("last-event-id")
+        start = asked.start or 0
+        if last is not None:
+            start = _from_text(int, last, "last-event-id") + 1
+        first = Question(asked.kind, asked.topic, asked.partition, start, max_records=1)
+        await self._poll(caller, first)  # a wrong question is answered as such, not as a stream
+        media = "text/event-stream"
+        return StreamingResponse(self._events(caller, asked, start), media_type=media)
+
+    async def _events(self, caller: Caller, asked: Question, start: int) -> AsyncIterator[str]:
+        try:
+            with self._broker.waiting.taking():
+                while not self._broker.stopping.is_set():
+                    question = Question(
+                        asked.kind,
+                        asked.topic,
+                        asked.partition,
+                        start,
+                        max_records=asked.max_records,
+                        max_bytes=asked.max_bytes,
+                        wait_ms=asked.wait_ms,
+                    )
+                    rows = await self._poll(caller, question)
+                    yield (
+                        "".join(f"id: {row['offset']}\ndata: {json.dumps(row)}\n\n" for row in rows)
+                        or ": still here\n\n"
+                    )
+                    start = rows[-1]["offset"] + 1 if rows else start
+        except LaminaError as error:
+            yield f"event: error\ndata: {json.dumps(failures.to_object(error))}\n\n"
+
+    # ------------------------------------------------------------------ for machines and people
+
+    async def _health(self, request: Request) -> Response:
+        del request
+        health = self._broker.health()
+        return JSONResponse(health, 200 if health["status"] == "ok" else 503)
+
+    async def _ready(self, request: Request) -> Response:
+        del request
+        ready = self._broker.readiness()
+        return JSONResponse(ready, 200 if ready["ready"] else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        self._caller(request).require("read", None, "metrics")
+        page = await run_in_threadpool(self._broker.metrics.page)
+        return Response(page, media_type="text/plain; version=0.0.4")
+
+    async def _description(self, request: Request) -> Response:
+        del request
+        return JSONResponse(openapi.document())
+
+    async def _docs(self, request: Request) -> Response:
+        del request
+        return HTMLResponse(openapi.page())
+
+
+_PARTITION = "/v1/topics/{topic}/partitions/{partition}"
+_RECORDS, _WATCH = f"{_PARTITION}/records", f"{_PARTITION}/watch"
+
+
+def _given(operation: Operation, request: Request) -> dict[str, Any]:
+    """Reads the arguments that are in the path and in the query."""
+    texts = dict(request.path_params) | dict(request.query_params)
+    return {
+        name: _from_text(operation.hints.get(name, str), text, name) for name, text in texts.items()
+    }
+
+
+def _from_text(hint: Any, text: str, name: str) -> Any:
+    if hint is not int:
+        return text
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        raise InvalidRequest(f"{name} must be a whole number, not {text[:80]!r}")
+    return int(text)
+
+
+class _Hasty(H11Protocol):
+    """Closes a connection that does not send a whole request in time."""
+
+    idle_s = 15.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._first = self.loop.call_later(self.idle_s, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._first.cancel()
+        super().connection_lost(exc)
+
+
+class HttpDoor:
+    """The HTTP server, in a thread with an event loop of its own; it listens when made."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            self._socket = socket.create_server(
+                (settings.host, settings.http_port), family=family, backlog=1024
+            )
+        except OSError as error:
+            where = f"{settings.host}:{settings.http_port}"
+            raise Unavailable(f"cannot listen on {where}: {error}") from error
+        self.port = int(self._socket.getsockname()[1])
+        protocol = type("Hasty", (_Hasty,), {"idle_s": settings.idle_ms / 1000})
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                Routes(broker).application(),
+                http=protocol,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                limit_concurrency=settings.connections,
+                timeout_keep_alive=max(1, settings.idle_ms // 1000),
+                timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+                ssl_certfile=settings.tls_certificate or None,
+                ssl_keyfile=settings.tls_key or None,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="lamina-http", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Ends the server once its calls at work are answered."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()

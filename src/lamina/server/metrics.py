@@ -1,0 +1,84 @@
+"""What Prometheus is told: counters of this server's life, and gauges read from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lamina.engine.store import Store
+from lamina.errors import LaminaError
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The counters of one server; each server has a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.calls = Counter(
+            "lamina_calls",
+            "Calls by operation and outcome",
+            ["operation", "outcome"],
+            registry=self._registry,
+        )
+        self.appended = Counter(
+            "lamina_appended_records", "Records appended", registry=self._registry
+        )
+        self.read = Counter("lamina_read_records", "Records sent", registry=self._registry)
+        self.seconds = Histogram(
+            "lamina_append_seconds",
+            "Time from request to answer of appends",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+
+    def watch(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+        """Adds gauges that are read each time somebody asks."""
+        self._registry.register(_Gauges(gauges))
+
+    def page(self) -> bytes:
+        """Returns the page that Prometheus reads."""
+        found: bytes = generate_latest(self._registry)
+        return found
+
+
+class _Gauges(Collector):
+    def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return self._gauges()
+
+
+def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
+    """Yields the gauges of every partition, in the shapes of kafka_exporter."""
+    labels = ["topic", "partition"]
+    described = {
+        "current_offset": "One past the newest durable offset",
+        "oldest_offset": "The earliest offset",
+        "size_bytes": "Bytes on disk",
+        "segments": "Segments on disk",
+    }
+    families = {
+        name: GaugeMetricFamily(f"lamina_topic_partition_{name}", text, labels=labels)
+        for name, text in described.items()
+    }
+    for topic in store.topics():
+        try:
+            info = store.describe_topic(topic)
+        except LaminaError:  # deleted in the meantime
+            continue
+        for part in info.partitions:
+            where = [topic, str(part.partition)]
+            families["current_offset"].add_metric(where, part.durable_offset)
+            families["oldest_offset"].add_metric(where, part.earliest_offset)
+            families["size_bytes"].add_metric(where, part.size_bytes)
+            families["segments"].add_metric(where, part.segments)
+    yield from families.values()
+    yield GaugeMetricFamily(
+        "lamina_failed_partitions", "Partitions that take no appends", value=len(store.failures())
+    )

@@ -1,0 +1,106 @@
+"""What can be set of a server, each with its meaning: the table behind `lamina config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lamina.config import ANY_SIZE_OR_NONE, ANY_TEXT, NO_LIMIT, Settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings(Settings):
+    """Where a server listens, whom it lets in, and how much it takes on at once."""
+
+    kind: ClassVar[str] = "server setting"
+
+    host: str = setting(
+        "127.0.0.1",
+        "host",
+        "address",
+        "where to listen; beyond loopback only with a key file",
+        allowed=ANY_TEXT,
+    )
+    flight_port: int = setting(
+        9300,
+        "flight.port",
+        "port, 0 for any",
+        "Arrow Flight: `lamina.connect`, Spark",
+        allowed=(0, 65_535),
+    )
+    http_port: int = setting(
+        9301, "http.port", "port, 0 for any", "JSON, health, metrics", allowed=(0, 65_535)
+    )
+    keys_file: str = setting(
+        "",
+        "keys.file",
+        "path, empty for none",
+        "API keys (made by `lamina key create`); with one, every call needs a key",
+        allowed=ANY_TEXT,
+    )
+    tls_certificate: str = setting(
+        "",
+        "tls.certificate",
+        "path, empty for none",
+        "a PEM chain; with it both ports speak TLS only",
+        allowed=ANY_TEXT,
+    )
+    tls_key: str = setting(
+        "", "tls.key", "path, empty for none", "the certificate's PEM key", allowed=ANY_TEXT
+    )
+    connections: int = setting(
+        2048,
+        "max.connections",
+        "streams and HTTP connections, each",
+        "further ones are told to come back",
+        allowed=(1, 1 << 20),
+    )
+    request_bytes: int = setting(
+        32 << 20,
+        "max.request.bytes",
+        "bytes",
+        "a larger append or body is refused",
+        allowed=(1 << 10, 1 << 30),
+    )
+    inflight_bytes: int = setting(
+        256 << 20,
+        "max.inflight.bytes",
+        "bytes of all appends and fetches at work",
+        "what comes beyond is told to come back",
+        allowed=(1 << 10, 1 << 40),
+    )
+    wait_ms: int = setting(
+        30_000,
+        "max.wait.ms",
+        "ms",
+        "the longest that one long poll waits; clients ask again",
+        allowed=(1, 600_000),
+    )
+    waiting: int = setting(
+        256,
+        "max.waiting",
+        "HTTP long polls and watches",
+        "further ones are told to come back",
+        allowed=(1, 1 << 16),
+    )
+    rate_requests: int = setting(
+        NO_LIMIT,
+        "rate.requests",
+        "requests a second and key, -1 for any",
+        "what comes faster is told to come back",
+        allowed=ANY_SIZE_OR_NONE,
+    )
+    idle_ms: int = setting(
+        15_000,
+        "idle.ms",
+        "ms",
+        "an HTTP connection that sends no whole request for so long is closed",
+        allowed=(100, 3_600_000),
+    )
+    drain_ms: int = setting(
+        10_000,
+        "drain.ms",
+        "ms",
+        "how long a stop waits for calls at work; accepted appends are answered in any case",
+        allowed=(0, 3_600_000),
+    )

@@ -1,0 +1,152 @@
+"""What travels on the Flight streams, beside the Arrow batches themselves.
+
+    DoExchange "append"   each message: metadata = order, a newline, plain values (or a batch)
+                          each answer:  metadata = what was appended, or an error
+    DoGet                 ticket = a question in JSON; the schema's metadata says where a scan ends
+    DoAction NAME         body = the arguments in JSON; one result in JSON
+
+An append of a few plain values carries them in the metadata itself: Arrow objects would cost more
+than the values. Everything else is a batch, whose schema is the stream's.
+
+Rule: a message says all that is needed to act on it; a stream keeps no state between two.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.engine.appending import Appended
+from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS
+from lamina.engine.requests import Ack, ProducerStamp
+from lamina.errors import InvalidRequest, LaminaError
+from lamina.wire import failures, values
+
+APPEND = b"append"
+END = b"lamina.end"
+"""The key of the schema's metadata that says up to which offset a scan reaches."""
+PLAIN_VALUES_MAX = 64
+PLAIN_BYTES_MAX = 32 << 10
+HEADER_BYTES_MAX = 8 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One append as it is asked for; `lengths` are those of plain values that follow."""
+
+    topic: str
+    partition: int | None = None
+    acks: str = "all"
+    timeout_s: float | None = None
+    producer: ProducerStamp | None = None
+    lengths: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which records a reader asks for: a scan to the end, or one batch with a wait for it."""
+
+    kind: str
+    topic: str
+    partition: int = 0
+    start: int | None = None
+    end: int | None = None
+    max_records: int = BATCH_RECORDS
+    max_bytes: int = BATCH_BYTES
+    wait_ms: int = 0
+    isolation: str = "durable"
+
+
+def encode_order(order: Order, plain: list[bytes] | None = None) -> bytes:
+    """Encodes an append's metadata."""
+    stamp = order.producer
+    described: dict[str, Any] = {
+        "topic": order.topic,
+        "partition": order.partition,
+        "acks": order.acks,
+        "timeout_s": order.timeout_s,
+        "producer": stamp and (stamp.producer_id, stamp.epoch, stamp.sequence),
+    }
+    if plain is None:
+        return json.dumps(described).encode()
+    described["lengths"] = list(map(len, plain))
+    return b"\n".join((json.dumps(described).encode(), b"".join(plain)))
+
+
+def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
+    """Decodes an append's metadata; raises InvalidRequest for what is none."""
+    header, _, body = data.partition(b"\n")
+    if len(header) > HEADER_BYTES_MAX:
+        raise InvalidRequest(f"an append's header is {len(header)} bytes long")
+    described = decode_object(header)
+    stamp = described.pop("producer", None)
+    order = values.from_plain(Order, described, "an append")
+    if stamp is not None:
+        parts = values.from_plain(list[int], stamp, "producer")
+        if len(parts) != 3:
+            raise InvalidRequest("producer must be an id, an epoch and a sequence")
+        order = Order(
+            order.topic, order.partition, order.acks, order.timeout_s, ProducerStamp(*parts)
+        )
+    lengths = described.get("lengths")
+    return order, None if lengths is None else _split(body, lengths)
+
+
+def _split(body: bytes, lengths: list[int]) -> list[bytes]:
+    if len(lengths) > PLAIN_VALUES_MAX or any(length < 0 for length in lengths):
+        raise InvalidRequest("an append's plain values have wrong lengths")
+    if sum(lengths) != len(body):
+        raise InvalidRequest(f"an append's plain values are {len(body)} bytes, not {sum(lengths)}")
+    plain, position = [], 0
+    for length in lengths:
+        plain.append(body[position : position + length])
+        position += length
+    return plain
+
+
+def encode_appended(appended: Appended) -> bytes:
+    """Encodes the answer to an append."""
+    parts = {
+        number: (ack.base_offset, ack.count, ack.durability)
+        for number, ack in appended.parts.items()
+    }
+    return json.dumps({"parts": parts, "count": appended.count}).encode()
+
+
+def encode_failed(error: LaminaError) -> bytes:
+    """Encodes the answer to an append that failed."""
+    return failures.encode(error)
+
+
+def decode_answer(data: bytes) -> Appended:
+    """Decodes an answer; raises the error that it tells of."""
+    described = json.loads(data)
+    if "error" in described:
+        raise failures.from_object(described)
+    parts = {int(number): Ack(*ack) for number, ack in described["parts"].items()}
+    return Appended(parts, described["count"])
+
+
+def encode_question(question: Question) -> bytes:
+    """Encodes a reader's ticket."""
+    return json.dumps(values.to_plain(question)).encode()
+
+
+def decode_question(data: bytes) -> Question:
+    """Decodes a reader's ticket; raises InvalidRequest for what is none."""
+    question: Question = values.from_plain(Question, decode_object(data), "a ticket")
+    if question.kind not in ("scan", "fetch"):
+        raise InvalidRequest(f"a ticket asks for a scan or a fetch, not {question.kind!r}")
+    return question
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Decodes a JSON object; raises InvalidRequest for what is none."""
+    try:
+        described = json.loads(data or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"not JSON: {error}") from error
+    if not isinstance(described, dict):
+        raise InvalidRequest("not a JSON object")
+    return described

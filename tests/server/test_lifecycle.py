@@ -1,0 +1,221 @@
+"""A server's life: ready when it is, honest about its health, and gone without losing an answer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import lamina
+from lamina.errors import InvalidRequest, Locked, StorageFull, Unavailable
+from lamina.server.options import ServerSettings
+from lamina.server.service import Service
+from lamina.server.settings import resolve
+from tests.server.rig import ServerProcess, free_port, served
+
+
+def test_sigterm_answers_what_was_accepted_and_checkpoints(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    acknowledged: list[int] = []
+    refusals: list[BaseException] = []
+
+    def produce() -> None:
+        with lamina.connect(server.url, timeout_s=1) as client:
+            try:
+                while True:
+                    acknowledged.append(client.append("t", b"v").base_offset)
+            except BaseException as error:
+                refusals.append(error)
+
+    with server:
+        with lamina.connect(server.url) as store:
+            store.create_topic("t")
+        threads = [threading.Thread(target=produce) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(acknowledged) < 200 and not refusals:
+            threading.Event().wait(0.01)
+        assert server.end(signal.SIGTERM) == 0
+        for thread in threads:
+            thread.join()
+    assert [type(error) for error in refusals if not isinstance(error, Unavailable)] == []
+    assert len(set(acknowledged)) == len(acknowledged)
+    checkpoint = json.loads((tmp_path / "data/meta/checkpoint.json").read_text())
+    with lamina.open(str(tmp_path / "data")) as store:
+        assert store.recovery_report.of("cut") == [], "it was closed, not dropped"
+        end = store.latest_offset("t")
+        assert end >= max(acknowledged) + 1
+        assert end - len(acknowledged) <= 8, "at most one unanswered append a producer"
+    assert str(end - 1) in json.dumps(checkpoint) or str(end) in json.dumps(checkpoint)
+
+
+def test_ready_says_how_far_recovery_is(tmp_path: Path) -> None:
+    with lamina.open(str(tmp_path / "data")) as store:
+        store.create_topic("t", partitions=5)
+    service = Service(str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0))
+    told: list[Any] = []
+    noted = service._recovering
+
+    def recovering(done: int, total: int) -> None:
+        noted(done, total)
+        answer = httpx.get(f"{service.http_url}/ready", timeout=30)
+        told.append((answer.status_code, answer.json()))
+        with (
+            lamina.connect(service.flight_url, timeout_s=0.5) as store,
+            pytest.raises(lamina.Unavailable, match="recovering"),
+        ):
+            store.topics()
+
+    service._recovering = recovering  # type: ignore[method-assign]
+    service.start()
+    try:
+        assert [status for status, _ in told] == [503] * 5
+        assert [body["recovered_partitions"] for _, body in told] == [0, 1, 2, 3, 4]
+        ready = httpx.get(f"{service.http_url}/ready")
+        assert ready.status_code == 200
+        assert ready.json()["recovered_partitions"] == ready.json()["partitions"] == 5
+    finally:
+        service.stop()
+
+
+def test_health_says_when_the_disk_is_full_and_when_it_is_not_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        store.append("t", b"before")
+        real = os.pwrite
+        full = OSError(errno.ENOSPC, "no space")
+
+        def pwrite(*arguments: Any) -> int:
+            if is_full:
+                raise full
+            return real(*arguments)
+
+        is_full = True
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        with pytest.raises(StorageFull):
+            store.append("t", b"x" * 5000)
+        answer = httpx.get(f"{service.http_url}/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "degraded")
+        assert "space" in answer.json()["problems"][0]
+        assert store.fetch("t", 0, 0).column("value").to_pylist() == [b"before"], "reads go on"
+        is_full = False
+        store.append("t", b"after")
+        assert httpx.get(f"{service.http_url}/health").json() == {"status": "ok", "problems": []}
+
+
+def test_health_names_a_partition_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        store.create_topic("other")
+
+        def fails(descriptor: int) -> None:
+            raise OSError(errno.EIO, "I/O error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", fails)
+            with pytest.raises(lamina.Closed):
+                store.append("t", b"x")
+        health = httpx.get(f"{service.http_url}/health").json()
+        assert health["status"] == "degraded"
+        assert [problem for problem in health["problems"] if "t-0" in problem or "t/0" in problem]
+        assert "lamina_failed_partitions 1.0" in httpx.get(f"{service.http_url}/metrics").text
+        store.append("other", b"goes on")
+
+
+def test_a_directory_has_one_server(tmp_path: Path) -> None:
+    with served(tmp_path / "data"):
+        second = Service(str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0))
+        with pytest.raises(Locked):
+            second.start()
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as service:
+        port = int(service.http_url.rsplit(":", 1)[1])
+        with pytest.raises(Unavailable, match="cannot listen"):
+            Service(str(tmp_path / "other"), ServerSettings(http_port=port)).start()
+
+
+def test_a_client_waits_for_a_server_that_starts_later(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    with lamina.connect(server.url, timeout_s=90) as client:
+        starting = threading.Timer(0.5, server.start)
+        starting.start()
+        assert client.topics() == []
+        starting.join()
+        server.__exit__()
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_beyond_the_timeout(
+    tmp_path: Path,
+) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        assert server.process is not None
+        with lamina.connect(server.url, timeout_s=1) as client:
+            client.create_topic("t")
+            client.append("t", b"v")
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                for call in (
+                    lambda: client.append("t", b"v"),
+                    client.topics,
+                    lambda: client.fetch("t", 0, 0),
+                ):
+                    with pytest.raises(Unavailable):
+                        call()
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            client.append("t", b"w", timeout_s=60)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lamina.toml"
+    path.write_text('[server]\nhost = "::1"\nflight.port = 1\n"http.port" = 2\nmax.wait.ms = 3\n')
+    found = resolve(
+        str(path),
+        {"LAMINA_HTTP_PORT": "22", "LAMINA_MAX_WAIT_MS": "33", "LAMINA_OTHER": "x"},
+        {"max.wait.ms": "333"},
+    )
+    settings = found.settings
+    assert (settings.host, settings.flight_port, settings.http_port) == ("::1", 1, 22)
+    assert settings.wait_ms == 333
+    assert found.sources == {
+        "host": f"file {path}",
+        "flight.port": f"file {path}",
+        "http.port": "environment",
+        "max.wait.ms": "flag",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[server]\nflihgt.port = 1", "did you mean 'flight.port'"),
+        ("[server]\nflight.port = 99999", "from 0 to 65535"),
+        ("[sever]\n", "only \\[server\\]"),
+        ("not toml", "no TOML"),
+        ("[server]\nhost = 7", "must be text"),
+    ],
+)
+def test_a_wrong_settings_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "lamina.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match=problem):
+        resolve(str(path), {}, {})
+    with pytest.raises(InvalidRequest, match="no settings file"):
+        resolve(str(tmp_path / "none.toml"), {}, {})
+    assert free_port() > 0
