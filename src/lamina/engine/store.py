@@ -68,6 +68,7 @@ class Store(StoreReader):
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
+        self.path = self._boot.data
         self._writer_settings = writer
         # Leaders have a pool of their own: behind appends that wait for them they would never run.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
@@ -286,6 +287,13 @@ class Store(StoreReader):
         if ack is None:
             ack = Ack(-1, request.count, "none")
         return {target.place.partition: ack}, request.count
+
+    def producer_position(
+        self, topic: str, partition: int, producer_id: int
+    ) -> tuple[int, int] | None:
+        """Returns the epoch of an idempotent producer and the sequence it must go on with."""
+        target = self._writable(topic, partition)
+        return target.writer.exclusively(lambda: target.producers.position(producer_id))
 
     # ------------------------------------------------------------------ keeping and removing
 
