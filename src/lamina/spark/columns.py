@@ -109,8 +109,10 @@ class Projection:
 
     @property
     def of_records(self) -> frozenset[str]:
-        """The columns that must be gathered from the records."""
-        return frozenset(name for name in self._names if name in OF_RECORDS)
+        """The columns that must be gathered from the records: one at least, to count the rows."""
+        return frozenset(name for name in self._names if name in OF_RECORDS) or frozenset(
+            {"offset"}
+        )
 
     def apply(self, batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Builds the rows of a batch, in the schema's order and types."""

@@ -280,17 +280,19 @@ def _near(segment: Segment, bound: Bound, offset: int) -> int:
 
 
 def _edges(segment: Segment, bound: Bound, first: int, last: int, cut: Cut) -> Iterator[Bound]:
-    """Yields where the pieces of a segment begin, and where the last one ends."""
+    """Yields where the pieces of a segment begin, and where the last one ends.
+
+    Between two entries of the index the offset is estimated, and its byte then looked up.
+    """
     entries = segment.index.offsets()
     end = _located(segment, bound, last)
+    positions = np.append(entries["position"], end.position)
+    offsets = np.append(entries["offset"], last)
     edge = _located(segment, bound, first)
     while edge.next_offset < last:
         yield edge
-        row = int(np.searchsorted(entries["position"], edge.position + cut.max_bytes, side="left"))
-        following = int(entries["offset"][row]) if row < len(entries) else last
-        following = min(following, last, edge.next_offset + cut.max_records)
-        if end.position - edge.position <= cut.max_bytes + cut.max_bytes // 4:
-            following = min(last, edge.next_offset + cut.max_records)
+        following = int(np.interp(edge.position + cut.max_bytes, positions, offsets))
+        following = min(max(following, edge.next_offset + 1), edge.next_offset + cut.max_records)
         edge = end if following >= last else _located(segment, bound, following)
     yield end
 

@@ -260,7 +260,8 @@ def _cut(total_bytes: int, options: SourceOptions) -> Cut:
     most = options.max_partition_bytes or TASK_BYTES_MOST
     wanted = min(most, max(total_bytes // cores + 1, TASK_BYTES_LEAST))
     if options.min_partitions:
-        wanted = min(wanted, max(total_bytes // options.min_partitions, 1))
+        a_little_less = total_bytes * 9 // (options.min_partitions * 10)  # sizes are estimates
+        wanted = min(wanted, max(a_little_less, 1))
     return Cut(wanted, options.max_partition_records or 1 << 62)
 
 

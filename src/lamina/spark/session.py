@@ -55,12 +55,14 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in {**DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(LaminaSource)
+    if find_spec("pyspark_lamina") is None:  # otherwise Spark finds it by itself
+        spark.dataSource.register(LaminaSource)
     return spark
 
 
