@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from lamina.engine.store import Store, wall_clock_ms
 from lamina.errors import InvalidRequest, LaminaError, Locked, Unavailable
 from lamina.formats.transaction import Transaction, decode_transaction, encode_transaction
-from lamina.spark.publishing import Publisher
+from lamina.spark.transactions import Publisher
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles, Lock
 
@@ -56,8 +56,9 @@ def publish(data: str, transaction: Transaction, *, files: Files, timeout_ms: in
             continue
         with store:
             publisher = Publisher(store, files, data, wall_clock_ms)
-            publisher.go_on()
-            return publisher.settle(transaction)
+            stored = publisher.settle(transaction)
+            publisher.go_on()  # for other applications; it sweeps, so not before this one is safe
+            return stored
 
 
 def _ask(data: str, transaction: Transaction, files: Files, deadline_s: float) -> bool | None:

@@ -1,6 +1,6 @@
 """`df.write.format("lamina")` and `df.writeStream.format("lamina")`: exactly once.
 
-Tasks stage their rows (`staging`), the driver publishes one transaction (`publishing`), keyed by
+Tasks stage their rows (`staging`), the driver publishes one transaction (`transactions`), keyed by
 `txnAppId` and the batch id or `txnVersion`.
 
 Rule: `abort` touches nothing. Spark calls it after a `commit` that raised, too, when the
