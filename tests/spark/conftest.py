@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import lamina.spark
 
+# Four attempts for each task, which local mode does not give by itself.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -18,7 +19,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = lamina.spark.session(master="local[2]", config=QUICK)
+    session = lamina.spark.session(master="local[2,4]", config=QUICK)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -59,7 +59,9 @@ def test_filtered_and_unfiltered_use_of_one_frame_agree(spark: SparkSession, log
 def test_a_schema_prunes_columns(spark: SparkSession, log: Path) -> None:
     reading = spark.read.format("lamina").schema("offset long, timestampType int")
     frame = reading.options(path=str(log), subscribe="f").load()
-    assert frame.agg({"offset": "sum", "timestampType": "max"}).first()[:] == (0, 2999 * 1500)
+    found = frame.selectExpr("sum(offset)", "max(timestampType)").first()
+    assert found is not None
+    assert tuple(found) == (2999 * 1500, 0)
 
 
 def test_a_wrong_option_is_named(spark: SparkSession, log: Path) -> None:
@@ -99,7 +101,7 @@ def test_tasks_that_fail_first_are_stored_once(spark: SparkSession, log: Path) -
     """A task fails after some rows, then succeeds: its first attempt leaves nothing behind."""
     marks = str(log.parent / "marks")
 
-    def fail_once(value: bytes) -> bytes:
+    def fail_once(value):  # type: ignore[no-untyped-def]  # Spark reads hints in its own way
         path = Path(marks)
         if value.startswith(b"value 2000") and not path.exists():
             path.touch()
@@ -110,10 +112,7 @@ def test_tasks_that_fail_first_are_stored_once(spark: SparkSession, log: Path) -
     frame = load(spark, log, subscribe="k", minPartitions="4")
     failing = udf(fail_once, "binary")
     with_retry = frame.select(failing("value").alias("value"), "key")
-    try:
-        write(with_retry, log, "retried", 10)
-    except PySparkException:  # local mode gives a task one attempt: the job is run again instead
-        write(with_retry, log, "retried", 10)
+    write(with_retry, log, "retried", 10)
     assert Path(marks).exists()
     assert held(log, "retried") == held(log, "k")
     assert not list((log / "sink" / "of-batch").rglob("*.part"))

@@ -17,7 +17,14 @@ import pyarrow as pa
 import pytest
 
 from lamina.engine.store import Store
-from lamina.errors import CorruptData, InvalidRequest, Locked, UnknownTopic, UnsupportedField
+from lamina.errors import (
+    CorruptData,
+    InvalidRequest,
+    Locked,
+    Unavailable,
+    UnknownTopic,
+    UnsupportedField,
+)
 from lamina.formats.transaction import Part, Transaction
 from lamina.spark import transactions
 from lamina.spark.directory import boot_of
@@ -258,9 +265,12 @@ def test_a_live_store_takes_commits_over_while_its_producers_append(data: str) -
 def test_a_live_store_answers_what_is_wrong(data: str) -> None:
     part = stage(LocalFiles(), data, 1, rows(0, 5))
     next(Path(data, "sink").rglob(part.name)).unlink()
-    with Store(data) as store, taking_over(store):
-        with pytest.raises(Exception, match=r"could not commit: FileNotFoundError"):
-            publish(data, transaction(1, part), files=LocalFiles(), timeout_ms=5000)
+    with (
+        Store(data) as store,
+        taking_over(store),
+        pytest.raises(Unavailable, match=r"could not commit: FileNotFoundError"),
+    ):
+        publish(data, transaction(1, part), files=LocalFiles(), timeout_ms=5000)
 
 
 def test_a_store_that_nobody_publishes_for_is_waited_for_and_named(data: str) -> None:
