@@ -64,14 +64,15 @@ class Process:
         self._process.wait()
 
 
-def executors() -> list[int]:
-    """The processes of this user that execute tasks for a cluster."""
+def executors(application: str) -> list[int]:
+    """The processes that execute an application's tasks."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
                 command = (entry / "cmdline").read_bytes()
-                if b"CoarseGrainedExecutorBackend" in command and b"java" in command:
+                arguments = command.split(b"\0")
+                if application.encode() in arguments and b"--executor-id" in arguments:
                     found.append(int(entry.name))
     return found
 

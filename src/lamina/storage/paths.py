@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from lamina.errors import InvalidRequest
@@ -92,6 +93,7 @@ class SegmentFile:
         return f"{self.base_offset:020}.{self.suffix}"
 
 
+@lru_cache(maxsize=1 << 15)  # readers that follow a writer list the same names again and again
 def segment_file(name: str) -> SegmentFile | None:
     """Parses the name of a segment's file."""
     match = _SEGMENT.fullmatch(name)
