@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format bench-formats bench-groups bench-log bench-tier clean
+.PHONY: demo test test-long lint format bench-formats bench-groups bench-log bench-spark bench-tier clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ bench-log: $(READY)
 
 bench-groups: $(READY)
 	$(BIN)/python -m benchmarks.groups
+
+bench-spark: $(READY)
+	$(BIN)/python -m benchmarks.spark
 
 bench-tier: $(READY)
 	$(BIN)/python -m benchmarks.tier

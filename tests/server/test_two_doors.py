@@ -295,7 +295,7 @@ def test_a_wrong_call_gets_the_same_error_through_both_doors(
 
 NOT_SERVED = [
     *("archive", "delete", "delete_group", "describe_group", "diff", "failures"),
-    *("format_of", "group", "groups", "reset_group", "tier_status"),
+    *("format_of", "group", "groups", "producer_position", "reset_group", "tier_status"),
 ]
 """What a client cannot ask for; `failures` is told in /health."""
 

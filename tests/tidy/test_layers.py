@@ -36,6 +36,8 @@ LAZY_LAYERS = {"cli", "lamina"}  # so that `lamina --help` and `import lamina` a
 def layer_of(module: str) -> str | None:
     """The part of lamina that a module belongs to: `lamina.formats.scan` to formats."""
     parts = module.split(".")
+    if parts[0] == "pyspark_lamina":  # the name that Spark looks for; a door into the spark layer
+        return "spark"
     if parts[0] != "lamina":
         return None
     return parts[1] if len(parts) > 1 else "lamina"

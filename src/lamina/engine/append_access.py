@@ -190,3 +190,15 @@ class AppendAccess(StoreReader):
         if ack is None:
             ack = Ack(-1, request.count, "none")
         return {target.place.partition: ack}, request.count
+
+    def producer_position(
+        self, topic: str, partition: int, producer_id: int
+    ) -> tuple[int, int] | None:
+        """Returns the epoch of an idempotent producer and the sequence it must go on with."""
+        target = self._writable(topic, partition)
+        if not isinstance(target, Partition):
+            raise InvalidRequest(
+                "topics of format wal have no idempotent producers; use a keratin topic"
+            )
+        producers = target.producers
+        return target.exclusively(lambda: producers.position(producer_id))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings
@@ -147,6 +148,13 @@ def split_by_key(
     """Splits a batch by the hash of its keys, order kept; records without a key go to `unkeyed`."""
     chosen = partitions_of(batch.column("key"), partitions)
     chosen[chosen == NO_KEY] = unkeyed
+    return split(batch, chosen, partitions)
+
+
+def split(
+    batch: pa.RecordBatch, chosen: NDArray[np.int64], partitions: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the partition that was chosen for each record, order kept."""
     order = np.argsort(chosen, kind="stable")
     sorted_batch = batch.take(pa.array(order))
     edges = np.searchsorted(chosen[order], np.arange(partitions + 1))

@@ -6,6 +6,7 @@ is `CODECS`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -61,8 +62,10 @@ class Codec(Protocol):
     ) -> Scan:
         """Walks records; see the formats' own `scan`."""
 
-    def decode(self, buffer: Buffer, found: Scan) -> pa.RecordBatch:
-        """Gathers the columns of scanned records."""
+    def decode(
+        self, buffer: Buffer, found: Scan, columns: Collection[str] | None = None
+    ) -> pa.RecordBatch:
+        """Gathers the columns of scanned records, or only some of them."""
 
     def resync(
         self,

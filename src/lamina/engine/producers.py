@@ -78,6 +78,14 @@ class Producers:
                 self._remember(entry)
         self.compact()
 
+    def position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns a producer's epoch and the sequence it must go on with; None if not known."""
+        known = self._known.get(producer_id)
+        if known is None:
+            return None
+        last = known.batches[-1]
+        return known.epoch, last.sequence + last.count
+
     def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
         """Returns the answer to a repeat or a zombie, None for what is new."""
         known = self._known.get(stamp.producer_id)

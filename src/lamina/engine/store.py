@@ -74,6 +74,7 @@ class Store(AppendAccess, GroupAccess):
     ) -> None:
         started = time.perf_counter()
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
+        self.path = self._boot.data
         self._writer_settings = writer
         self._wal_settings = wal or WalSettings.from_environment(os.environ)
         self._wal: WalEngine | None = None

@@ -16,7 +16,7 @@ Rules.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -266,6 +266,20 @@ def binary_array(
     bits = None if validity is None else pa.py_buffer(validity)
     buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def room_for(
+    rows: int, size_bytes: int
+) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]]:
+    """Makes what a binary column is gathered into: offsets, bytes, and a bitmap of zeros."""
+    return np.empty(rows + 1, dtype=np.int32), empty_bytes(size_bytes), bitmap(rows)
+
+
+def selected(schema: pa.Schema, columns: Collection[str] | None) -> pa.Schema:
+    """Returns the fields of a schema that are asked for, in its own order; None is all of them."""
+    if columns is None:
+        return schema
+    return pa.schema([field for field in schema if field.name in columns])
 
 
 def number_array(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:

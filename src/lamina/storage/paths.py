@@ -8,6 +8,8 @@
       wal/[shard-NN/]{CURRENT,wal-<n>.log}
       segments/<topic_id hex>/seg-<first_seq:020>.{data,idx}
       groups/<topic-partition>_<group>.{snap,delta}
+      sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
+      sink/inbox/<uuid>.{json,done}
       quarantine/
 
     and in the object store, below its prefix (document 001 gives the first):
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from lamina.errors import InvalidRequest
@@ -36,6 +39,9 @@ SEGMENTS = "segments"
 GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
+SINK = "sink"
+SINK_INBOX = "sink/inbox"
+SINK_LOCK = "sink/lock"
 BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
 LOCK = "meta/lock"
@@ -98,6 +104,7 @@ class SegmentFile:
         return f"{self.base_offset:020}.{self.suffix}"
 
 
+@lru_cache(maxsize=1 << 15)  # readers that follow a writer list the same names again and again
 def segment_file(name: str) -> SegmentFile | None:
     """Parses the name of a segment's file."""
     match = _SEGMENT.fullmatch(name)
@@ -217,6 +224,28 @@ def _is_text(name: str) -> bool:
 def _encoded(text: str) -> str:
     kept = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-"
     return "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in text.encode())
+
+
+def sink_directory(application: str) -> str:
+    """Names the directory of an application that writes through the Spark sink."""
+    name = f"of-{_encoded(application)}" if _is_text(application) else ""
+    if not application or not name or len(name) > FILE_NAME_MAX:
+        raise InvalidRequest(
+            f"application {application!r} is refused: it must be text, not empty, and short enough"
+            f" for a file name of {FILE_NAME_MAX} bytes"
+        )
+    return f"{SINK}/{name}"
+
+
+def sink_application(name: str) -> str | None:
+    """Parses the name of an application's directory below `sink/`."""
+    if not name.startswith("of-"):
+        return None
+    try:
+        application = unquote_to_bytes(name[3:]).decode()
+        return application if sink_directory(application) == f"{SINK}/{name}" else None
+    except (UnicodeDecodeError, InvalidRequest):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

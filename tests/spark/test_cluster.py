@@ -1,0 +1,136 @@
+"""Source and sink on a standalone cluster: several machines' worth of processes, and their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+
+import lamina.spark
+from lamina.engine.store import Store
+from tests.spark.cluster import executors, standalone
+from tests.spark.killed_driver import start
+from tests.spark.logs import fill, make_log, values
+
+CONFIG = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "640m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with standalone(tmp_path_factory.mktemp("cluster")) as address:
+        session = lamina.spark.session(master=address, config=CONFIG)
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    make_log(path)
+    with Store(str(path)) as store:
+        for name in ("copy", "streamed"):
+            store.create_topic(name, partitions=2)
+    return path
+
+
+def held(path: Path, topic: str) -> Counter[bytes]:
+    with lamina.open(str(path), read_only=True) as store:
+        return values(store, topic)
+
+
+def source(spark: SparkSession, path: Path) -> DataFrame:
+    reading = spark.read.format("lamina").option("path", str(path))
+    return reading.options(subscribe="k", minPartitions="4").load().select("key", "value")
+
+
+def write(frame: DataFrame, path: Path) -> None:
+    options: dict[str, Any] = {"topic": "copy", "txnAppId": "cluster", "txnVersion": 1}
+    frame.write.format("lamina").mode("append").options(path=str(path), **options).save()
+
+
+def slowed(frame: DataFrame, marks: Path, seconds: float) -> DataFrame:
+    """The first attempt that meets a certain row sleeps; it and others leave a mark."""
+    mark = str(marks)
+
+    def wait_once(value):  # type: ignore[no-untyped-def]  # Spark reads hints in its own way
+        if bytes(value).startswith(b"value 100 "):
+            first = not Path(mark).exists()
+            Path(mark if first else f"{mark}-again").touch()
+            time.sleep(seconds if first else 0)
+        return bytes(value)
+
+    return frame.select("key", udf(wait_once, "binary")("value").alias("value"))
+
+
+def test_rows_read_and_written_by_executors_are_those_of_the_log(
+    cluster: SparkSession, log: Path
+) -> None:
+    frame = source(cluster, log)
+    for _ in range(2):
+        write(frame, log)
+    assert held(log, "copy") == held(log, "k")
+
+
+def test_an_executor_that_is_killed_costs_and_doubles_nothing(
+    cluster: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    frame = slowed(source(cluster, log), mark, 30)
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not mark.exists():
+            time.sleep(0.05)
+        killed.extend(executors(cluster.sparkContext.applicationId))
+        for process in killed:
+            os.kill(process, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    write(frame, log)
+    killer.join()
+    assert killed
+    assert held(log, "copy") == held(log, "k")
+
+
+def test_a_speculative_attempt_is_not_stored_twice(
+    cluster: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    frame = slowed(source(cluster, log), tmp_path / "mark", 15)
+    write(frame, log)
+    assert (tmp_path / "mark-again").exists()
+    assert held(log, "copy") == held(log, "k")
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    cluster: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    for first in (3000, 3500):
+        query = start(cluster, str(log), str(tmp_path / "checkpoint"))
+        assert query.awaitTermination(200)
+        assert held(log, "streamed") == held(log, "k")
+        with Store(str(log)) as store:
+            fill(store, "k", 500, headers=True, first=first)
