@@ -28,8 +28,8 @@ from lamina.engine import retention
 from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
 from lamina.engine.boot import Boot
 from lamina.engine.codec import CODECS
-from lamina.engine.maintenance import Maintenance
 from lamina.engine.log_reader import Deletion, LogReader, LogWriter
+from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
@@ -120,9 +120,7 @@ class Store(StoreReader):
             self._wal.finish_opening(report)
 
     def _start_wal(self) -> WalEngine:
-        ground = Ground(
-            self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings
-        )
+        ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
         self._wal = WalEngine(ground, self._writer_settings, self._executor)
         return self._wal
 
