@@ -149,8 +149,8 @@ class Scribe:
     def _know(self, topic: str, **changes: Any) -> None:
         self.promise[topic] = (replace(self.life(topic), **changes),)
 
-    def open_on(self, files: SimulatedFiles, turn: int = 0) -> Store:
-        """Opens a store on a disk; where there are several ways to, `turn` picks one."""
+    def open_on(self, files: SimulatedFiles, turn: int | None = None) -> Store:
+        """Opens a store on a disk; after a crash, where there are several ways, `turn` picks."""
         return open_store(files)
 
     def open(self) -> Store:
@@ -158,6 +158,14 @@ class Scribe:
         store = self.open_on(self.files)
         self.store = store
         return store
+
+    def kill(self) -> None:
+        """Ends the process in the middle: what it had not synced is still not safe."""
+        self.look()
+        self.store = None
+        self.files.before = None
+        self.files = self.files.snapshot().restart()
+        self.files.before = self._before
 
     def close(self) -> None:
         self.look()
@@ -280,7 +288,8 @@ def use_further(scribe: Scribe, store: Store, promise: Promise) -> None:
         if life.stamped is not None:
             repeat(store, topic, life, life.stamped)
         end = store.latest_offset(topic)
-        assert store.append(topic, [b"more", b"x" * 700], partition=0).base_offset == end
+        more = store.append(topic, [b"more", b"x" * 700], partition=0, acks="all")
+        assert more.base_offset == end
         assert store.latest_offset(topic) == end + 2
     scribe.look_after(store)
 
