@@ -6,7 +6,8 @@ from typing import Any
 
 from lamina.config import WalSettings
 from lamina.engine.reader import StoreReader
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.ledger import Gap
 

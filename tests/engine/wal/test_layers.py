@@ -247,7 +247,7 @@ def test_diff_reads_are_bounded_and_leave_out_the_own_node(tmp_path: Path) -> No
         assert first.records.column("offset").to_pylist() == [1, 3, 5, 7]
         assert (first.next_offset, first.caught_up) == (9, False)
         rest = store.diff("t", 0, first.next_offset)
-        assert rest.records.num_rows == 12 and rest.caught_up
+        assert (rest.records.num_rows, rest.caught_up) == (12, True)
 
 
 def test_a_closed_store_answers_nothing(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class WalEngine:
 
     def load(self, report: RecoveryReport) -> Metadata:
         """Reads snapshot and WAL; what they say of topics is for the catalog to compare."""
+        self._make_names_durable()
         taken = self._snapshots.load(report)
         floors: dict[int, int] = {}
         if taken is not None:
@@ -96,6 +97,18 @@ class WalEngine:
             shard_log.writer = Writer(shard_log, self._writer_settings, self._executor)
             self._logs.append(shard_log)
         return self._metadata
+
+    def _make_names_durable(self) -> None:
+        """Syncs the directories that a killed process may have changed just before."""
+        files, ground = self._ground.files, self._ground
+        folders = [ground.data, ground.meta]
+        folders += [os.path.join(ground.data, name) for name in (paths.WAL, paths.SEGMENTS)]
+        if ground.settings.cold_directory:
+            cold = os.path.abspath(ground.settings.cold_directory)
+            folders += [os.path.dirname(cold), cold]
+        for folder in folders:
+            if files.is_directory(folder):
+                files.sync_directory(folder)
 
     def open_topic(self, about: TopicFile, number: int) -> WalPartition:
         """Puts one partition together from what was read."""
