@@ -341,6 +341,11 @@ def survive(scribe: Scribe, files: SimulatedFiles, promise: Promise, turn: int) 
 
 
 def choices(moment: Moment, seeds: int) -> Iterator[Choice | str]:
+    """Yields what may have happened at a moment; without seeds, one way beside the worst one."""
+    if not seeds:
+        yield "dropped"
+        yield ("killed", "kept", moment.step)[moment.step % 3]  # type: ignore[misc]
+        return
     yield from ("dropped", "killed")
     if moment.step % 2:
         yield "kept"

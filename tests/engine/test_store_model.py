@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 )
 
 from lamina.engine.reader import StoreReader
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 from lamina.engine.writer import ProducerStamp
 from lamina.errors import NewerFormat, RecordsMissing
 from lamina.records import KEPT_COLUMNS

@@ -15,7 +15,8 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from lamina.config import WalSettings
 from lamina.engine.reader import StoreReader
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 from lamina.errors import NewerFormat
 from tests.engine.directories import copied, opened
 from tests.engine.test_store_model import (
@@ -326,11 +327,8 @@ class WalMachine(StoreMachine):
             for offset in range(gap.first, gap.end)
         }
         evicted = range(1, model.evicted_below)
-        deleted = range(model.evicted_below, model.earliest)
-        assert told in (
-            dict.fromkeys(evicted, "retention") | dict.fromkeys(deleted, "deleted"),
-            dict.fromkeys(evicted, "retention"),
-        )  # XXX
+        trimmed = range(model.evicted_below, model.earliest)
+        assert told == dict.fromkeys(evicted, "retention") | dict.fromkeys(trimmed, "trim")
 
 
 RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
