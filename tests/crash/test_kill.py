@@ -283,8 +283,8 @@ def kill(
     assert wal or min(campaign.done) > 0
     if wal:
         known = campaign.known.values()
-        assert sum(len(each.deleted) for each in known) > rounds
-        assert sum(each.trim_before > 1 for each in known) > 1
+        assert any(each.deleted for each in known)
+        assert any(each.trim_before > 1 for each in known)
 
 
 @pytest.mark.parametrize("seed", [SEED] if SEED else [f"seed{number}" for number in range(8)])

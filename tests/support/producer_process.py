@@ -264,7 +264,7 @@ class WalChild(Child):
         """Deletes single records that are there."""
         drawn = self.drawn("delete")
         while True:
-            time.sleep(drawn.uniform(0.002, 0.02))
+            time.sleep(drawn.uniform(0.001, 0.005))
             topic, partition = drawn.choice(self.places)
             end = self.store.latest_offset(topic, partition)
             first = self.store.earliest_offset(topic, partition)
