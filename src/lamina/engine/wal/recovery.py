@@ -159,11 +159,11 @@ class TopicRecovery:
             return None
         file = files.open_read_only(bare.path("idx"))
         try:
-            last = index.decode(
-                file.read_at((count - 1) * segments.ENTRY_BYTES, segments.ENTRY_BYTES)
-            )[0]
+            first = max(0, count - 2)
+            raw = file.read_at(first * segments.ENTRY_BYTES, 2 * segments.ENTRY_BYTES)
         finally:
             file.close()
+        *before, last = index.decode(raw[: (count - first) * segments.ENTRY_BYTES])
         position, length = int(last["position"]), int(last["length"])
         if position + length != size:
             return None
@@ -178,7 +178,11 @@ class TopicRecovery:
         )
         if not len(found) or segments.sequence_at(frame, 0) != sequence:
             return None
+        floor = int(before[0]["timestamp_ms"]) if before else index.TIMESTAMP_MIN
+        right = index.build(frame, found, first_sequence=sequence, timestamp_floor_ms=floor)[0]
         newest = int(last["timestamp_ms"])
+        if newest != int(right["timestamp_ms"]):  # eviction goes by it
+            return None
         return replace(
             bare, end_sequence=sequence + 1, data_bytes=size, frames=count, newest_ms=newest
         )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _EMPTY_MARK_BYTES = control.CHECKPOINT_MARK.size
 _DIRECT_IDS = 1 << 22
 _ONE = Limit(max_records=1)
+_REWRITE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +104,30 @@ class Replay:
 
     def _read(self, file: WalFile, *, is_last: bool) -> None:
         file.size = file.file.size()
-        if is_last:
+        if is_last and not self._repair:
             file.file.sync()  # what a killed process left unsynced is served from now on
         data = file.bytes_to(file.size)
         runs: list[Scan] = []
         end = self._walk(file, data, runs, is_last=is_last)
+        if is_last and self._repair:
+            self._make_durable(file, data, runs, end)
         if end < file.size and is_last:
-            if self._repair:
-                file.file.truncate(end)
-                file.file.sync()
             file.cut_to(end)
         for found in runs:
             self._take(file, data, found)
+
+    def _make_durable(self, file: WalFile, data: Buffer, runs: list[Scan], end: int) -> None:
+        """Cuts a tail, and writes again what may never have been synced before it is served.
+
+        After a failed fsync the page cache may show bytes as clean that the disk never got.
+        """
+        if end < file.size:
+            file.file.truncate(end)
+        position = max((_last_barrier(data, found) for found in runs), default=0)
+        whole = memoryview(data).cast("B")
+        for first in range(position, end, _REWRITE_BYTES):
+            file.file.write_at(first, bytes(whole[first : min(first + _REWRITE_BYTES, end)]))
+        file.file.sync()
 
     def _walk(self, file: WalFile, data: Buffer, runs: list[Scan], *, is_last: bool) -> int:
         """Collects runs of sound frames; returns where the file's sound part ends."""
@@ -175,10 +188,7 @@ class Replay:
     def _take(self, file: WalFile, data: Buffer, found: Scan) -> None:
         columns = wal_headers.headers(data, found)
         is_append = columns.types == int(FrameType.APPEND)
-        barriers = (columns.types == int(FrameType.CHECKPOINT_MARK)) & (
-            columns.value_lens == _EMPTY_MARK_BYTES
-        )
-        for row in np.flatnonzero(~is_append & ~barriers).tolist():
+        for row in np.flatnonzero(~is_append & ~_barriers(columns)).tolist():
             body = wal_headers.body_of(data, found, columns, row)
             try:
                 decoded = control.decode(int(columns.types[row]), body)
@@ -247,12 +257,25 @@ def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int
     return log.resync(data, min(position + 1, memoryview(data).nbytes), budget=budget)
 
 
+def _barriers(columns: wal_headers.Headers) -> NDArray[np.bool_]:
+    """Tells which frames are empty CheckpointMarks: what lies before one had been synced."""
+    is_mark = columns.types == int(FrameType.CHECKPOINT_MARK)
+    found: NDArray[np.bool_] = is_mark & (columns.value_lens == _EMPTY_MARK_BYTES)
+    return found
+
+
+def _last_barrier(data: Buffer, found: Scan) -> int:
+    """Returns where the last barrier of a run is; 0 where there is none."""
+    rows = np.flatnonzero(_barriers(wal_headers.headers(data, found)))
+    return int(found.positions[rows[-1]]) if len(rows) else 0
+
+
 def _has_barrier(data: Buffer, position: int) -> bool:
-    """Tells whether a CheckpointMark follows: what lies before it had been synced."""
+    """Tells whether a barrier follows: then what lies before it had been synced."""
     size = memoryview(data).nbytes
     while position < size:
         found = log.scan(data, position, limit=WHOLE)
-        if (as_bytes(data)[found.positions] == int(FrameType.CHECKPOINT_MARK)).any():
+        if _last_barrier(data, found):
             return True
         if not found.stop.is_damage or found.stop is Stop.BAD_VERSION:
             return False
