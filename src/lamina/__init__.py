@@ -22,7 +22,8 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
-    from lamina.engine.store import ReadOnlyStore, Store
+    from lamina.engine.readonly import ReadOnlyStore
+    from lamina.engine.store import Store
     from lamina.engine.writer import ProducerStamp
     from lamina.records import RECORD_SCHEMA
 
@@ -42,7 +43,7 @@ __all__ = [
 _LAZY = {
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.engine.writer",
-    "ReadOnlyStore": "lamina.engine.store",
+    "ReadOnlyStore": "lamina.engine.readonly",
     "Store": "lamina.engine.store",
 }
 
@@ -56,7 +57,8 @@ def open(path: str, *, read_only: bool = False) -> Store | ReadOnlyStore:
 
     One process may have it open for writing; any number may read beside it with `read_only=True`.
     """
-    from lamina.engine.store import ReadOnlyStore, Store
+    from lamina.engine.readonly import ReadOnlyStore
+    from lamina.engine.store import Store
 
     return ReadOnlyStore(path) if read_only else Store(path)
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from lamina.engine.codec import CODECS, Codec
 from lamina.engine.reader import StoreReader
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.scan import Limit
 from tests.support.contract import plain

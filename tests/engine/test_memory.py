@@ -29,7 +29,8 @@ import json, os, sys, threading, time
 import numpy as np
 import pyarrow as pa
 import lamina
-from lamina.engine.store import ReadOnlyStore, Store
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
 
 def anonymous():
     with open("/proc/self/status") as status:

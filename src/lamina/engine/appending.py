@@ -30,6 +30,8 @@ ACKS: dict[object, int] = {
     -1: DURABLE,
     "-1": DURABLE,
 }
+OF_TOPIC = "topic"
+"""The `acks` of an append that goes as far as its topic's settings say."""
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2}
 
 
@@ -67,8 +69,8 @@ class Appended:
 
 
 def acks_level(acks: object) -> int | None:
-    """Reads an `acks` argument; None leaves it to the topic."""
-    if acks is None:
+    """Reads an `acks` argument; None for what leaves it to the topic."""
+    if acks == OF_TOPIC and type(acks) is str:
         return None
     level = ACKS.get(acks) if type(acks) in (int, str) else None
     if level is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ from lamina.storage.files import Files
 
 RESERVE = "meta/reserve"
 RESERVE_BYTES = 256 << 10
+
+
+def wall_clock_ms() -> int:
+    """Returns milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,9 @@ class StoreReader:
         With `exclude_node`, records that this node wrote itself are left out. `limit` counts the
         records that were looked at, so that a call is bounded whatever it leaves out.
         """
-        return diff(self._partition(topic, partition), start, _limit(limit, max_bytes), exclude_node)
+        return diff(
+            self._partition(topic, partition), start, _limit(limit, max_bytes), exclude_node
+        )
 
     # ------------------------------------------------------------------ offsets
 

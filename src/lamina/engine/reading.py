@@ -27,6 +27,7 @@ from lamina.errors import OffsetOutOfRange, RecordsMissing
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
 
+
 class Tail(Protocol):
     """The last segment as readers see it: two bounds, which only move forward."""
 

@@ -20,24 +20,28 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
-from lamina.engine.appending import Appended, acks_level, has_keys, make_request, split_by_key
-from lamina.engine.boot import Boot
-from lamina.engine.codec import CODECS
+from lamina.engine.appending import (
+    OF_TOPIC,
+    Appended,
+    acks_level,
+    has_keys,
+    make_request,
+    split_by_key,
+)
+from lamina.engine.boot import Boot, wall_clock_ms
+from lamina.engine.log_reader import Deletion, LogWriter
 from lamina.engine.maintenance import Maintenance
-from lamina.engine.log_reader import Deletion, LogReader, LogWriter
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.reader import StoreReader
 from lamina.engine.report import RecoveryReport
-from lamina.engine.view import PartitionView
 from lamina.engine.wal.engine import WalEngine
 from lamina.engine.wal.ground import Ground
-from lamina.engine.wal.view import WalView
 from lamina.engine.writer import Ack, ProducerStamp, Request
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, UnknownTopic
 from lamina.formats.topic import TopicFile
@@ -49,11 +53,6 @@ TICK_MS = 1000
 RECOVERY_REPORT = "meta/recovery.json"
 _THREADS = 8
 _Result = TypeVar("_Result")
-
-
-def wall_clock_ms() -> int:
-    """Returns milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Store(StoreReader):
@@ -120,9 +119,7 @@ class Store(StoreReader):
             self._wal.finish_opening(report)
 
     def _start_wal(self) -> WalEngine:
-        ground = Ground(
-            self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings
-        )
+        ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
         self._wal = WalEngine(ground, self._writer_settings, self._executor)
         return self._wal
 
@@ -239,13 +236,13 @@ class Store(StoreReader):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = None,
+        acks: object = OF_TOPIC,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends records and waits until they are as safe as `acks` asks for: fsynced.
 
-        `acks` is 0, 1 or "all"; None means "all", but for a wal topic its own durability, which
+        `acks` is 0, 1, "all", or "topic": "all", but for a wal topic its own durability, which
         `acks` can only raise.
         Without a partition, records with a key go where the hash of their key says, others to one
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
@@ -267,7 +264,7 @@ class Store(StoreReader):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = None,
+        acks: object = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio; many tasks share one commit without a thread each.
@@ -467,54 +464,3 @@ def _close_partition(partition: Partition) -> None:
 def _merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
     parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
     return Appended(parts, sum(count for _, count in answers))
-
-
-class ReadOnlyStore(StoreReader):
-    """A data directory opened for reading, beside a live writer or with none."""
-
-    def __init__(
-        self, path: str, *, files: Files | None = None, wal: WalSettings | None = None
-    ) -> None:
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
-        self._boot.require_directory()
-        self._views: dict[tuple[str, int, int], PartitionView] = {}
-        ground = Ground(
-            self._boot.files,
-            self._boot.data,
-            self._boot.now_ms,
-            wal or WalSettings.from_environment(os.environ),
-        )
-        self._wal = WalView(ground)
-
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return self._boot.catalog.peek()
-
-    def _reader(self, about: TopicFile, partition: int) -> LogReader:
-        if about.topic_ids:
-            return self._wal.look(about, partition)
-        key = about.name, about.epoch, partition
-        if key not in self._views:
-            place = self._boot.place(about.name, partition)
-            self._views[key] = PartitionView(place, CODECS[about.format])
-        view = self._views[key]
-        live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
-        view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
-        return view
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("the store is open read-only")
-
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
-    trim = delete = apply_retention = roll = flush = _refuse
-
-    def close(self) -> None:
-        """Lets the directory go."""
-        self._closed = True
-        self._views.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +26,13 @@ from lamina.engine.wal.reading import TopicReader
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK
 from lamina.formats.ledger import Gap
+from lamina.formats.scan import Scan
 from lamina.formats.wal import control, index, located, log
 from lamina.formats.wal.layout import FrameType
 from lamina.storage.files import File
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 BUFFER_BYTES = 8 << 20
 
@@ -70,7 +76,7 @@ class Compactor:
         topic: TopicReader,
         tail: _Tail,
         sequence: int,
-        data: object,
+        data: Buffer,
         positions: NDArray[np.int64],
     ) -> None:
         row = 0
@@ -79,7 +85,7 @@ class Compactor:
             out = self._out[:room]
             expected = located.Expected(topic.topic_id, sequence + row)
             wanted = positions[row : row + records]
-            got = located.gather(data, wanted, expected, out)  # type: ignore[arg-type]
+            got = located.gather(data, wanted, expected, out)
             if len(got.scan):
                 tail.append(out[: got.scan.end], got.scan, sequence + row)
                 row += len(got.scan)
@@ -99,9 +105,7 @@ class Compactor:
             topic.ledger = topic.place.enter_gap(topic.ledger, gap)
 
 
-def _pieces(
-    topic: TopicReader, end: int
-) -> Iterator[tuple[int, object, NDArray[np.int64]]]:
+def _pieces(topic: TopicReader, end: int) -> Iterator[tuple[int, Buffer, NDArray[np.int64]]]:
     """Yields (first sequence, the file's bytes, positions) of runs within one WAL file."""
     for run in topic.layers.runs:
         count = min(end, run.end) - run.first
@@ -110,7 +114,7 @@ def _pieces(
         places = np.frombuffer(run.locations[:count], dtype=np.int64)
         numbers = places >> POSITION_BITS
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), count]
-        for begin, stop in zip(edges[:-1], edges[1:], strict=True):
+        for begin, stop in pairwise(edges):
             file = topic.sources.wal.get(int(numbers[begin]))
             assert file is not None, "a file that runs point to is not freed"
             yield run.first + begin, file.bytes_to(file.size), places[begin:stop] & POSITION_MASK
@@ -145,7 +149,9 @@ class _Tail:
                 self.seal()
                 current = None
         if current is None:
-            return max(BUFFER_BYTES, self.oversize) if self.oversize else self._limit(), self._events
+            return max(
+                BUFFER_BYTES, self.oversize
+            ) if self.oversize else self._limit(), self._events
         records = min(self._events - current.frames, index.entries_max(current.frames) // 2)
         return min(self._bytes - current.data_bytes, BUFFER_BYTES), max(1, records)
 
@@ -163,7 +169,7 @@ class _Tail:
     def _is_full(self, segment: Segment) -> bool:
         return segment.frames >= self._events or segment.data_bytes >= self._bytes
 
-    def append(self, data: NDArray[np.uint8], found: object, sequence: int) -> None:
+    def append(self, data: NDArray[np.uint8], found: Scan, sequence: int) -> None:
         """Writes frames and their entries behind the current segment."""
         self.oversize = 0
         if self._current is None:
@@ -171,8 +177,8 @@ class _Tail:
         current, files = self._current, self._open()
         floor = current.newest_ms if current.frames else index.TIMESTAMP_MIN
         entries = index.build(
-            data,
-            found,  # type: ignore[arg-type]
+            data.data,
+            found,
             first_sequence=current.end_sequence,
             base_position=current.data_bytes,
             timestamp_floor_ms=floor,
@@ -188,7 +194,7 @@ class _Tail:
             current,
             end_sequence=current.end_sequence + len(entries),
             data_bytes=current.data_bytes + len(data),
-            frames=current.frames + len(found),  # type: ignore[arg-type]
+            frames=current.frames + len(found),
             newest_ms=int(entries["timestamp_ms"][-1]),
         )
 
@@ -196,9 +202,7 @@ class _Tail:
         ground, topic = self._ground, self._topic
         directory = ground.hot(topic.topic_id)
         ground.files.make_directory(directory)
-        segment = Segment(
-            topic.topic_id, directory, sequence, sequence, 0, 0, 0, ground.now_ms()
-        )
+        segment = Segment(topic.topic_id, directory, sequence, sequence, 0, 0, 0, ground.now_ms())
         for suffix in ("data", "idx"):  # what a crash left there is in the WAL still
             if ground.files.exists(segment.path(suffix)):
                 ground.files.remove(segment.path(suffix))
@@ -243,7 +247,7 @@ class _Tail:
         for file in self._files:
             file.sync()
         self._close()
-        if self._created and self._current is self._created[-1] or self._created:
+        if self._created:
             self._ground.files.sync_directory(self._created[-1].directory)
 
     def _close(self) -> None:

@@ -25,7 +25,6 @@ from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.log import ShardLog
 from lamina.engine.wal.metadata import Metadata, TopicMetadata, config_of
 from lamina.engine.wal.partition import WalPartition
-from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.reading import Sources
 from lamina.engine.wal.recovery import TopicRecovery
 from lamina.engine.wal.replay import Replay, Replayed
@@ -71,6 +70,7 @@ class WalEngine:
 
     def load(self, report: RecoveryReport) -> Metadata:
         """Reads snapshot and WAL; what they say of topics is for the catalog to compare."""
+        self._make_names_durable()
         taken = self._snapshots.load(report)
         floors: dict[int, int] = {}
         if taken is not None:
@@ -82,7 +82,9 @@ class WalEngine:
         for topic_id in replayed.frames:
             self._metadata.note_id(topic_id)
         self._replayed = replayed
-        self._recovery = TopicRecovery(self._ground, replayed, report, repair=True)
+        self._recovery = TopicRecovery(
+            self._ground, replayed, report, repair=True, has_snapshot=taken is not None
+        )
         self._sources = Sources(self._ground.files, replayed.files, self._arrivals)
         self._retired = floors
         for number in range(self._ground.shard_count):
@@ -96,6 +98,18 @@ class WalEngine:
             self._logs.append(shard_log)
         return self._metadata
 
+    def _make_names_durable(self) -> None:
+        """Syncs the directories that a killed process may have changed just before."""
+        files, ground = self._ground.files, self._ground
+        folders = [ground.data, ground.meta]
+        folders += [os.path.join(ground.data, name) for name in (paths.WAL, paths.SEGMENTS)]
+        if ground.settings.cold_directory:
+            cold = os.path.abspath(ground.settings.cold_directory)
+            folders += [os.path.dirname(cold), cold]
+        for folder in folders:
+            if files.is_directory(folder):
+                files.sync_directory(folder)
+
     def open_topic(self, about: TopicFile, number: int) -> WalPartition:
         """Puts one partition together from what was read."""
         topic_id = about.topic_ids[number]
@@ -103,23 +117,8 @@ class WalEngine:
         known = self._metadata.topics.get(topic_id, TopicMetadata())
         if self._recovery is not None:
             self._recovery.recover(partition, known)
-            if known.name == "" or not self._snapshots_exist:
-                self._take_flags(partition)
         partition.flags_due = bool(known.searches)
         return partition
-
-    @property
-    def _snapshots_exist(self) -> bool:
-        return bool(self._snapshots.loaded)
-
-    def _take_flags(self, partition: WalPartition) -> None:
-        """Without any snapshot the deleted flags in `.idx` are what is left of the deleted set."""
-        for segment in partition.layers.segments:
-            entries = segments.load_entries(self._ground.files, segment)
-            if entries is not None:
-                rows = np.flatnonzero(entries["flags"] & 4)
-                found = Ranges.of_sequences(rows.astype(np.int64) + segment.first_sequence)
-                partition.deleted = partition.deleted.union(found)
 
     def _make(self, about: TopicFile, number: int) -> WalPartition:
         topic_id = about.topic_ids[number]
@@ -137,13 +136,15 @@ class WalEngine:
     def finish_opening(self, report: RecoveryReport) -> None:
         """Deals with what belongs to no topic: quarantine, or the end of a deletion."""
         for topic_id in [each for each in self._metadata.topics if each not in self._topics]:
-            self._metadata.topics.pop(topic_id)
+            known = self._metadata.topics.pop(topic_id)
+            if known.name:  # its topic.json was deleted, or never written: it must not come back
+                self._metadata.dead.setdefault(topic_id, known.epoch)
         for directory in self._segment_directories():
-            topic_id = paths.wal_topic_id(os.path.basename(directory))
-            if topic_id is None or topic_id in self._topics:
+            owner = paths.wal_topic_id(os.path.basename(directory))
+            if owner is None or owner in self._topics:
                 continue
-            if topic_id in self._metadata.dead:
-                self._remove_all(topic_id)
+            if owner in self._metadata.dead:
+                self._remove_all(owner)
                 report.add("deletion finished", directory, "the topic was deleted")
                 continue
             for name in self._ground.files.list(directory):
@@ -206,8 +207,7 @@ class WalEngine:
                 self._abouts.pop(topic_id, None)
                 self._metadata.dead[topic_id] = about.epoch
                 if partition is not None:
-                    reason = Closed(f"topic {about.name!r} was deleted")
-                    partition.writer.exclusively(lambda: partition.retire(reason))
+                    partition.retire(Closed(f"topic {about.name!r} was deleted"))
                 self._control(topic_id, control.TopicDelete(about.epoch))
                 self._remove_all(topic_id)
 
@@ -238,8 +238,10 @@ class WalEngine:
             now_ms = self._ground.now_ms()
             rotations = sum(each.shard.rotations for each in self._logs)
             elapsed = now_ms - self._checkpointed_ms
-            if force or elapsed >= self._ground.settings.checkpoint_ms or (
-                rotations > self._rotations
+            if (
+                force
+                or elapsed >= self._ground.settings.checkpoint_ms
+                or (rotations > self._rotations)
             ):
                 self._rotations, self._checkpointed_ms = rotations, now_ms
                 self.checkpoint()
@@ -346,9 +348,7 @@ class WalEngine:
             about, number = self._abouts[topic_id]
             name = f"{about.name}/{number}"
             metas.append((topic, meta_of(topic, name, about.epoch, config_of(about))))
-        self._snapshots.save(
-            metas, self._metadata.dead, self._metadata.next_topic_id, current
-        )
+        self._snapshots.save(metas, self._metadata.dead, self._metadata.next_topic_id, current)
         self._retired = current
         self._snapshot_bytes, self._snapshot_ms = written, self._ground.now_ms()
         self._changed = False

@@ -1,4 +1,4 @@
-"""Eviction: which of a topic's oldest segments cap and age let go, and the age boundary in the next.
+"""Eviction: which of a topic's oldest segments caps and age let go, and the age boundary.
 
 Pure but for reading: it says how far the floor rises; the partition writes that down and removes.
 
@@ -60,13 +60,13 @@ def _by_records(decisions: Sequence[retention.Decision], cap: int) -> list[reten
     for each in decisions:
         excess = records - cap
         goes = front and (each.goes or (each.segment.sealed and excess > 0))
+        why = each.why
         if goes and not each.goes:
             why = f"the partition is {excess} records over retention.records"
-            each = retention.Decision(each.segment, True, why)
         if goes:
             records -= each.segment.next_offset - each.segment.base_offset
         front = goes
-        decided.append(each)
+        decided.append(retention.Decision(each.segment, goes, why))
     return decided
 
 

@@ -1,9 +1,9 @@
 """What the write-ahead log stands on: files, clock, settings, and where everything lies.
 
-    wal/[shard-NN/]{CURRENT, wal-<n>.log}      shard 0 of one shard has no directory of its own
-    segments/<topic_id hex>/seg-<first>.{data,idx}
-    <cold.dir>/<topic_id hex>/seg-<first>.{data,idx}
-    meta/snapshot-<n>.bin
+wal/[shard-NN/]{CURRENT, wal-<n>.log}      shard 0 of one shard has no directory of its own
+segments/<topic_id hex>/seg-<first>.{data,idx}
+<cold.dir>/<topic_id hex>/seg-<first>.{data,idx}
+meta/snapshot-<n>.bin
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ class ShardLog:
         self.shard = shard
         self._arrivals = arrivals
         self._plain = PlainValues(INPUT_SCHEMAS["wal"])
-        self._buffer: NDArray[np.uint8] = np.empty(
-            _HEAD + 2 * settings.batch_bytes, dtype=np.uint8
-        )
+        self._buffer: NDArray[np.uint8] = np.empty(_HEAD + 2 * settings.batch_bytes, dtype=np.uint8)
         self._unsynced: set[TopicState] = set()
         self.writer: Writer
 
@@ -189,5 +187,3 @@ def _batch(request: Request, now_ms: int) -> pa.RecordBatch:
     if topic.settings.timestamp_type == "LogAppendTime":
         return at_time(batch, now_ms)
     return batch
-
-

@@ -90,7 +90,7 @@ class Metadata:
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
 
     def lost_topics(self, known: set[str]) -> list[TopicFile]:
-        """Returns the topics whose own `topic.json` is gone, as the control frames describe them."""
+        """Returns topics whose `topic.json` is gone, as the control frames describe them."""
         parts: dict[tuple[str, int], dict[int, tuple[int, dict[str, Any]]]] = {}
         for topic_id, topic in self.topics.items():
             if topic_id in self.dead or not topic.name:

@@ -109,6 +109,7 @@ class WalPartition(TopicReader):
             self.flags_due = True
         elif isinstance(body, control.DeleteBefore):
             self.drop_below(body.before_sequence)
+            self.flags_due = True
             self._remove_dropped()
         return before - self.live_records()
 
@@ -172,7 +173,8 @@ class WalPartition(TopicReader):
         """Writes the deleted flags into every `.idx`: a second copy of the deleted set."""
         if not self.flags_due:
             return
-        pairs = self.deleted.pairs()
+        below = Ranges.of([(self.evict_floor, self.earliest)])
+        pairs = self.deleted.union(below).pairs()
         for segment in self.layers.segments:
             touched = any(
                 first < segment.end_sequence and segment.first_sequence < end

@@ -147,7 +147,7 @@ class TopicReader(TopicState):
         for run in layers.runs:
             if run.first <= sequence < run.end:
                 return self._from_wal(run, sequence, stop, limit)
-        later = [first for first in (*firsts, *(run.first for run in layers.runs))]
+        later = [*firsts, *(run.first for run in layers.runs)]
         following = min((first for first in later if first > sequence), default=stop)
         return self._missing(sequence, min(following, stop))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class TopicRecovery:
     replayed: Replayed
     report: RecoveryReport
     repair: bool
+    has_snapshot: bool
 
     def recover(self, topic: TopicReader, known: TopicMetadata) -> None:
         """Fills in everything that is known of a topic."""
@@ -62,6 +64,20 @@ class TopicRecovery:
         self._explain_holes(topic, head)
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+
+    def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
+        """Without any snapshot the flags in `.idx` are what is left of the deleted set."""
+        files = self.ground.files
+        claimed = replace(
+            bare,
+            end_sequence=self._claimed_end(bare),
+            data_bytes=files.size(bare.path("data")),
+        )
+        entries = segments.load_entries(files, claimed)
+        if entries is not None:
+            rows = np.flatnonzero(entries["flags"] & index.DELETED).astype(np.int64)
+            found = Ranges.of_sequences(rows + bare.first_sequence)
+            topic.deleted = topic.deleted.union(found)
 
     # ------------------------------------------------------------------ holes
 
@@ -100,6 +116,8 @@ class TopicRecovery:
             bare = Segment(
                 topic.topic_id, directory, first, first, 0, 0, 0, self.ground.now_ms(), sealed=True
             )
+            if not self.has_snapshot:
+                self._take_flags(topic, bare)
             is_last = row == len(listed) - 1
             loaded = self._last(topic, bare, frames) if is_last else self._sealed(topic, bare)
             if loaded is not None and (not found or first >= found[-1].end_sequence):
@@ -114,8 +132,10 @@ class TopicRecovery:
         """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy."""
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
-            if directory is None:
+            if directory is None or not self.ground.files.is_directory(directory):
                 continue
+            if self.repair:
+                self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name)
                 if parsed is not None and parsed.suffix == "data":
@@ -163,9 +183,7 @@ class TopicRecovery:
             bare, end_sequence=sequence + 1, data_bytes=size, frames=count, newest_ms=newest
         )
 
-    def _walked(
-        self, topic: TopicReader, bare: Segment, found: segments.Rebuilt
-    ) -> Segment | None:
+    def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
         """Makes a segment of what a walk found, saves its `.idx`, reports damage."""
         if not len(found.entries):
             if self.repair and self.ground.files.size(bare.path("data")):
@@ -292,7 +310,7 @@ def _runs(frames: Frames, first: int) -> tuple[Run, ...]:
     edges = np.flatnonzero(np.diff(sequences) != 1) + 1
     bounds = [0, *edges.tolist(), len(sequences)]
     runs = []
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         places = array("q")
         places.frombytes(locations[begin:end].tobytes())
         runs.append(Run(int(sequences[begin]), places))
@@ -307,11 +325,7 @@ def _outside(topic: TopicReader, first: int, end: int) -> list[tuple[int, int]]:
         if known is not None:
             first = known.end
             continue
-        following = min(
-            (gap.first for gap in topic.ledger.gaps if gap.first > first), default=end
-        )
+        following = min((gap.first for gap in topic.ledger.gaps if gap.first > first), default=end)
         parts.append((first, min(end, following)))
         first = following
     return parts
-
-

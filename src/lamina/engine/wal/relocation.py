@@ -3,7 +3,7 @@
     hot ──copy as .tmp, synced──▶ both ──rename, names synced──▶ published ──▶ hot copy removed
 
 Rules.
-1. A name in the cold directory is a whole file: it appears by a rename, after its bytes are durable.
+1. A name in the cold directory is a whole file: its bytes are durable before it gets the name.
 2. While both exist the hot one counts; so a crash at any step changes nothing that can be read.
 3. The newest `hot.segments` sealed segments stay, and the active one always does.
 """

@@ -1,9 +1,10 @@
-"""Reads the WAL files that exist, whatever their shards: where each topic's frames are, and what
-the control frames say. The truth that everything else is rebuilt from.
+"""Reads the WAL files that exist: where each topic's frames are, and what control frames say.
+
+The truth that everything else is rebuilt from, whatever shards it lies in.
 
 Rules.
-1. Every sound frame counts, also one behind damage: a hole in a topic's sequences becomes a gap with
-   a reason, no frame is dropped.
+1. Every sound frame counts, also one behind damage: a hole in a topic's sequences becomes a gap
+   with a reason, no frame is dropped.
 2. Bytes are cut only where nothing sound follows, and only in the last file of a directory.
 3. No loop over records: one walk, the fixed fields as columns, one pass that sorts by topic.
 """
@@ -82,6 +83,8 @@ class Replay:
         files = self._ground.files
         listed = []
         for shard, directory in self._ground.shard_directories():
+            if self._repair and files.is_directory(directory):
+                files.sync_directory(directory)  # a killed process may have left names unsynced
             for name in files.list(directory):
                 index = paths.wal_file_index(name)
                 if index is not None:
@@ -109,7 +112,7 @@ class Replay:
             if self._repair:
                 file.file.truncate(end)
                 file.file.sync()
-            file.size = end
+            file.cut_to(end)
         for found in runs:
             self._take(file, data, found)
 
@@ -118,8 +121,9 @@ class Replay:
         size, position = file.size, 0
         spots: list[tuple[int, int, Stop]] = []
         budget = Budget(size)
+        limit = Limit(WHOLE.max_records, WHOLE.max_bytes, budget)
         while position < size:
-            found = log.scan(data, position, limit=Limit(WHOLE.max_records, WHOLE.max_bytes, budget))
+            found = log.scan(data, position, limit=limit)
             if len(found):
                 runs.append(found)
             position = found.end

@@ -63,6 +63,11 @@ class WalFile:
             self._mapped = size
         return self._map
 
+    def cut_to(self, size: int) -> None:
+        """Takes note that the file ends earlier than it was mapped."""
+        self.size = size
+        self._map, self._mapped = b"", -1
+
     def close(self) -> None:
         """Closes the file; maps that readers hold stay valid."""
         self._map, self._mapped = b"", -1

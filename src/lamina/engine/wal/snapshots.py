@@ -25,8 +25,6 @@ class Snapshots:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._covered: list[dict[int, int]] = []
-        self.loaded = False
-        """Whether a sound one was found."""
 
     def _numbers(self) -> list[int]:
         numbers = map(paths.snapshot_number, self._ground.files.list(self._ground.meta))
@@ -50,7 +48,6 @@ class Snapshots:
             covered = {each.shard: each.wal_index for each in found.current_wal}
             self._covered.insert(0, covered)
             newest = newest or found
-        self.loaded = newest is not None
         return newest
 
     def covers(self, shard: int, index: int) -> bool:

@@ -52,5 +52,8 @@ class WalView:
             metadata.apply(owner, body)
         reader.bind(Sources(ground.files, replayed.files, Arrivals()))
         known = metadata.topics.get(topic_id, TopicMetadata())
-        TopicRecovery(ground, replayed, report, repair=False).recover(reader, known)
+        recovery = TopicRecovery(
+            ground, replayed, report, repair=False, has_snapshot=taken is not None
+        )
+        recovery.recover(reader, known)
         return reader

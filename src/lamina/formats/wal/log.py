@@ -124,11 +124,10 @@ def encode_mixed(
     records: pa.RecordBatch | PlainValues, owners: Owners, out: NDArray[np.uint8] | None = None
 ) -> arrow.Encoded:
     """Encodes records of many topics, each row with its own topic, sequence and flags."""
-    plain = isinstance(records, PlainValues)
-    rows = records.rows if plain else records.num_rows
+    rows = records.rows if isinstance(records, PlainValues) else records.num_rows
     if any(len(column) != rows for column in owners):
         raise ValueError(f"{rows} rows need as many topics, sequences and flags")
-    if plain:
+    if isinstance(records, PlainValues):
         return arrow.encode_at(records.address, rows, _encode, out, *owners)
     return arrow.encode_with(_encode, records, INPUT_SCHEMAS["wal"], out, *owners)
 
@@ -169,7 +168,7 @@ def _encode(
         poke_u8(start + position, _APPEND)
         frame = start + position + _IN_WAL
         poke_u32(frame, _FRAME_LEN_MIN + body)
-        poke_u8(frame + _FLAGS, np.int64(flags[row]) | node_flag | tag_flag)
+        poke_u8(frame + _FLAGS, int(flags[row]) | node_flag | tag_flag)
         poke_i64(frame + _TOPIC, topic_ids[row])
         poke_i64(frame + _SEQUENCE, sequences[row])
         poke_i64(frame + _TIMESTAMP, arrow.number(timestamps, row))
