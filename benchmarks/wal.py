@@ -1,8 +1,8 @@
 """`make bench-wal`: many topics behind one write-ahead log, in one run.
 
-Everything is compared with a measurement of the same run: the same load on as many keratin topics, a
-plain copy of as many bytes, the scan kernel on the same bytes in memory. Every fsync of the process
-is counted, those of checkpoints and snapshots too.
+Everything is compared with a measurement of the same run: the same load on as many keratin topics,
+a plain copy of as many bytes, the scan kernel on the same bytes in memory. Every fsync of the
+process is counted, those of checkpoints and snapshots too.
 """
 
 from __future__ import annotations
@@ -191,8 +191,7 @@ def many_topics(folder: str, console: Console) -> list[Bar]:
                 f" {load.per_second:,.0f} durable records/s, {load.syncs:.4f} fsyncs a record"
             )
     best = {
-        name: max(loads.values(), key=lambda load: load.per_second)
-        for name, loads in found.items()
+        name: max(loads.values(), key=lambda load: load.per_second) for name, loads in found.items()
     }
     fewest = {name: min(load.syncs for load in loads.values()) for name, loads in found.items()}
     return [
@@ -415,9 +414,12 @@ def memory_of_records(path: str) -> None:
 
 
 def memory(folder: str, console: Console) -> None:
-    """Each in a process of its own, whose memory nothing else has touched."""
+    """Each in a process of its own, whose memory nothing else has touched; without a disk."""
+    in_memory = "/dev/shm"
     for what, call in (("topics", memory_of_topics), ("records", memory_of_records)):
-        path = os.path.join(folder, f"memory-{what}")
+        path = os.path.join(
+            in_memory if os.path.isdir(in_memory) else folder, f"lamina-{os.getpid()}"
+        )
         program = f"from benchmarks import wal; wal.{call.__name__}({path!r})"
         ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
         figures = ran.stdout.decode().split()
