@@ -229,8 +229,8 @@ class TopicRecovery:
     def _last(self, topic: TopicReader, bare: Segment, frames: Frames) -> Segment | None:
         """Walks the last segment, which a checkpoint may have been writing to."""
         files = self.ground.files
-        claimed = self._claimed_end(bare)
         found = segments.walk(files, bare)
+        claimed = self._proven_claim(bare, found.entries)
         cut = found.end_byte
         for damage in found.damages:
             if _holds(frames, damage.first_sequence) or damage.end_byte == files.size(
@@ -280,6 +280,23 @@ class TopicRecovery:
             self._gap(topic, bare.first_sequence, claimed, "lost", why)
             topic.written_end = max(topic.written_end, claimed)
         return None
+
+    def _proven_claim(self, bare: Segment, sound: index.Entries) -> int:
+        """One past the last sequence of an `.idx` that agrees with every sound frame, or nothing.
+
+        Such an index was synced with its `.data`: what it has more is lost.
+        """
+        end = self._claimed_end(bare)
+        entries = None
+        if end > bare.first_sequence + len(sound):
+            claimed = replace(bare, end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
+            entries = segments.load_entries(self.ground.files, claimed)
+        if entries is None:
+            return bare.first_sequence
+        for name in ("position", "length", "timestamp_ms"):
+            if (entries[name][: len(sound)] != sound[name]).any():
+                return bare.first_sequence
+        return end if int(entries["length"][-1]) else bare.first_sequence
 
     def _claimed_end(self, bare: Segment) -> int:
         """One past the last sequence that an `.idx` speaks of."""

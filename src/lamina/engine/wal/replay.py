@@ -203,6 +203,10 @@ class Replay:
         ids, sequences, locations, lengths = joined
         if not len(ids):
             return
+        if ids[0] == ids[-1] and (ids == ids[0]).all():
+            topic_id, size = int(ids.view(np.uint64)[0]), int(lengths.sum())
+            self._found.frames[topic_id] = _ascending(sequences, locations, size)
+            return
         if ids.min() >= 0 and ids.max() < _DIRECT_IDS:
             owners, names = ids, None
         else:
@@ -210,11 +214,11 @@ class Replay:
         count = int(owners.max()) + 1
         order, edges = located.grouped(owners, count)
         sequences, locations, lengths = sequences[order], locations[order], lengths[order]
-        sums = np.concatenate([[0], np.cumsum(lengths)])
-        for owner in np.flatnonzero(np.diff(edges)).tolist():
+        present = np.flatnonzero(np.diff(edges))
+        sums = np.add.reduceat(lengths, edges[present])
+        for owner, size in zip(present.tolist(), sums.tolist(), strict=True):
             first, end = int(edges[owner]), int(edges[owner + 1])
             topic_id = owner if names is None else int(names.view(np.uint64)[owner])
-            size = int(sums[end] - sums[first])
             self._found.frames[topic_id] = _ascending(
                 sequences[first:end], locations[first:end], size
             )
