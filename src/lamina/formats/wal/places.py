@@ -93,12 +93,12 @@ class Places:
             return
         ids, sequences, locations, lengths = (each[: self._count] for each in self._columns)
         lowest, highest = int(ids.min()), int(ids.max())
-        names = None
+        single, names = lowest == highest, None
         if lowest < 0 or highest >= _DIRECT_IDS:
             names, ids = np.unique(ids, return_inverse=True)
             highest = len(names) - 1
         edges, sizes, ascending, *sorted_columns = _sorted(
-            ids, (sequences, locations, lengths), highest + 1, lowest == highest
+            ids, (sequences, locations, lengths), highest + 1, single
         )
         for owner in np.flatnonzero(np.diff(edges)).tolist():
             rows = slice(int(edges[owner]), int(edges[owner + 1]))
