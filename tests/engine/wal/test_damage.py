@@ -11,7 +11,7 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.engine.store import Store
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, StorageFull
 from tests.engine.wal.stores import (
     SMALL,
     contents,
@@ -196,3 +196,24 @@ def test_any_failing_step_loses_nothing_that_was_acknowledged(code: int) -> None
             assert step > 20
             return
         step += 1
+
+
+def test_nothing_of_a_batch_that_found_no_space_stays_behind_a_shorter_one() -> None:
+    files = SimulatedFiles()
+    store = Store("/d", files=files, wal=WalSettings(shards=1), tick_ms=1 << 30)
+    store.create_topic("t", format="wal")
+    store.append("t", [b"first"])
+    files.capacity_bytes = files.used_bytes + (80 << 10)
+    with pytest.raises(StorageFull):
+        store.append("t", [b"x" * 1000] * 300)
+    assert values(store) == {1: b"first"}
+    files.capacity_bytes = None
+    assert store.append("t", [b"y" * 999]).base_offset == 2
+    expected = {1: b"first", 2: b"y" * 999}
+    assert values(store) == expected
+    crash(store)
+    with Store(
+        "/d", files=files.snapshot().restart(), wal=WalSettings(shards=1), tick_ms=1 << 30
+    ) as again:
+        assert values(again) == expected
+        assert again.latest_offset("t") == 3

@@ -98,3 +98,20 @@ def test_a_delete_names_one_thing_and_only_wal_topics_take_it(tmp_path: Path) ->
         with pytest.raises(InvalidRequest, match="wal"):
             store.delete("k", before=1)
         assert store.delete("t", tag=b"nobody") == 0
+
+
+def test_a_wal_file_stays_while_the_older_snapshot_needs_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.create_topic("t", format="wal")
+    store.create_topic("filler", format="wal")
+    fill(store, 1, 25)
+    store.maintain()
+    fill(store, 25, 26)
+    store.maintain()
+    assert store.delete("t", tag=b"tag 1") == 9
+    fill(store, 1, 100, "filler")
+    store.maintain()
+    crash(store)
+    _newest_snapshot_flipped(tmp_path)
+    with opened(tmp_path) as again:
+        assert values(again) == {key: each for key, each in numbered(1, 26).items() if key % 3 != 1}
