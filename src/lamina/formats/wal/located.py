@@ -1,8 +1,8 @@
-"""Frames whose places are known already: checked, copied, matched and grouped, without a walk.
+"""Frames whose places are known already: checked, copied and matched, without a walk.
 
 A topic's newest records lie scattered over the WAL, between those of other topics; the engine keeps
 only where each one starts. What it does with them is here: read (`sound_at`), copy into a segment
-(`gather`), look for tags (`tag_matches`), and, after a restart, sort by topic (`grouped`).
+(`gather`), look for tags (`tag_matches`). `places` finds out where they start after a restart.
 
 Rule: a position is a claim. Every kernel checks it against the buffer before it looks further.
 """
@@ -184,25 +184,3 @@ def _tag_matches(
                 same = False
                 break
         found[row] = same
-
-
-def grouped(
-    owners: NDArray[np.int64], owner_count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts rows by owner, stable, in one pass: (row numbers, where each owner's begin).
-
-    `owners` are numbers from 0 and below `owner_count`; the second result has one more entry.
-    """
-    edges = np.zeros(owner_count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owners, minlength=owner_count), out=edges[1:])
-    order = np.empty(len(owners), dtype=np.int64)
-    _scatter(owners, edges[:-1].copy(), order)
-    return order, edges
-
-
-@kernel
-def _scatter(owners: Any, nexts: Any, order: Any) -> None:
-    for row in range(len(owners)):
-        owner = owners[row]
-        order[nexts[owner]] = row
-        nexts[owner] += 1
