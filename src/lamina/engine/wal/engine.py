@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Executor
 
 import numpy as np
@@ -25,7 +26,7 @@ from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.log import ShardLog
 from lamina.engine.wal.metadata import Metadata, TopicMetadata, config_of
 from lamina.engine.wal.partition import WalPartition
-from lamina.engine.wal.reading import Sources
+from lamina.engine.wal.reading import Sources, TopicReader
 from lamina.engine.wal.recovery import TopicRecovery
 from lamina.engine.wal.replay import Replay, Replayed
 from lamina.engine.wal.segments import Segment
@@ -40,7 +41,8 @@ from lamina.formats.wal.sharding import shard_of
 from lamina.storage import paths
 
 _log = logging.getLogger(__name__)
-TOPICS_PER_MARK = 512
+TOPICS_PER_MARK = 64
+"""Copied, synced and marked together; two files of each are open at a time."""
 
 
 class WalEngine:
@@ -271,15 +273,25 @@ class WalEngine:
     def _compact(self, shard_log: ShardLog, topics: list[WalPartition]) -> None:
         copied: list[Copied] = []
         for topic in topics:
-            try:
+            with self._told(topic):
                 found = self._compactor.copy(topic)
-            except OSError as error:
-                _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
-                continue
-            if found is not None:
-                copied.append(found)
-        if copied:
-            shard_log.writer.exclusively(lambda: self._publish(shard_log, copied))
+                if found is not None:
+                    copied.append(found)
+        settled: list[Copied] = []
+        for each in copied:
+            with self._told(each.topic):
+                each.settle()
+                settled.append(each)
+        if settled:
+            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+
+    @contextlib.contextmanager
+    def _told(self, topic: TopicReader) -> Iterator[None]:
+        """Says that a topic's checkpoint failed; the others go on, and it is tried again."""
+        try:
+            yield
+        except OSError as error:
+            _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
 
     def _publish(self, shard_log: ShardLog, copied: list[Copied]) -> None:
         shard_log.control(mark_of(copied, self._ground.now_ms()))
@@ -290,6 +302,7 @@ class WalEngine:
         """Copies one topic, for somebody who has its shard to himself already."""
         found = self._compactor.copy(topic)
         if found is not None:
+            found.settle()
             self._publish(topic.log, [found])
 
     def _look_after_topics(self) -> None:
