@@ -34,7 +34,7 @@ from lamina.engine.wal.shard import POSITION_BITS, Shard
 from lamina.engine.wal.snapshots import Snapshots, meta_of
 from lamina.engine.wal.topic import Arrivals, Layers
 from lamina.engine.writer import Writer
-from lamina.errors import Closed, LaminaError
+from lamina.errors import Closed, LaminaError, StorageFull
 from lamina.formats.topic import TopicFile
 from lamina.formats.wal import control, log
 from lamina.formats.wal.sharding import shard_of
@@ -43,6 +43,8 @@ from lamina.storage import paths
 _log = logging.getLogger(__name__)
 TOPICS_PER_MARK = 64
 """Copied, synced and marked together; two files of each are open at a time."""
+ROTATE_BYTES = 1 << 20
+"""A snapshot leaves a WAL file behind that has at least this much; a smaller one is replayed."""
 
 
 class WalEngine:
@@ -347,12 +349,21 @@ class WalEngine:
         with self._changing:
             for topic in self._topics.values():
                 topic.save_flags()
+            for shard_log in self._logs:
+                self._rotate(shard_log)
             current = dict(self._retired)
             for file in self._sources.wal:
                 current[file.shard] = max(current.get(file.shard, 0), file.index + 1)
             for shard_log in self._logs:
                 current[shard_log.shard.number] = shard_log.shard.covered_index
             self._save(current)
+
+    def _rotate(self, shard_log: ShardLog) -> None:
+        """Begins a new WAL file, so that the snapshot covers all there is: less to replay."""
+        active = shard_log.shard.active
+        if active is not None and active.size >= ROTATE_BYTES:
+            with contextlib.suppress(StorageFull):
+                shard_log.writer.exclusively(shard_log.shard.rotate)
 
     def _save(self, current: dict[int, int]) -> None:
         written = sum(each.shard.written_bytes for each in self._logs)
@@ -368,19 +379,27 @@ class WalEngine:
 
     def _free(self) -> None:
         """Removes WAL files that no topic and no snapshot needs any more."""
+        active = {each.shard.active for each in self._logs}
+        covered = [
+            file
+            for file in self._sources.wal
+            if file not in active and self._snapshots.covers(file.shard, file.index)
+        ]
+        needed = self._needed_files() if covered else set()
+        for file in covered:
+            if file.number not in needed:
+                with contextlib.suppress(FileNotFoundError):
+                    self._ground.files.remove(file.path)
+                self._sources.wal.drop(file)
+
+    def _needed_files(self) -> set[int]:
+        """Returns the numbers of the WAL files that hold records which are nowhere else."""
         needed = set(self._pinned)
         for topic in self._topics.values():
             for run in topic.layers.runs:
                 places = np.frombuffer(run.locations[:], dtype=np.int64)
                 needed |= set(np.unique(places >> POSITION_BITS).tolist())
-        active = {each.shard.active.number for each in self._logs if each.shard.active is not None}
-        for file in self._sources.wal:
-            if file.number in active or file.number in needed:
-                continue
-            if self._snapshots.covers(file.shard, file.index):
-                with contextlib.suppress(FileNotFoundError):
-                    self._ground.files.remove(file.path)
-                self._sources.wal.drop(file)
+        return needed
 
     # ------------------------------------------------------------------ the end
 
