@@ -21,9 +21,11 @@ from hypothesis.stateful import (
 )
 
 from lamina.engine.reader import StoreReader
+from lamina.engine.readonly import ReadOnlyStore
 from lamina.engine.store import Store
 from lamina.engine.writer import ProducerStamp
 from lamina.errors import NewerFormat, RecordsMissing
+from lamina.records import KEPT_COLUMNS
 from tests.engine.directories import Clock, copied, opened, read_only, rows, segments
 from tests.support.contract import plain
 from tests.support.strategies import batch_of
@@ -45,19 +47,25 @@ ACKS = st.sampled_from([0, 1, "all", "all"])
 
 
 class PartitionModel:
-    """What one partition should hold: rows by offset, and where it begins and ends."""
+    """What one partition should hold: all rows that it ever had, and which of them are gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_offset: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.earliest = 0
+        self.first = self.earliest = first_offset
+        self.deleted: set[int] = set()
 
     @property
     def end(self) -> int:
-        return len(self.rows)
+        return self.first + len(self.rows)
 
     @property
     def held(self) -> list[dict[str, Any]]:
-        return self.rows[self.earliest :]
+        return self.between(self.first, self.end)
+
+    def between(self, start: int, end: int) -> list[dict[str, Any]]:
+        """The rows that can be read from one offset up to another."""
+        rows = self.rows[max(start, self.earliest) - self.first : max(0, end - self.first)]
+        return [row for row in rows if row["offset"] not in self.deleted]
 
     def first_at(self, timestamp_ms: int) -> int | None:
         late = (row["offset"] for row in self.held if row["timestamp"] >= timestamp_ms)
@@ -68,18 +76,32 @@ class StoreMachine(RuleBasedStateMachine):
     """Every rule does the same to the store and to the lists; every step compares the two."""
 
     format_name: str
+    first_offset = 0
+    derived = ("*.idx", "*.timeidx", "*.tidx", "manifest.bin", "checkpoint.json")
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="lamina-model-", dir=MEMORY))
         self.path = self.root / "data"
         self.clock = Clock()
-        self.model = [PartitionModel() for _ in range(PARTITIONS)]
+        self.model = self.empty()
         self.store: Store
+
+    def empty(self) -> list[PartitionModel]:
+        return [PartitionModel(self.first_offset) for _ in range(PARTITIONS)]
+
+    def open(self) -> Store:
+        return opened(self.path, self.clock)
+
+    def beside(self) -> ReadOnlyStore:
+        return read_only(self.path)
 
     @initialize()
     def create(self) -> None:
-        self.store = opened(self.path, self.clock)
+        self.store = self.open()
+        self.create_topic()
+
+    def create_topic(self) -> None:
         self.store.create_topic(
             "t",
             partitions=PARTITIONS,
@@ -102,15 +124,21 @@ class StoreMachine(RuleBasedStateMachine):
         if acks != 0:
             ack = answer.parts[partition]
             assert (ack.base_offset, ack.count) == (first, len(drawn))
-            assert ack.durability == ("fsynced" if acks == "all" else "written")
+            assert ack.durability == self.durability_of(acks)
         for number, row in enumerate(drawn):
-            full = {"offset": first + number, "timestamp": self.clock.now_ms, "key": None} | row
-            if self.format_name == "frame":
-                full["key"] = full["key"] or None
-            else:
-                full.setdefault("headers", None)
-            model.rows.append(full)
+            model.rows.append(self.stored(first + number, row))
         self.store.flush()
+
+    def durability_of(self, acks: Any) -> str:
+        return "fsynced" if acks == "all" else "written"
+
+    def stored(self, offset: int, row: dict[str, Any]) -> dict[str, Any]:
+        """What a row that was handed in is read back as."""
+        empty = dict.fromkeys(KEPT_COLUMNS[self.format_name])
+        full = {**empty, "offset": offset, "timestamp": self.clock.now_ms, **row}
+        if self.format_name == "frame":
+            full["key"] = full["key"] or None
+        return full
 
     @rule(partition=PARTITION, drawn=st.lists(VALUE, min_size=1, max_size=30), acks=ACKS)
     def append_values(self, partition: int, drawn: list[bytes], acks: Any) -> None:
@@ -148,16 +176,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _append_stamped(self, partition: int, stamp: Any) -> None:
         model = self.model[partition]
-        row = {
-            "offset": model.end,
-            "timestamp": self.clock.now_ms,
-            "key": None,
-            "value": b"stamped",
-        }
-        if self.format_name == "keratin":
-            row["headers"] = None
         self.store.append("t", [b"stamped"], partition=partition, producer=stamp)
-        model.rows.append(row)
+        model.rows.append(self.stored(model.end, {"value": b"stamped"}))
 
     # ------------------------------------------------------------------ reading
 
@@ -171,9 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
         self, partition: int, where: float, max_records: int, max_bytes: int
     ) -> None:
         model = self.model[partition]
-        start = int(where * model.end)
+        start = max(model.first, int(where * model.end))
         limits = {"max_records": max_records, "max_bytes": max_bytes}
-        if start < model.earliest:
+        if start < self.told_gone_below(model):
             with pytest.raises(RecordsMissing) as missing:
                 self.store.fetch("t", partition, start, **limits)
             assert (missing.value.first, missing.value.reason) in [
@@ -182,10 +202,15 @@ class StoreMachine(RuleBasedStateMachine):
             ]
             return
         one = plain(self.store.fetch("t", partition, start, **limits))
-        assert one == model.rows[start : start + len(one)]
+        expected = model.between(start, model.end)
+        assert one == expected[: len(one)]
         assert len(one) <= max_records
-        assert bool(one) == (start < model.end)
-        assert rows(self.store, "t", partition, start, **limits) == model.rows[start:]
+        assert bool(one) == bool(expected)
+        assert rows(self.store, "t", partition, start, **limits) == expected
+
+    def told_gone_below(self, model: PartitionModel) -> int:
+        """Reading from below this offset is refused with a reason."""
+        return model.earliest
 
     @rule(partition=PARTITION, ahead_ms=TIME)
     def look_up_a_time(self, partition: int, ahead_ms: int) -> None:
@@ -229,10 +254,8 @@ class StoreMachine(RuleBasedStateMachine):
             decisions = self.store.explain_retention("t", partition)
             going = [decision.segment for decision in decisions if decision.goes]
             for segment in going:
-                times = [
-                    row["timestamp"]
-                    for row in model.rows[segment.base_offset : segment.next_offset]
-                ]
+                rows_of = model.rows[segment.base_offset : segment.next_offset]
+                times = [row["timestamp"] for row in rows_of]
                 assert segment.newest_timestamp_ms == max(times)
             assert self.store.apply_retention("t", partition) == len(going)
             if going:
@@ -251,7 +274,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------------ ends and accidents
 
     def _reopen(self) -> None:
-        self.store = opened(self.path, self.clock)
+        self.store = self.open()
 
     @rule()
     def close_and_reopen(self) -> None:
@@ -277,8 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         if killed:
             self.path = left_behind
-        kinds = ("*.idx", "*.timeidx", "*.tidx", "manifest.bin", "checkpoint.json")
-        found = sorted(file for kind in kinds for file in self.path.rglob(kind))
+        found = sorted(file for kind in self.derived for file in self.path.rglob(kind))
         file = data.draw(st.sampled_from([str(each.relative_to(self.path)) for each in found]))
         hurt(self.path / file, accident, data)
         try:
@@ -291,13 +313,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def look_from_beside(self) -> None:
         self.store.flush()
-        with read_only(self.path) as beside:
+        with self.beside() as beside:
             self._compare(beside)
 
     @rule()
     def look_with_no_writer(self) -> None:
         self.store.close()
-        with read_only(self.path) as alone:
+        with self.beside() as alone:
             self._compare(alone)
         self._reopen()
 
@@ -313,11 +335,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert store.earliest_offset("t", partition) == model.earliest
             assert store.latest_offset("t", partition) == model.end
             assert rows(store, "t", partition) == model.held
-            gaps = store.gaps("t", partition)
-            assert {gap.reason for gap in gaps} <= {"trim", "retention"}
-            covered = [offset for gap in gaps for offset in range(gap.first, gap.end)]
-            assert covered == list(range(model.earliest))
-            assert not list(segments(self.path, "t", partition).glob("*.tomb"))
+            self._compare_gaps(store, partition, model)
+
+    def _compare_gaps(self, store: StoreReader, partition: int, model: PartitionModel) -> None:
+        gaps = store.gaps("t", partition)
+        assert {gap.reason for gap in gaps} <= {"trim", "retention"}
+        covered = [offset for gap in gaps for offset in range(gap.first, gap.end)]
+        assert covered == list(range(model.earliest))
+        assert not list(segments(self.path, "t", partition).glob("*.tomb"))
 
 
 def hurt(file: Path, accident: str, data: st.DataObject) -> None:

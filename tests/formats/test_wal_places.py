@@ -36,7 +36,7 @@ def taken(wal: bytes, step: int = 1 << 20) -> tuple[Places, list[int]]:
     while position < len(wal):
         found = log.scan(wal, position, limit=Limit(max_records=step))
         assert found.stop in (Stop.END, Stop.LIMIT)
-        others += places.take(wal, found, BASE).tolist()
+        others += places.take(wal, found, BASE).others.tolist()
         position = found.end
     return places, others
 
@@ -106,6 +106,15 @@ def test_control_frames_are_left_to_the_caller_and_barriers_to_nobody() -> None:
         ControlFrame(FrameType.CHECKPOINT_MARK, 0, MARK),
     ]
     assert sorted_places(places)[3][0] == [1, 2]
+
+
+@pytest.mark.parametrize(("barriers", "last"), [((), None), ((0,), 0), ((0, 2), 2)])
+def test_the_last_barrier_is_told(barriers: tuple[int, ...], last: int | None) -> None:
+    mark = log.encode_control(FrameType.CHECKPOINT_MARK, 0, 0, 0, MARK)
+    frames = [BARRIER if row in barriers else append(3, row + 1) for row in range(4)] + [mark]
+    wal = b"".join(frames)
+    position = None if last is None else sum(map(len, frames[:last]))
+    assert Places().take(wal, log.scan(wal), BASE).last_barrier == position
 
 
 def test_nothing_taken_is_nothing() -> None:

@@ -2,12 +2,14 @@
 
 Started as `python -m tests.support.producer_process`, it imports everything once, then forks a
 child for each line of JSON on its standard input (a `Round`). The child opens the store, appends
-from threads and asyncio, trims and rolls, and never ends by itself. All write lines to standard
-output, each in one atomic write:
+from threads and asyncio, trims, rolls and deletes, and never ends by itself. All write lines to
+standard output, each in one atomic write:
 
     child <pid>                                    the child of this round
     open <milliseconds>                            its store is open
     trim <topic> <partition> <before>              is about to be trimmed
+    deleting <topic> <partition> <offset>          is about to be deleted
+    deleted <topic> <partition> <offset>           was deleted
     ack <offset> <acks> <tag>                      was acknowledged
     error <traceback as JSON>                      something was raised that should not be
     gone <pid>                                     the child is dead and reaped
@@ -34,12 +36,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.config import WriterSettings
+from lamina.config import WalSettings, WriterSettings
 from lamina.engine.store import Store
 from lamina.engine.writer import ProducerStamp
 
 PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]
 """Topic and partition of what is appended to; also of the idempotent producers, by number."""
+WAL_PLACES = [(f"w{number}", 0) for number in range(24)]
 BATCH_RECORDS_MAX = 50
 GIVE_UP_S = 30
 SEGMENT_BYTES = 16 << 10
@@ -53,6 +56,8 @@ class Round:
     seed: str
     number: int
     producers: list[int]
+    wal: bool = False
+    """Whether to use many wal topics, instead of two of the other formats."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,13 @@ def value_of(tag: str, row: int) -> bytes:
     return head + b"." * (zlib.crc32(head) % 200)
 
 
-def key_of(tag: str, row: int) -> bytes | None:
-    """The key of one record of an append."""
-    return f"key {row}".encode() if tag.endswith("/keys") else None
+EXTRA = {"keys": "key", "tags": "tag"}
+"""The column that an append of a kind has beside its values."""
+
+
+def extra_of(tag: str, row: int) -> bytes | None:
+    """The key or tag of one record of an append."""
+    return None if tag.endswith("/plain") else f"extra {row}".encode()
 
 
 def records_of(tag: Tag) -> Any:
@@ -93,9 +102,9 @@ def records_of(tag: Tag) -> Any:
     values = [value_of(text, row) for row in range(tag.count)]
     if tag.kind == "plain":
         return values
-    keys = [key_of(text, row) for row in range(tag.count)]
+    extra = [extra_of(text, row) for row in range(tag.count)]
     return pa.RecordBatch.from_pydict(
-        {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        {EXTRA[tag.kind]: pa.array(extra, pa.binary()), "value": pa.array(values, pa.binary())}
     )
 
 
@@ -115,15 +124,22 @@ def say(*words: object) -> None:
 class Child:
     """One round: the threads that append, and the one that trims and rolls."""
 
+    places = PLACES
+    kind = "keys"
+
     def __init__(self, told: Round) -> None:
         self.told = told
         started = time.perf_counter()
-        self.store = Store(told.directory, writer=WriterSettings(flush_ms=15), tick_ms=15)
-        for topic, name, more in (("k", "keratin", {}), ("f", "frame", RETAINED)):
-            if topic not in self.store.topics():
-                config = {"segment.bytes": SEGMENT_BYTES, **more}
-                self.store.create_topic(topic, partitions=2, format=name, config=config)
+        self.store = self.open()
         say("open", round((time.perf_counter() - started) * 1000))
+
+    def open(self) -> Store:
+        store = Store(self.told.directory, writer=WriterSettings(flush_ms=15), tick_ms=15)
+        for topic, name, more in (("k", "keratin", {}), ("f", "frame", RETAINED)):
+            if topic not in store.topics():
+                config = {"segment.bytes": SEGMENT_BYTES, **more}
+                store.create_topic(topic, partitions=2, format=name, config=config)
+        return store
 
     def drawn(self, who: str) -> random.Random:
         return random.Random(f"{self.told.seed} {self.told.number} {who}")
@@ -132,10 +148,13 @@ class Child:
         """Appends from all sides, for ever."""
         work: list[Callable[[], None]] = [self.trim_and_roll, self.tasks]
         work += [lambda name=f"thread{n}": self.produce(name) for n in range(3)]
-        work += [lambda n=n: self.produce_once(n) for n in (0, 1)]
+        work += self.more_work()
         for each in work[1:]:
             threading.Thread(target=self.guarded, args=(each,), daemon=True).start()
         self.guarded(work[0])
+
+    def more_work(self) -> list[Callable[[], None]]:
+        return [lambda n=n: self.produce_once(n) for n in (0, 1)]  # type: ignore[misc]
 
     def guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -149,9 +168,9 @@ class Child:
         drawn = self.drawn(who)
         number = 0
         while True:
-            topic, partition = drawn.choice(PLACES)
+            topic, partition = drawn.choice(self.places)
             count = drawn.choice((1, 1, 5, drawn.randint(1, BATCH_RECORDS_MAX)))
-            kind = drawn.choice(("plain", "plain", "keys"))
+            kind = drawn.choice(("plain", "plain", self.kind))
             unique = f"{who}-{self.told.number}"
             yield (
                 Tag(topic, partition, unique, number, count, kind),
@@ -204,7 +223,7 @@ class Child:
         drawn = self.drawn("trim")
         while True:
             time.sleep(drawn.uniform(0.002, 0.04))
-            topic, partition = drawn.choice(PLACES)
+            topic, partition = drawn.choice(self.places)
             if drawn.random() < 0.3:
                 self.store.roll(topic, partition)
                 continue
@@ -214,18 +233,60 @@ class Child:
             self.store.trim(topic, partition, before)
 
 
+class WalChild(Child):
+    """A round with many topics behind few shards, of which there may be other ones each time."""
+
+    places = WAL_PLACES
+    kind = "tags"
+
+    def open(self) -> Store:
+        drawn = self.drawn("shards")
+        wal = WalSettings(
+            shards=drawn.choice((1, 2, 2, 5)),
+            wal_bytes=64 << 10,
+            segment_events=100,
+            segment_bytes=SEGMENT_BYTES,
+            checkpoint_ms=drawn.choice((0, 30)),
+            snapshot_ms=drawn.choice((0, 50)),
+            cold_directory=f"{self.told.directory}-cold",
+            hot_segments=1,
+        )
+        store = Store(self.told.directory, writer=WriterSettings(flush_ms=15), wal=wal, tick_ms=15)
+        for topic, _ in WAL_PLACES:
+            if topic not in store.topics():
+                store.create_topic(topic, format="wal")
+        return store
+
+    def more_work(self) -> list[Callable[[], None]]:
+        return [self.delete]
+
+    def delete(self) -> None:
+        """Deletes single records that are there."""
+        drawn = self.drawn("delete")
+        while True:
+            time.sleep(drawn.uniform(0.001, 0.005))
+            topic, partition = drawn.choice(self.places)
+            end = self.store.latest_offset(topic, partition)
+            first = self.store.earliest_offset(topic, partition)
+            if first < end:
+                offset = drawn.randrange(first, end)
+                say("deleting", topic, partition, offset)
+                self.store.delete(topic, partition, offsets=[offset])
+                say("deleted", topic, partition, offset)
+
+
 RETAINED = {"retention.bytes": 20 * SEGMENT_BYTES}
 
 
 def warm_up() -> None:
-    """Loads the kernels of both formats, so that a child starts at once."""
+    """Loads the kernels of all formats, so that a child starts at once."""
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
             with Store(folder) as store:
-                for topic, name in (("k", "keratin"), ("f", "frame")):
+                for topic, name in (("k", "keratin"), ("f", "frame"), ("w0", "wal")):
                     if topic not in store.topics():
                         store.create_topic(topic, format=name)
-                    for kind in ("plain", "keys"):
+                    for kind in ("plain", "tags" if name == "wal" else "keys"):
                         store.append(topic, records_of(Tag(topic, 0, "warm", 0, 3, kind)))
                     list(store.scan(topic))
 
@@ -240,7 +301,7 @@ def main() -> None:
             signal.alarm(GIVE_UP_S)
             say("child", os.getpid())
             try:
-                Child(told).run()
+                (WalChild if told.wal else Child)(told).run()
             except BaseException:
                 say("error", json.dumps(traceback.format_exc()[-3500:]))
             os._exit(1)

@@ -105,7 +105,8 @@ class Store(StoreReader):
         hints = self._boot.read_checkpoint(report)
         topics = self._boot.catalog.load(report)
         if self._boot.has_wal(topics):
-            for about in self._start_wal().load(report).lost_topics(set(topics)):
+            self._wal = self._new_wal()
+            for about in self._wal.load(report).lost_topics(set(topics)):
                 if self._boot.catalog.restore(about):
                     report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
                     topics[about.name] = about
@@ -118,17 +119,17 @@ class Store(StoreReader):
         if self._wal is not None:
             self._wal.finish_opening(report)
 
-    def _start_wal(self) -> WalEngine:
+    def _new_wal(self) -> WalEngine:
         ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
-        self._wal = WalEngine(ground, self._writer_settings, self._executor)
-        return self._wal
+        return WalEngine(ground, self._writer_settings, self._executor)
 
     def _wal_for_new(self) -> WalEngine:
         """Returns the write-ahead log, which begins with the first topic that needs one."""
         if self._wal is None:
-            self._start_wal().load(self.recovery_report)
-            assert self._wal is not None
-            self._wal.finish_opening(self.recovery_report)
+            begun = self._new_wal()
+            begun.load(self.recovery_report)
+            begun.finish_opening(self.recovery_report)
+            self._wal = begun
         return self._wal
 
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:

@@ -26,7 +26,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
 from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
 from lamina.formats.wal import control, log
-from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
+from lamina.formats.wal.layout import SEGMENT_FRAME
 from lamina.formats.wal.places import Places, control_frame
 from lamina.storage import paths
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _STEP_RECORDS = 1 << 15
 """Walked at a time: few enough to be in the processor's cache still when they are taken down."""
 _ONE = Limit(max_records=1)
+_REWRITE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Replay:
         self._repair = repair
         self._found = Replayed(WalFiles())
         self._places = Places()
+        self._last_barrier = 0
+        """Where the file at hand was last known to be durable up to."""
 
     def run(self) -> Replayed:
         """Reads everything."""
@@ -103,15 +106,27 @@ class Replay:
 
     def _read(self, file: WalFile, *, is_last: bool) -> None:
         file.size = file.file.size()
-        if is_last:
+        if is_last and not self._repair:
             file.file.sync()  # what a killed process left unsynced is served from now on
         data = file.bytes_to(file.size)
+        self._last_barrier = 0
         end = self._walk(file, data, is_last=is_last)
+        if is_last and self._repair:
+            self._make_durable(file, data, end)
         if end < file.size and is_last:
-            if self._repair:
-                file.file.truncate(end)
-                file.file.sync()
             file.cut_to(end)
+
+    def _make_durable(self, file: WalFile, data: Buffer, end: int) -> None:
+        """Cuts a tail, and writes again what may never have been synced before it is served.
+
+        After a failed fsync the page cache may show bytes as clean that the disk never got.
+        """
+        if end < file.size:
+            file.file.truncate(end)
+        whole = memoryview(data).cast("B")
+        for first in range(self._last_barrier, end, _REWRITE_BYTES):
+            file.file.write_at(first, bytes(whole[first : min(first + _REWRITE_BYTES, end)]))
+        file.file.sync()
 
     def _walk(self, file: WalFile, data: Buffer, *, is_last: bool) -> int:
         """Takes down all sound frames; returns where the file's sound part ends."""
@@ -171,8 +186,9 @@ class Replay:
 
     def _take(self, file: WalFile, data: Buffer, found: Scan) -> None:
         """Takes down where records are; applies nothing of the control frames yet."""
-        others = self._places.take(data, found, file.number << POSITION_BITS)
-        for position in others.tolist():
+        taken = self._places.take(data, found, file.number << POSITION_BITS)
+        self._last_barrier = taken.last_barrier or self._last_barrier
+        for position in taken.others.tolist():
             frame = control_frame(data, position)
             try:
                 decoded = control.decode(frame.frame_type, frame.body)
@@ -207,11 +223,11 @@ def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int
 
 
 def _has_barrier(data: Buffer, position: int) -> bool:
-    """Tells whether a CheckpointMark follows: what lies before it had been synced."""
+    """Tells whether a barrier follows: then what lies before it had been synced."""
     size = memoryview(data).nbytes
     while position < size:
         found = log.scan(data, position, limit=WHOLE)
-        if (as_bytes(data)[found.positions] == int(FrameType.CHECKPOINT_MARK)).any():
+        if Places().take(data, found, 0).last_barrier is not None:
             return True
         if not found.stop.is_damage or found.stop is Stop.BAD_VERSION:
             return False

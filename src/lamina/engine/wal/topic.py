@@ -179,9 +179,13 @@ class TopicState:
 
     def gaps(self) -> Ledger:
         """Returns why each missing range is missing; single deleted records are not listed."""
-        if self.evict_floor <= 1:
-            return self.ledger
-        return self.ledger.with_gap(Gap(1, self.evict_floor, "retention", 0, "evicted"))
+        ledger = self.ledger
+        if self.evict_floor > 1:
+            ledger = ledger.with_gap(Gap(1, self.evict_floor, "retention", 0, "evicted"))
+        if self.earliest > self.evict_floor:
+            why = "everything before an offset was deleted"
+            ledger = ledger.with_gap(Gap(self.evict_floor, self.earliest, "trim", 0, why))
+        return ledger
 
     def gap_at(self, sequence: int) -> Gap | None:
         """Returns the known gap that a sequence lies in."""

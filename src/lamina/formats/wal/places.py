@@ -43,6 +43,16 @@ class ControlFrame(NamedTuple):
     body: bytes
 
 
+class Taken(NamedTuple):
+    """What else than records a scan has found: control frames, by position.
+
+    `last_barrier` is the last empty CheckpointMark, which only says that an fsync had returned.
+    """
+
+    others: NDArray[np.int64]
+    last_barrier: int | None
+
+
 class TopicPlaces(NamedTuple):
     """One topic's records as they come in the WAL; `ascending` says that each is above the last."""
 
@@ -63,19 +73,18 @@ class Places:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, buffer: Buffer, found: Scan, base_location: int) -> NDArray[np.int64]:
-        """Adds the records of a scan; returns the positions of the frames that are none.
+    def take(self, buffer: Buffer, found: Scan, base_location: int) -> Taken:
+        """Adds the records of a scan; returns the frames that are none.
 
-        A location is `base_location` plus the frame's position. Empty CheckpointMarks, which only
-        say that an fsync had returned, are left out.
+        A location is `base_location` plus the frame's position.
         """
         self._make_room(len(found))
         others = np.empty(len(found), dtype=np.int64)
         data = as_bytes(buffer)
-        self._count, other_count = _take(
+        self._count, other_count, barrier = _take(
             data, found.positions, base_location, self._columns, self._count, others
         )
-        return others[:other_count]
+        return Taken(others[:other_count], barrier if barrier >= 0 else None)
 
     def _make_room(self, rows: int) -> None:
         room, needed = len(self._columns[0]), self._count + rows
@@ -125,10 +134,10 @@ def control_frame(buffer: Buffer, position: int) -> ControlFrame:
 @kernel
 def _take(
     data: Any, positions: Any, base_location: int, columns: Any, count: int, others: Any
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     topic_ids, sequences, locations, lengths = columns
     origin = address_of(data)
-    other_count = 0
+    other_count, barrier = 0, -1
     for row in range(len(positions)):
         position = positions[row]
         frame_type = peek_u8(origin + position)
@@ -139,10 +148,12 @@ def _take(
             locations[count] = base_location + position
             lengths[count] = _PREFIX + _FRAME_LEN_SIZE + peek_u32(frame)
             count += 1
-        elif frame_type != _MARK or peek_u32(frame + _DATA_LEN) != _EMPTY_MARK_BYTES:
+        elif frame_type == _MARK and peek_u32(frame + _DATA_LEN) == _EMPTY_MARK_BYTES:
+            barrier = position
+        else:
             others[other_count] = position
             other_count += 1
-    return count, other_count
+    return count, other_count, barrier
 
 
 def _sorted(
