@@ -27,8 +27,7 @@ from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
-from lamina.formats.scan import Limit
-from lamina.formats.wal import index, log
+from lamina.formats.wal import index, located
 from lamina.storage import paths
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
@@ -150,37 +149,25 @@ class TopicRecovery:
         return self._walked(topic, bare, segments.walk(self.ground.files, bare))
 
     def _by_index(self, bare: Segment) -> Segment | None:
-        files = self.ground.files
-        size = files.size(bare.path("data"))
-        if not files.exists(bare.path("idx")):
+        last = segments.last_entry(self.ground.files, bare)
+        if last is None:
             return None
-        count, rest = divmod(files.size(bare.path("idx")), segments.ENTRY_BYTES)
-        if rest or not count or not size:
-            return None
-        file = files.open_read_only(bare.path("idx"))
+        data = self.ground.files.open_read_only(bare.path("data"))
         try:
-            last = index.decode(
-                file.read_at((count - 1) * segments.ENTRY_BYTES, segments.ENTRY_BYTES)
-            )[0]
-        finally:
-            file.close()
-        position, length = int(last["position"]), int(last["length"])
-        if position + length != size:
-            return None
-        data = files.open_read_only(bare.path("data"))
-        try:
-            frame = data.read_at(position, length)
+            size = data.size()
+            if last.position + last.length != size:
+                return None
+            frame = data.read_at(last.position, last.length)
         finally:
             data.close()
-        sequence = bare.first_sequence + count - 1
-        found = log.scan_segment(
-            frame, topic_id=bare.topic_id, minimum_sequence=sequence, limit=Limit(max_records=1)
-        )
-        if not len(found) or segments.sequence_at(frame, 0) != sequence:
+        if not located.is_segment_frame(frame, located.Expected(bare.topic_id, last.sequence)):
             return None
-        newest = int(last["timestamp_ms"])
         return replace(
-            bare, end_sequence=sequence + 1, data_bytes=size, frames=count, newest_ms=newest
+            bare,
+            end_sequence=last.sequence + 1,
+            data_bytes=size,
+            frames=last.sequence + 1 - bare.first_sequence,
+            newest_ms=last.newest_ms,
         )
 
     def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -163,6 +163,32 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     except CorruptData:
         return None
     return entries
+
+
+class LastEntry(NamedTuple):
+    """What an `.idx` says of the last record of its segment."""
+
+    sequence: int
+    position: int
+    length: int
+    newest_ms: int
+
+
+def last_entry(files: Files, segment: Segment) -> LastEntry | None:
+    """Reads the last entry of an `.idx`; None where it is missing, empty or cut."""
+    try:
+        file = files.open_read_only(segment.path("idx"))
+    except FileNotFoundError:
+        return None
+    try:
+        count, rest = divmod(file.size(), ENTRY_BYTES)
+        if rest or not count:
+            return None
+        entry = index.decode(file.read_at((count - 1) * ENTRY_BYTES, ENTRY_BYTES))[0]
+    finally:
+        file.close()
+    position, length, newest_ms, *_ = entry.item()
+    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms)
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:

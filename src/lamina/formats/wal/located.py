@@ -89,6 +89,21 @@ def _sound_at(
     return rows, total, tags, nodes, GOOD
 
 
+def is_segment_frame(buffer: Buffer, expected: Expected) -> bool:
+    """Tells whether a buffer is one sound frame of a segment, and the expected one."""
+    topic = as_signed(expected.topic_id)
+    return bool(_is_segment_frame(as_bytes(buffer), topic, expected.first_sequence))
+
+
+@kernel
+def _is_segment_frame(data: Any, topic_id: int, sequence: int) -> bool:
+    frame = address_of(data)
+    verdict, length = measure(frame, 0, len(data), 0)
+    if verdict != GOOD or length != len(data) or check(frame, 0) != GOOD:
+        return False
+    return peek_i64(frame + _TOPIC) == topic_id and peek_i64(frame + _SEQUENCE) == sequence
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
     """Frames as a segment holds them: `scan` says where each one starts in the output.
