@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -90,7 +90,7 @@ class Request:
         size_bytes: int,
         acks: int,
         stamp: ProducerStamp | None = None,
-        target: object = None,
+        target: Any = None,
     ) -> None:
         self.records = records
         self.target = target
