@@ -47,7 +47,7 @@ def opened(path: Path, clock: Clock | None = None, **arguments: Any) -> Store:
 
 def copied(path: Path) -> Path:
     """Copies a data directory, also one that is open: what a killed process leaves behind."""
-    target = path.parent / f"{path.name}-copy-{next(_copies)}"
+    target = path.parent / f"{path.name.split('-')[0]}-copy-{next(_copies)}"
     shutil.copytree(path, target)
     return target
 

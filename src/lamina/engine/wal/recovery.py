@@ -109,7 +109,7 @@ class TopicRecovery:
     # ------------------------------------------------------------------ segments
 
     def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
-        listed = self._listed(topic.topic_id)
+        listed = self._listed(topic.topic_id, frames)
         found: list[Segment] = []
         for row, (first, directory) in enumerate(listed):
             bare = Segment(
@@ -127,13 +127,17 @@ class TopicRecovery:
                 self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
         return found
 
-    def _listed(self, topic_id: int) -> list[tuple[int, str]]:
-        """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy."""
+    def _listed(self, topic_id: int, frames: Frames) -> list[tuple[int, str]]:
+        """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy.
+
+        Where the WAL holds no record of the topic any more, a checkpoint has made all names and
+        bytes durable: it was marked, in the WAL, before the WAL's files could go.
+        """
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
-            if self.repair:
+            if self.repair and len(frames.sequences):
                 self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name)
@@ -162,6 +166,8 @@ class TopicRecovery:
             data.close()
         if not located.is_segment_frame(frame, located.Expected(bare.topic_id, last.sequence)):
             return None
+        if last.newest_ms != max(last.before_ms, segments.timestamp_at(frame, 0)):
+            return None  # eviction goes by it
         return replace(
             bare,
             end_sequence=last.sequence + 1,
@@ -237,7 +243,7 @@ class TopicRecovery:
                 why = "a checkpoint was cut short; the WAL holds what is missing"
                 self.report.add("cut", bare.path("data"), why, byte_range=(cut, size))
             found = segments.walk(files, bare, cut)
-        elif self.repair:
+        elif self.repair and len(frames.sequences):
             self._sync(bare.path("data"))
         loaded = self._walked(topic, bare, found) if len(found.entries) else None
         if loaded is None:

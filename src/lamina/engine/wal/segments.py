@@ -145,6 +145,11 @@ def sequence_at(data: Buffer, position: int) -> int:
     return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
 
 
+def timestamp_at(data: Buffer, position: int) -> int:
+    """Reads the time of a sound frame of a segment."""
+    return int(SEGMENT_FRAME.unpack(data, position)["timestamp_ms"])
+
+
 def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     """Reads the `.idx` as far as the segment goes; None where it is missing, short or absurd."""
     try:
@@ -166,12 +171,13 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
 
 
 class LastEntry(NamedTuple):
-    """What an `.idx` says of the last record of its segment."""
+    """What an `.idx` says of the last record of its segment, and the newest time before it."""
 
     sequence: int
     position: int
     length: int
     newest_ms: int
+    before_ms: int
 
 
 def last_entry(files: Files, segment: Segment) -> LastEntry | None:
@@ -184,11 +190,14 @@ def last_entry(files: Files, segment: Segment) -> LastEntry | None:
         count, rest = divmod(file.size(), ENTRY_BYTES)
         if rest or not count:
             return None
-        entry = index.decode(file.read_at((count - 1) * ENTRY_BYTES, ENTRY_BYTES))[0]
+        first = max(0, count - 2)
+        raw = file.read_at(first * ENTRY_BYTES, (count - first) * ENTRY_BYTES)
     finally:
         file.close()
-    position, length, newest_ms, *_ = entry.item()
-    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms)
+    *before, last = index.decode(raw).tolist()
+    position, length, newest_ms, *_ = last
+    before_ms = before[0][2] if before else index.TIMESTAMP_MIN
+    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms, before_ms)
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
