@@ -151,8 +151,8 @@ def test_opening_syncs_no_segments_of_topics_that_the_wal_does_not_hold(tmp_path
         store._disown()  # as if it were killed here
     files = WatchedFiles()
     with opened(tmp_path, wal=wal, files=files) as store:
-        synced = {os.path.dirname(path) for _, path in files.calls}
-        synced |= {path for what, path in files.calls if what == "sync_directory"}
-        assert os.path.dirname(segment(tmp_path, 2)) in synced
-        assert os.path.dirname(segment(tmp_path, 1)) not in synced
+        old, new = (os.path.dirname(segment(tmp_path, topic_id)) for topic_id in (1, 2))
+        assert ("sync_directory", new) in files.calls
+        assert ("sync", segment(tmp_path, 2)) in files.calls
+        assert not [path for _, path in files.calls if path.startswith(old)]
         assert values(store, "new") == {1: b"1", 2: b"2"}
