@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format bench-formats bench-groups bench-log bench-spark bench-tier clean
+.PHONY: demo test test-long lint format clean \
+	bench-formats bench-groups bench-log bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +42,9 @@ bench-spark: $(READY)
 
 bench-tier: $(READY)
 	$(BIN)/python -m benchmarks.tier
+
+bench-wal: $(READY)
+	$(BIN)/python -m benchmarks.wal
 
 bench-formats: $(READY)
 	$(BIN)/python -m benchmarks.formats

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lamina.errors import Locked
+from lamina.storage import files as files_module
 from lamina.storage.files import Files, LocalFiles
 from tests.support.file_system import FileSystemContract
 
@@ -185,3 +186,29 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_mapped_as_it_then_is(
     sizes = iter([4096 * 1024, 10])
     monkeypatch.setattr(file, "size", lambda: next(sizes))
     assert bytes(memoryview(file.map())) == b"0123456789"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
+def test_beginning_a_sync_reaches_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = files_module._sync_file_range, []
+    assert real is not None
+    monkeypatch.setattr(
+        files_module, "_sync_file_range", lambda *arguments: answers.append(real(*arguments))
+    )
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, b"abc")
+    file.begin_sync()
+    assert answers == [0]
+
+
+def test_a_system_without_a_begin_of_syncs_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "_sync_file_range", None)
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, b"abc")
+    file.begin_sync()
+    file.sync()
+    assert file.read_at(0, 3) == b"abc"

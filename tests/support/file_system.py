@@ -116,6 +116,7 @@ class FileSystemContract:
 
     def test_syncing_and_closing_change_nothing(self, files: Files, root: str) -> None:
         file = self.made(files, f"{root}/a", b"abc")
+        file.begin_sync()
         file.sync()
         files.sync_directory(root)
         file.close()

@@ -307,6 +307,9 @@ class SimulatedFile:
         self._files.step("map", self._path, self._inode)
         return bytes(self._inode.current)
 
+    def begin_sync(self) -> None:
+        self._require()  # nothing is durable by it, and nothing is lost
+
     def sync(self) -> None:
         self._require()
         self._files.sync(self._inode, self._path)

@@ -50,8 +50,10 @@ class Catalog:
     def load(self, report: RecoveryReport) -> dict[str, TopicFile]:
         """Reads every topic; finishes deletions that were cut short."""
         found = {}
-        for name in self._directories():
-            self._make_names_durable(name)
+        if names := self._directories():
+            self.files.sync_directory(os.path.join(self.data, paths.TOPICS))
+        for name in names:
+            self.files.sync_directory(self.directory(name))
             about = self._read(name, report)
             if about is None:
                 continue
@@ -187,7 +189,7 @@ class Catalog:
         self._remove_contents(about.name)
 
     def _make_names_durable(self, name: str) -> None:
-        """Syncs what a killed process may have left unsynced: a `topic.json` that is acted upon."""
+        """Syncs the names of a topic's directory and files."""
         if self.files.is_directory(self.directory(name)):
             self.files.sync_directory(self.directory(name))
         self.files.sync_directory(os.path.join(self.data, paths.TOPICS))

@@ -13,7 +13,7 @@ import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -72,7 +72,7 @@ class Request:
         acks: int,
         stamp: ProducerStamp | None = None,
     ) -> None:
-        self.target: object = None
+        self.target: Any = None
         self.records = records
         self.count = len(records)
         self.size_bytes = size_bytes

@@ -13,11 +13,13 @@ Rules.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lamina.errors import Locked
 
@@ -27,6 +29,21 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".tmp"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says when there is no space for a write."""
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Returns Linux's call of that name, which `os` lacks; None on other systems."""
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError):
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    found.restype = ctypes.c_int
+    return cast("Callable[[int, int, int, int], int]", found)
+
+
+_sync_file_range = _find_sync_file_range()
 
 
 class File(Protocol):
@@ -40,6 +57,13 @@ class File(Protocol):
 
     def map(self) -> Buffer:
         """Maps the file as it is now, read-only. The map outlives the file's name."""
+
+    def begin_sync(self) -> None:
+        """Lets the writing begin that `sync` waits for; promises nothing.
+
+        To make many files durable, begin all of them, then sync each: they share the device's time
+        and the file system's journal commits.
+        """
 
     def sync(self) -> None:
         """Makes written bytes and the size durable (fdatasync)."""
@@ -177,6 +201,11 @@ class LocalFile:
             except ValueError:
                 continue  # its writer cut the file in between: look again
         return b""
+
+    def begin_sync(self) -> None:
+        """Lets the writing begin that `sync` waits for; promises nothing."""
+        if _sync_file_range is not None:  # an error is left for `sync` to meet
+            _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
         """Makes written bytes and the size durable (fdatasync)."""

@@ -1,6 +1,9 @@
 """The compactor: copies each topic's new frames from the WAL into its active segment.
 
-    copy frames ─▶ sync .data, .idx, names ─▶ CheckpointMark, synced ─▶ publish ─▶ free WAL files
+    copy ─▶ settle: sync .data, .idx, names ─▶ CheckpointMark, synced ─▶ publish ─▶ free WAL files
+
+Some topics are copied before the first of them is settled: their files are written out together,
+and the file system's journal is committed for all of them at once.
 
 Rules.
 1. Bytes are copied as they are, a frame without its type byte; nothing is encoded again.
@@ -39,12 +42,21 @@ BUFFER_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Copied:
-    """One topic's new segments, not published yet."""
+    """One topic's new segments, not published yet, and not durable until `settle` returns."""
 
     topic: TopicReader
     segments: tuple[Segment, ...]
     end: int
     size_bytes: int
+    tail: _Tail
+
+    def settle(self) -> None:
+        """Makes everything that was copied durable; takes it back where that fails."""
+        try:
+            self.tail.settle()
+        except BaseException:
+            self.tail.undo()
+            raise
 
 
 class Compactor:
@@ -66,7 +78,7 @@ class Compactor:
         try:
             for sequence, data, positions in _pieces(topic, end):
                 self._copy_piece(topic, tail, sequence, data, positions)
-            return Copied(topic, tail.finish(), end, tail.copied_bytes)
+            return Copied(topic, tail.finish(), end, tail.copied_bytes, tail)
         except BaseException:
             tail.undo()
             raise
@@ -117,7 +129,8 @@ def _pieces(topic: TopicReader, end: int) -> Iterator[tuple[int, Buffer, NDArray
         for begin, stop in pairwise(edges):
             file = topic.sources.wal.get(int(numbers[begin]))
             assert file is not None, "a file that runs point to is not freed"
-            yield run.first + begin, file.bytes_to(file.size), places[begin:stop] & POSITION_MASK
+            positions = places[begin:stop] & POSITION_MASK
+            yield run.first + begin, file.bytes_to(int(positions.max()) + 1), positions
 
 
 class _Tail:
@@ -236,14 +249,17 @@ class _Tail:
         """Makes the current segment durable and immutable; False if there is none with frames."""
         if self._current is None or not self._current.frames:
             return False
-        self._sync()
+        self.settle()
         self._sealed.append(segments.seal(self._current))
         self._current = None
         return True
 
-    def _sync(self) -> None:
+    def settle(self) -> None:
+        """Makes what was written since the last seal durable."""
         if self._files is None:
             return
+        for file in self._files:
+            file.begin_sync()
         for file in self._files:
             file.sync()
         self._close()
@@ -257,8 +273,9 @@ class _Tail:
             self._files = None
 
     def finish(self) -> tuple[Segment, ...]:
-        """Makes everything durable; returns the topic's segments as they are now."""
-        self._sync()
+        """Returns the topic's segments as they are now; what is left to sync is under way."""
+        for file in self._files or ():
+            file.begin_sync()
         current = self._current
         if current is not None and self._is_full(current):
             current = segments.seal(current)

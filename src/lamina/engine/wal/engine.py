@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Executor
 
 import numpy as np
@@ -25,7 +26,7 @@ from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.log import ShardLog
 from lamina.engine.wal.metadata import Metadata, TopicMetadata, config_of
 from lamina.engine.wal.partition import WalPartition
-from lamina.engine.wal.reading import Sources
+from lamina.engine.wal.reading import Sources, TopicReader
 from lamina.engine.wal.recovery import TopicRecovery
 from lamina.engine.wal.replay import Replay, Replayed
 from lamina.engine.wal.segments import Segment
@@ -33,14 +34,17 @@ from lamina.engine.wal.shard import POSITION_BITS, Shard
 from lamina.engine.wal.snapshots import Snapshots, meta_of
 from lamina.engine.wal.topic import Arrivals, Layers
 from lamina.engine.writer import Writer
-from lamina.errors import Closed, LaminaError
+from lamina.errors import Closed, LaminaError, StorageFull
 from lamina.formats.topic import TopicFile
 from lamina.formats.wal import control, log
 from lamina.formats.wal.sharding import shard_of
 from lamina.storage import paths
 
 _log = logging.getLogger(__name__)
-TOPICS_PER_MARK = 512
+TOPICS_PER_MARK = 64
+"""Copied, synced and marked together; two files of each are open at a time."""
+ROTATE_BYTES = 1 << 20
+"""A snapshot leaves a WAL file behind that has at least this much; a smaller one is replayed."""
 
 
 class WalEngine:
@@ -271,15 +275,25 @@ class WalEngine:
     def _compact(self, shard_log: ShardLog, topics: list[WalPartition]) -> None:
         copied: list[Copied] = []
         for topic in topics:
-            try:
+            with self._told(topic):
                 found = self._compactor.copy(topic)
-            except OSError as error:
-                _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
-                continue
-            if found is not None:
-                copied.append(found)
-        if copied:
-            shard_log.writer.exclusively(lambda: self._publish(shard_log, copied))
+                if found is not None:
+                    copied.append(found)
+        settled: list[Copied] = []
+        for each in copied:
+            with self._told(each.topic):
+                each.settle()
+                settled.append(each)
+        if settled:
+            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+
+    @contextlib.contextmanager
+    def _told(self, topic: TopicReader) -> Iterator[None]:
+        """Says that a topic's checkpoint failed; the others go on, and it is tried again."""
+        try:
+            yield
+        except OSError as error:
+            _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
 
     def _publish(self, shard_log: ShardLog, copied: list[Copied]) -> None:
         shard_log.control(mark_of(copied, self._ground.now_ms()))
@@ -290,6 +304,7 @@ class WalEngine:
         """Copies one topic, for somebody who has its shard to himself already."""
         found = self._compactor.copy(topic)
         if found is not None:
+            found.settle()
             self._publish(topic.log, [found])
 
     def _look_after_topics(self) -> None:
@@ -334,12 +349,21 @@ class WalEngine:
         with self._changing:
             for topic in self._topics.values():
                 topic.save_flags()
+            for shard_log in self._logs:
+                self._rotate(shard_log)
             current = dict(self._retired)
             for file in self._sources.wal:
                 current[file.shard] = max(current.get(file.shard, 0), file.index + 1)
             for shard_log in self._logs:
                 current[shard_log.shard.number] = shard_log.shard.covered_index
             self._save(current)
+
+    def _rotate(self, shard_log: ShardLog) -> None:
+        """Begins a new WAL file, so that the snapshot covers all there is: less to replay."""
+        active = shard_log.shard.active
+        if active is not None and active.size >= ROTATE_BYTES:
+            with contextlib.suppress(StorageFull):
+                shard_log.writer.exclusively(shard_log.shard.rotate)
 
     def _save(self, current: dict[int, int]) -> None:
         written = sum(each.shard.written_bytes for each in self._logs)
@@ -355,19 +379,27 @@ class WalEngine:
 
     def _free(self) -> None:
         """Removes WAL files that no topic and no snapshot needs any more."""
+        active = {each.shard.active for each in self._logs}
+        covered = [
+            file
+            for file in self._sources.wal
+            if file not in active and self._snapshots.covers(file.shard, file.index)
+        ]
+        needed = self._needed_files() if covered else set()
+        for file in covered:
+            if file.number not in needed:
+                with contextlib.suppress(FileNotFoundError):
+                    self._ground.files.remove(file.path)
+                self._sources.wal.drop(file)
+
+    def _needed_files(self) -> set[int]:
+        """Returns the numbers of the WAL files that hold records which are nowhere else."""
         needed = set(self._pinned)
         for topic in self._topics.values():
             for run in topic.layers.runs:
                 places = np.frombuffer(run.locations[:], dtype=np.int64)
                 needed |= set(np.unique(places >> POSITION_BITS).tolist())
-        active = {each.shard.active.number for each in self._logs if each.shard.active is not None}
-        for file in self._sources.wal:
-            if file.number in active or file.number in needed:
-                continue
-            if self._snapshots.covers(file.shard, file.index):
-                with contextlib.suppress(FileNotFoundError):
-                    self._ground.files.remove(file.path)
-                self._sources.wal.drop(file)
+        return needed
 
     # ------------------------------------------------------------------ the end
 

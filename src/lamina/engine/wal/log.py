@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -73,38 +73,45 @@ class ShardLog:
         accepted: list[tuple[Request, int]] = []
         nexts: dict[TopicState, int] = {}
         for request in group:
-            topic = cast("TopicState", request.target)
-            base = nexts.get(topic, topic.written_end)
-            refusal = topic.refusal(base - topic.written_end + request.count)
+            topic: TopicState = request.target
+            end, count = topic.written_end, request.count
+            base = nexts.get(topic, end)
+            refusal = topic.refusal(base - end + count)
             if refusal is not None:
                 outcomes.append(refusal)
                 continue
-            nexts[topic] = base + request.count
-            outcomes.append(Ack(base, request.count, "written"))
+            nexts[topic] = base + count
+            outcomes.append(Ack(base, count, "written"))
             accepted.append((request, base))
         return outcomes, accepted
 
     def _store(self, accepted: list[tuple[Request, int]]) -> None:
         data, positions = self._encode(accepted)
         location = self._append(data)
-        starts = positions.tolist() if len(positions) < 1024 else None
-        row = 0
-        ends = len(data)
-        for request, _ in accepted:
-            topic = cast("TopicState", request.target)
-            last = row + request.count
-            if starts is not None:
-                places = array("q", [location + start for start in starts[row:last]])
-                first = starts[row]
-                size = (starts[last] if last < len(starts) else ends) - first
-            else:
-                places = array("q")
-                places.frombytes((positions[row:last] + location).tobytes())
-                size = int(positions[last] if last < len(positions) else ends) - int(positions[row])
-            topic.append(places, size)
-            self._unsynced.add(topic)
-            row = last
+        places = positions + location
+        edges = np.append(positions, len(data))
+        if len(places) == len(accepted):  # a record each
+            sizes = np.diff(edges).tolist()
+            for (request, _), place, size in zip(accepted, places.tolist(), sizes, strict=True):
+                request.target.append_one(place, size)
+        else:
+            self._note_many(accepted, places, edges)
+        self._unsynced.update([request.target for request, _ in accepted])
         self._arrivals.announce(self._unsynced)
+
+    def _note_many(
+        self,
+        accepted: list[tuple[Request, int]],
+        places: NDArray[np.int64],
+        edges: NDArray[np.int64],
+    ) -> None:
+        row = 0
+        for request, _ in accepted:
+            last = row + request.count
+            mine = array("q")
+            mine.frombytes(places[row:last].data.cast("B"))
+            request.target.append(mine, int(edges[last] - edges[row]))
+            row = last
 
     def _encode(
         self, accepted: list[tuple[Request, int]]
@@ -167,7 +174,7 @@ class ShardLog:
 def _owners(accepted: list[tuple[Request, int]]) -> log.Owners:
     """Spells out topic, sequence and flags of every row."""
     counts = [request.count for request, _ in accepted]
-    ids = [layout.as_signed(cast("Any", request.target).topic_id) for request, _ in accepted]
+    ids = [layout.as_signed(request.target.topic_id) for request, _ in accepted]
     flags = [layout.DURABLE if request.acks == DURABLE else 0 for request, _ in accepted]
     bases = np.array([base for _, base in accepted], dtype=np.int64)
     topic_ids = np.array(ids, dtype=np.int64)
@@ -185,7 +192,6 @@ def _batch(request: Request, now_ms: int) -> pa.RecordBatch:
     if type(request.records) is list:
         return prepare(request.records, "wal", now_ms=now_ms)
     batch = cast("pa.RecordBatch", request.records)
-    topic = cast("TopicState", request.target)
-    if topic.settings.timestamp_type == "LogAppendTime":
+    if request.target.settings.timestamp_type == "LogAppendTime":
         return at_time(batch, now_ms)
     return batch

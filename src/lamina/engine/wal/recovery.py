@@ -27,8 +27,7 @@ from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
-from lamina.formats.scan import Limit
-from lamina.formats.wal import index, log
+from lamina.formats.wal import index, located
 from lamina.storage import paths
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
@@ -110,7 +109,7 @@ class TopicRecovery:
     # ------------------------------------------------------------------ segments
 
     def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
-        listed = self._listed(topic.topic_id)
+        listed = self._listed(topic.topic_id, frames)
         found: list[Segment] = []
         for row, (first, directory) in enumerate(listed):
             bare = Segment(
@@ -128,13 +127,17 @@ class TopicRecovery:
                 self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
         return found
 
-    def _listed(self, topic_id: int) -> list[tuple[int, str]]:
-        """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy."""
+    def _listed(self, topic_id: int, frames: Frames) -> list[tuple[int, str]]:
+        """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy.
+
+        Where the WAL holds no record of the topic any more, a checkpoint has made all names and
+        bytes durable: it was marked, in the WAL, before the WAL's files could go.
+        """
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
-            if self.repair:
+            if self.repair and len(frames.sequences):
                 self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name)
@@ -150,41 +153,27 @@ class TopicRecovery:
         return self._walked(topic, bare, segments.walk(self.ground.files, bare))
 
     def _by_index(self, bare: Segment) -> Segment | None:
-        files = self.ground.files
-        size = files.size(bare.path("data"))
-        if not files.exists(bare.path("idx")):
+        last = segments.last_entry(self.ground.files, bare)
+        if last is None:
             return None
-        count, rest = divmod(files.size(bare.path("idx")), segments.ENTRY_BYTES)
-        if rest or not count or not size:
-            return None
-        file = files.open_read_only(bare.path("idx"))
+        data = self.ground.files.open_read_only(bare.path("data"))
         try:
-            first = max(0, count - 2)
-            raw = file.read_at(first * segments.ENTRY_BYTES, 2 * segments.ENTRY_BYTES)
-        finally:
-            file.close()
-        *before, last = index.decode(raw[: (count - first) * segments.ENTRY_BYTES])
-        position, length = int(last["position"]), int(last["length"])
-        if position + length != size:
-            return None
-        data = files.open_read_only(bare.path("data"))
-        try:
-            frame = data.read_at(position, length)
+            size = data.size()
+            if last.position + last.length != size:
+                return None
+            frame = data.read_at(last.position, last.length)
         finally:
             data.close()
-        sequence = bare.first_sequence + count - 1
-        found = log.scan_segment(
-            frame, topic_id=bare.topic_id, minimum_sequence=sequence, limit=Limit(max_records=1)
-        )
-        if not len(found) or segments.sequence_at(frame, 0) != sequence:
+        if not located.is_segment_frame(frame, located.Expected(bare.topic_id, last.sequence)):
             return None
-        floor = int(before[0]["timestamp_ms"]) if before else index.TIMESTAMP_MIN
-        right = index.build(frame, found, first_sequence=sequence, timestamp_floor_ms=floor)[0]
-        newest = int(last["timestamp_ms"])
-        if newest != int(right["timestamp_ms"]):  # eviction goes by it
-            return None
+        if last.newest_ms != max(last.before_ms, segments.timestamp_at(frame, 0)):
+            return None  # eviction goes by it
         return replace(
-            bare, end_sequence=sequence + 1, data_bytes=size, frames=count, newest_ms=newest
+            bare,
+            end_sequence=last.sequence + 1,
+            data_bytes=size,
+            frames=last.sequence + 1 - bare.first_sequence,
+            newest_ms=last.newest_ms,
         )
 
     def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
@@ -254,7 +243,7 @@ class TopicRecovery:
                 why = "a checkpoint was cut short; the WAL holds what is missing"
                 self.report.add("cut", bare.path("data"), why, byte_range=(cut, size))
             found = segments.walk(files, bare, cut)
-        elif self.repair:
+        elif self.repair and len(frames.sequences):
             self._sync(bare.path("data"))
         loaded = self._walked(topic, bare, found) if len(found.entries) else None
         if loaded is None:

@@ -25,16 +25,16 @@ from lamina.engine.wal.shard import POSITION_BITS, WalFile, WalFiles
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
 from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
-from lamina.formats.wal import control, located, log
-from lamina.formats.wal import headers as wal_headers
-from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
+from lamina.formats.wal import control, log
+from lamina.formats.wal.layout import SEGMENT_FRAME
+from lamina.formats.wal.places import Places, control_frame
 from lamina.storage import paths
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_EMPTY_MARK_BYTES = control.CHECKPOINT_MARK.size
-_DIRECT_IDS = 1 << 22
+_STEP_RECORDS = 1 << 15
+"""Walked at a time: few enough to be in the processor's cache still when they are taken down."""
 _ONE = Limit(max_records=1)
 _REWRITE_BYTES = 4 << 20
 
@@ -69,7 +69,9 @@ class Replay:
         self._report = report
         self._repair = repair
         self._found = Replayed(WalFiles())
-        self._columns: list[tuple[NDArray[np.int64], ...]] = []
+        self._places = Places()
+        self._last_barrier = 0
+        """Where the file at hand was last known to be durable up to."""
 
     def run(self) -> Replayed:
         """Reads everything."""
@@ -107,38 +109,35 @@ class Replay:
         if is_last and not self._repair:
             file.file.sync()  # what a killed process left unsynced is served from now on
         data = file.bytes_to(file.size)
-        runs: list[Scan] = []
-        end = self._walk(file, data, runs, is_last=is_last)
+        self._last_barrier = 0
+        end = self._walk(file, data, is_last=is_last)
         if is_last and self._repair:
-            self._make_durable(file, data, runs, end)
+            self._make_durable(file, data, end)
         if end < file.size and is_last:
             file.cut_to(end)
-        for found in runs:
-            self._take(file, data, found)
 
-    def _make_durable(self, file: WalFile, data: Buffer, runs: list[Scan], end: int) -> None:
+    def _make_durable(self, file: WalFile, data: Buffer, end: int) -> None:
         """Cuts a tail, and writes again what may never have been synced before it is served.
 
         After a failed fsync the page cache may show bytes as clean that the disk never got.
         """
         if end < file.size:
             file.file.truncate(end)
-        position = max((_last_barrier(data, found) for found in runs), default=0)
         whole = memoryview(data).cast("B")
-        for first in range(position, end, _REWRITE_BYTES):
+        for first in range(self._last_barrier, end, _REWRITE_BYTES):
             file.file.write_at(first, bytes(whole[first : min(first + _REWRITE_BYTES, end)]))
         file.file.sync()
 
-    def _walk(self, file: WalFile, data: Buffer, runs: list[Scan], *, is_last: bool) -> int:
-        """Collects runs of sound frames; returns where the file's sound part ends."""
+    def _walk(self, file: WalFile, data: Buffer, *, is_last: bool) -> int:
+        """Takes down all sound frames; returns where the file's sound part ends."""
         size, position = file.size, 0
         spots: list[tuple[int, int, Stop]] = []
         budget = Budget(size)
-        limit = Limit(WHOLE.max_records, WHOLE.max_bytes, budget)
+        limit = Limit(_STEP_RECORDS, WHOLE.max_bytes, budget)
         while position < size:
             found = log.scan(data, position, limit=limit)
             if len(found):
-                runs.append(found)
+                self._take(file, data, found)
             position = found.end
             if found.stop is Stop.BAD_VERSION:
                 raise NewerFormat(
@@ -186,62 +185,28 @@ class Replay:
     # ------------------------------------------------------------------ all frames
 
     def _take(self, file: WalFile, data: Buffer, found: Scan) -> None:
-        columns = wal_headers.headers(data, found)
-        is_append = columns.types == int(FrameType.APPEND)
-        for row in np.flatnonzero(~is_append & ~_barriers(columns)).tolist():
-            body = wal_headers.body_of(data, found, columns, row)
+        """Takes down where records are; applies nothing of the control frames yet."""
+        taken = self._places.take(data, found, file.number << POSITION_BITS)
+        self._last_barrier = taken.last_barrier or self._last_barrier
+        for position in taken.others.tolist():
+            frame = control_frame(data, position)
             try:
-                decoded = control.decode(int(columns.types[row]), body)
+                decoded = control.decode(frame.frame_type, frame.body)
             except NewerFormat as error:
                 raise error.at_path(file.path) from error
             except CorruptData as error:
                 self._report.add("note", file.path, f"a control frame makes no sense: {error}")
                 continue
-            self._found.controls.append((int(columns.topic_ids[row]), decoded))
-        locations = found.positions + (file.number << POSITION_BITS)
-        picked = (columns.topic_ids.view(np.int64), columns.sequences, locations, columns.lengths)
-        if is_append.all():
-            self._columns.append(picked)
-        else:
-            self._columns.append(tuple(column[is_append] for column in picked))
+            self._found.controls.append((frame.topic_id, decoded))
 
     def _group(self) -> None:
         """Sorts the places of all records by topic."""
-        if not self._columns:
-            return
-        joined = [np.concatenate(parts) for parts in zip(*self._columns, strict=True)]
-        ids, sequences, locations, lengths = joined
-        if not len(ids):
-            return
-        if ids[0] == ids[-1] and (ids == ids[0]).all():
-            topic_id, size = int(ids.view(np.uint64)[0]), int(lengths.sum())
-            self._found.frames[topic_id] = _ascending(sequences, locations, size)
-            return
-        if ids.min() >= 0 and ids.max() < _DIRECT_IDS:
-            owners, names = ids, None
-        else:
-            names, owners = np.unique(ids, return_inverse=True)
-        count = int(owners.max()) + 1
-        order, edges = located.grouped(owners, count)
-        sequences, locations, lengths = sequences[order], locations[order], lengths[order]
-        present = np.flatnonzero(np.diff(edges))
-        sums = np.add.reduceat(lengths, edges[present])
-        for owner, size in zip(present.tolist(), sums.tolist(), strict=True):
-            first, end = int(edges[owner]), int(edges[owner + 1])
-            topic_id = owner if names is None else int(names.view(np.uint64)[owner])
-            self._found.frames[topic_id] = _ascending(
-                sequences[first:end], locations[first:end], size
-            )
-
-
-def _ascending(
-    sequences: NDArray[np.int64], locations: NDArray[np.int64], size_bytes: int
-) -> Frames:
-    """Puts a topic's frames in order; a topic that changed shards has them in several files."""
-    if len(sequences) > 1 and (np.diff(sequences) <= 0).any():
-        _, first = np.unique(sequences, return_index=True)
-        sequences, locations = sequences[first], locations[first]
-    return Frames(sequences, locations, size_bytes)
+        for each in self._places.by_topic():
+            sequences, locations = each.sequences, each.locations
+            if not each.ascending:  # a topic that changed shards has frames in several files
+                sequences, first = np.unique(sequences, return_index=True)
+                locations = locations[first]
+            self._found.frames[each.topic_id] = Frames(sequences, locations, each.size_bytes)
 
 
 def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int | None:
@@ -257,25 +222,12 @@ def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int
     return log.resync(data, min(position + 1, memoryview(data).nbytes), budget=budget)
 
 
-def _barriers(columns: wal_headers.Headers) -> NDArray[np.bool_]:
-    """Tells which frames are empty CheckpointMarks: what lies before one had been synced."""
-    is_mark = columns.types == int(FrameType.CHECKPOINT_MARK)
-    found: NDArray[np.bool_] = is_mark & (columns.value_lens == _EMPTY_MARK_BYTES)
-    return found
-
-
-def _last_barrier(data: Buffer, found: Scan) -> int:
-    """Returns where the last barrier of a run is; 0 where there is none."""
-    rows = np.flatnonzero(_barriers(wal_headers.headers(data, found)))
-    return int(found.positions[rows[-1]]) if len(rows) else 0
-
-
 def _has_barrier(data: Buffer, position: int) -> bool:
     """Tells whether a barrier follows: then what lies before it had been synced."""
     size = memoryview(data).nbytes
     while position < size:
         found = log.scan(data, position, limit=WHOLE)
-        if _last_barrier(data, found):
+        if Places().take(data, found, 0).last_barrier is not None:
             return True
         if not found.stop.is_damage or found.stop is Stop.BAD_VERSION:
             return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +145,11 @@ def sequence_at(data: Buffer, position: int) -> int:
     return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
 
 
+def timestamp_at(data: Buffer, position: int) -> int:
+    """Reads the time of a sound frame of a segment."""
+    return int(SEGMENT_FRAME.unpack(data, position)["timestamp_ms"])
+
+
 def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     """Reads the `.idx` as far as the segment goes; None where it is missing, short or absurd."""
     try:
@@ -163,6 +168,36 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     except CorruptData:
         return None
     return entries
+
+
+class LastEntry(NamedTuple):
+    """What an `.idx` says of the last record of its segment, and the newest time before it."""
+
+    sequence: int
+    position: int
+    length: int
+    newest_ms: int
+    before_ms: int
+
+
+def last_entry(files: Files, segment: Segment) -> LastEntry | None:
+    """Reads the last entry of an `.idx`; None where it is missing, empty or cut."""
+    try:
+        file = files.open_read_only(segment.path("idx"))
+    except FileNotFoundError:
+        return None
+    try:
+        count, rest = divmod(file.size(), ENTRY_BYTES)
+        if rest or not count:
+            return None
+        first = max(0, count - 2)
+        raw = file.read_at(first * ENTRY_BYTES, (count - first) * ENTRY_BYTES)
+    finally:
+        file.close()
+    *before, last = index.decode(raw).tolist()
+    position, length, newest_ms, *_ = last
+    before_ms = before[0][2] if before else index.TIMESTAMP_MIN
+    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms, before_ms)
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:

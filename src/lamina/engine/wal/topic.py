@@ -114,15 +114,26 @@ class TopicState:
 
     def append(self, locations: array[int], size_bytes: int) -> None:
         """Takes note of records that were written behind the last one."""
-        runs = self.layers.runs
-        if not runs or runs[-1].end != self.written_end:
-            run = Run(self.written_end)
-            self.layers = Layers(self.layers.segments, (*runs, run))
-        else:
-            run = runs[-1]
-        run.locations.extend(locations)
+        self._open_run().extend(locations)
         self.wal_bytes += size_bytes
         self.written_end += len(locations)
+
+    def append_one(self, location: int, size_bytes: int) -> None:
+        """Takes note of one record that was written behind the last one."""
+        self._open_run().append(location)
+        self.wal_bytes += size_bytes
+        self.written_end += 1
+
+    def _open_run(self) -> array[int]:
+        """Returns the places that go on where the topic ends."""
+        runs = self.layers.runs
+        if runs:
+            last = runs[-1]
+            if last.first + len(last.locations) == self.written_end:
+                return last.locations
+        run = Run(self.written_end)
+        self.layers = Layers(self.layers.segments, (*runs, run))
+        return run.locations
 
     def absorb(self, segments: tuple[Segment, ...], end: int, size_bytes: int) -> None:
         """Publishes that everything below a sequence is in segments now."""

@@ -1,8 +1,8 @@
-"""Frames whose places are known already: checked, copied, matched and grouped, without a walk.
+"""Frames whose places are known already: checked, copied and matched, without a walk.
 
 A topic's newest records lie scattered over the WAL, between those of other topics; the engine keeps
 only where each one starts. What it does with them is here: read (`sound_at`), copy into a segment
-(`gather`), look for tags (`tag_matches`), and, after a restart, sort by topic (`grouped`).
+(`gather`), look for tags (`tag_matches`). `places` finds out where they start after a restart.
 
 Rule: a position is a claim. Every kernel checks it against the buffer before it looks further.
 """
@@ -87,6 +87,21 @@ def _sound_at(
         nodes += peek_u16(frame + _NODE_LEN)
         rows += 1
     return rows, total, tags, nodes, GOOD
+
+
+def is_segment_frame(buffer: Buffer, expected: Expected) -> bool:
+    """Tells whether a buffer is one sound frame of a segment, and the expected one."""
+    topic = as_signed(expected.topic_id)
+    return bool(_is_segment_frame(as_bytes(buffer), topic, expected.first_sequence))
+
+
+@kernel
+def _is_segment_frame(data: Any, topic_id: int, sequence: int) -> bool:
+    frame = address_of(data)
+    verdict, length = measure(frame, 0, len(data), 0)
+    if verdict != GOOD or length != len(data) or check(frame, 0) != GOOD:
+        return False
+    return peek_i64(frame + _TOPIC) == topic_id and peek_i64(frame + _SEQUENCE) == sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,25 +199,3 @@ def _tag_matches(
                 same = False
                 break
         found[row] = same
-
-
-def grouped(
-    owners: NDArray[np.int64], owner_count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts rows by owner, stable, in one pass: (row numbers, where each owner's begin).
-
-    `owners` are numbers from 0 and below `owner_count`; the second result has one more entry.
-    """
-    edges = np.zeros(owner_count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owners, minlength=owner_count), out=edges[1:])
-    order = np.empty(len(owners), dtype=np.int64)
-    _scatter(owners, edges[:-1].copy(), order)
-    return order, edges
-
-
-@kernel
-def _scatter(owners: Any, nexts: Any, order: Any) -> None:
-    for row in range(len(owners)):
-        owner = owners[row]
-        order[nexts[owner]] = row
-        nexts[owner] += 1

@@ -1,0 +1,158 @@
+"""What checkpoints, snapshots and openings cost, and that the cheap way loses nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.config import WalSettings
+from lamina.engine.store import Store
+from lamina.engine.wal.engine import ROTATE_BYTES, TOPICS_PER_MARK
+from lamina.storage.files import LocalFile, LocalFiles
+from tests.engine.wal.stores import opened, values
+
+
+class WatchedFiles(LocalFiles):
+    """The local files; every sync is noted, those of the paths in `failing` fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.failing: set[str] = set()
+        self.open_files: set[int] = set()
+        self.most_open = 0
+
+    def create(self, path: str) -> LocalFile:
+        return self._watch(super().create(path), path)
+
+    def open(self, path: str) -> LocalFile:
+        return self._watch(super().open(path), path)
+
+    def sync_directory(self, path: str) -> None:
+        self.calls.append(("sync_directory", path))
+        super().sync_directory(path)
+
+    def _watch(self, file: LocalFile, path: str) -> LocalFile:
+        begin, sync, close = file.begin_sync, file.sync, file.close
+        watched: Any = file
+
+        def begin_sync() -> None:
+            self.calls.append(("begin_sync", path))
+            begin()
+
+        def sync_it() -> None:
+            self.calls.append(("sync", path))
+            if path in self.failing:
+                raise OSError(errno.EIO, "the disk is broken", path)
+            sync()
+
+        def close_it() -> None:
+            self.open_files.discard(id(file))
+            close()
+
+        watched.begin_sync, watched.sync, watched.close = begin_sync, sync_it, close_it
+        self.open_files.add(id(file))
+        self.most_open = max(self.most_open, len(self.open_files))
+        return file
+
+
+def segment(path: Path, topic_id: int, suffix: str = "data") -> str:
+    return str(path / f"segments/{topic_id:016x}/seg-{1:020}.{suffix}")
+
+
+def with_topics(path: Path, count: int, files: WatchedFiles) -> Store:
+    store = opened(path, files=files)
+    for number in range(1, count + 1):
+        store.create_topic(f"t{number}", format="wal")
+        store.append(f"t{number}", b"of %d" % number)
+    return store
+
+
+def test_a_checkpoint_begins_all_files_of_some_topics_before_it_waits_for_one(
+    tmp_path: Path,
+) -> None:
+    files = WatchedFiles()
+    with with_topics(tmp_path, 5, files) as store:
+        files.calls.clear()
+        store.maintain()
+        ours = {
+            segment(tmp_path, topic, suffix) for topic in range(1, 6) for suffix in ("data", "idx")
+        }
+        calls = [(what, path) for what, path in files.calls if path in ours]
+        first_sync = next(row for row, (what, _) in enumerate(calls) if what == "sync")
+        assert {path for what, path in calls[:first_sync] if what == "begin_sync"} == ours
+        assert sorted(path for what, path in calls if what == "sync") == sorted(ours)
+
+
+def test_a_checkpoint_of_very_many_topics_opens_few_files_at_a_time(tmp_path: Path) -> None:
+    files = WatchedFiles()
+    count = 2 * TOPICS_PER_MARK + 3
+    with with_topics(tmp_path, count, files) as store:
+        before = files.most_open = len(files.open_files)
+        store.maintain()
+        assert files.most_open <= before + 2 * TOPICS_PER_MARK + 2
+        assert {store.describe_topic(f"t{n}").partitions[0].segments for n in range(1, count)} == {
+            1
+        }
+
+
+@pytest.mark.parametrize("suffix", ["data", "idx"])
+def test_a_topic_whose_checkpoint_fails_holds_nobody_up_and_is_tried_again(
+    tmp_path: Path, suffix: str
+) -> None:
+    files = WatchedFiles()
+    with with_topics(tmp_path, 3, files) as store:
+        files.failing.add(segment(tmp_path, 2, suffix))
+        store.maintain()
+        segments = [store.describe_topic(f"t{n}").partitions[0].segments for n in (1, 2, 3)]
+        assert segments == [1, 0, 1]
+        assert values(store, "t2") == {1: b"of 2"}
+        assert not os.path.exists(segment(tmp_path, 2))
+        files.failing.clear()
+        store.append("t2", b"more")
+        store.maintain()
+        assert store.describe_topic("t2").partitions[0].segments == 1
+    with opened(tmp_path) as store:
+        assert values(store, "t2") == {1: b"of 2", 2: b"more"}
+
+
+def test_a_snapshot_leaves_a_large_wal_file_behind_and_the_next_one_frees_it(
+    tmp_path: Path,
+) -> None:
+    wal = WalSettings(shards=1)
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("t", format="wal")
+        store.append("t", bytes(ROTATE_BYTES))
+        store.maintain()
+        assert sorted(os.listdir(tmp_path / "wal")) == ["CURRENT", "wal-1.log", "wal-2.log"]
+        store.append("t", b"small")
+        store.maintain()
+        assert sorted(os.listdir(tmp_path / "wal")) == ["CURRENT", "wal-2.log"]
+        store.append("t", b"newest")
+        store.maintain()
+        assert sorted(os.listdir(tmp_path / "wal")) == ["CURRENT", "wal-2.log"]
+    with opened(tmp_path, wal=wal) as store:
+        assert list(values(store)) == [1, 2, 3]
+
+
+def test_opening_syncs_no_segments_of_topics_that_the_wal_does_not_hold(tmp_path: Path) -> None:
+    wal = WalSettings(shards=1)
+    with opened(tmp_path, wal=wal) as store:
+        for name in ("old", "new"):
+            store.create_topic(name, format="wal")
+        store.append("old", bytes(ROTATE_BYTES))
+        store.maintain()
+        store.append("new", b"1")
+        store.maintain()
+        store.append("new", b"2")
+        store._disown()  # as if it were killed here
+    files = WatchedFiles()
+    with opened(tmp_path, wal=wal, files=files) as store:
+        old, new = (os.path.dirname(segment(tmp_path, topic_id)) for topic_id in (1, 2))
+        assert ("sync_directory", new) in files.calls
+        assert ("sync", segment(tmp_path, 2)) in files.calls
+        assert not [path for _, path in files.calls if path.startswith(old)]
+        assert values(store, "new") == {1: b"1", 2: b"2"}
