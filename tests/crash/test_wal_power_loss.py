@@ -60,7 +60,7 @@ class WalScribe(Scribe):
     life_of: ClassVar[type[Life]] = WalLife
 
     def open_on(self, files: SimulatedFiles, turn: int | None = None) -> Store:
-        shards = self.shards if turn is None else 1 + turn % 3
+        shards = self.shards if turn is None else 1 + turn // 3 % 3
         return open_store(files, wal=wal_settings(shards))
 
     def wal_life(self, topic: str) -> WalLife:
@@ -168,6 +168,8 @@ def workload(scribe: WalScribe) -> None:
     scribe.append("orders", [900])
     scribe.remove("other", [1], offsets=[1])
     store.maintain()
+    scribe.append("other", [1500], acks=1)
+    scribe.append("other", [900])  # rotates, with an unsynced group in the file before
     scribe.append("orders", [40] * 5)
     store.roll("orders")
     scribe.append("other", [500, 20, 20, 5])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.config import WalSettings
+from lamina.config import WalSettings, WriterSettings
 from lamina.engine.reader import StoreReader
 from lamina.engine.readonly import ReadOnlyStore
 from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.ledger import Gap
 
+QUIET = WriterSettings(flush_ms=1 << 31)
 SMALL = WalSettings(shards=1, wal_bytes=1 << 12, segment_events=10)
 
 
@@ -26,7 +27,7 @@ class Clock:
 
 def opened(path: Any, wal: WalSettings = SMALL, **more: Any) -> Store:
     """Opens a store that does nothing by itself."""
-    return Store(str(path), wal=wal, tick_ms=1 << 30, **more)
+    return Store(str(path), wal=wal, **{"tick_ms": 1 << 30, "writer": QUIET, **more})
 
 
 def looked_at(path: Any, wal: WalSettings = SMALL) -> ReadOnlyStore:

@@ -21,6 +21,7 @@ from lamina.engine.readonly import ReadOnlyStore
 from lamina.engine.store import Store
 from lamina.errors import NewerFormat
 from tests.engine.directories import START_MS, Clock, opened, rows
+from tests.engine.wal.stores import crash
 from tests.support.contract import plain
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -218,3 +219,37 @@ def test_a_wrong_time_never_lets_eviction_take_what_is_young(
                 store.maintain()
                 left = {row["offset"] for row in rows(store, "t")}
                 assert young <= left, f"{name} byte {position}"
+
+
+def test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept(tmp_path: Path) -> None:
+    """One after the other may go bad, as long as the store can write a new one in between."""
+
+    def newest() -> Path:
+        found = tmp_path.glob("meta/snapshot-*.bin")
+        return max(found, key=lambda file: int(file.stem.removeprefix("snapshot-")))
+
+    def keep_busy(store: Store, rounds: int = 3) -> None:
+        for _ in range(rounds):
+            store.append("busy", [b"x" * 300] * 20)
+            store.maintain()
+
+    wal = WalSettings(shards=1, wal_bytes=4096, segment_events=10)
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("busy", format="wal")
+        store.create_topic("idle", format="wal")
+        store.append("idle", [b"%d" % number for number in range(50)])
+        store.delete("idle", before=15)
+        store.delete("idle", offsets=[33])
+        keep_busy(store)
+        store.alter_topic("idle", {"retention.records": 30})
+        keep_busy(store)
+        store.alter_topic("idle", {"retention.records": -1})
+        keep_busy(store)
+        expected = rows(store, "idle"), store.gaps("idle")
+        assert 10 < len(expected[0]) < 34, "something was evicted"
+    for _ in range(3):
+        newest().write_bytes(b"bad")
+        store = opened(tmp_path, wal=wal)
+        assert (rows(store, "idle"), store.gaps("idle")) == expected
+        keep_busy(store, rounds=1)
+        crash(store)

@@ -14,7 +14,7 @@ from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.wal import log
 from lamina.formats.wal.headers import headers
-from tests.engine.wal.stores import contents, crash, fill, numbered, opened, values
+from tests.engine.wal.stores import SMALL, contents, crash, fill, numbered, opened, values
 from tests.support.simulated import Disk, SimulatedFiles
 
 QUIET = WriterSettings(flush_ms=1 << 31)
@@ -174,6 +174,34 @@ def test_an_active_segment_torn_by_a_checkpoint_is_made_whole_from_the_wal(tmp_p
             assert values(again) == numbered(1, 8), size
             assert not again.gaps("t")
             crash(again)
+
+
+def test_the_wal_keeps_what_could_not_be_checkpointed() -> None:
+    files = SimulatedFiles()
+    store = on_disk(files, SMALL)
+    for topic in ("t", "u"):
+        store.create_topic(topic, format="wal")
+
+    def refuse(kind: str, path: str) -> None:
+        if kind == "create" and "/segments/0000000000000001/" in path:
+            raise OSError(errno.EIO, "no segments for this topic", path)
+
+    files.before = refuse
+    for first in range(1, 60, 10):
+        fill(store, first, first + 10)
+        store.append("u", [b"x" * 900] * 4)
+        store.maintain()
+    names = [path for path in files.contents() if "/wal/wal-" in path]
+    assert len(names) > 4, "nothing of the first topic is in segments, so its files stay"
+    disk = files.snapshot()
+    files.before = None
+    assert values(store) == numbered(1, 61)
+    store.maintain()
+    assert values(store) == numbered(1, 61)
+    store.close()
+    for again in (files, disk.crash("dropped"), disk.restart()):
+        with on_disk(again, SMALL) as store:
+            assert values(store) == numbered(1, 61)
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])

@@ -25,6 +25,8 @@ class Snapshots:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._covered: list[dict[int, int]] = []
+        self._sound: list[int] = []
+        """The numbers of those that can be used, ascending: only they count as kept."""
 
     def _numbers(self) -> list[int]:
         numbers = map(paths.snapshot_number, self._ground.files.list(self._ground.meta))
@@ -47,6 +49,7 @@ class Snapshots:
                 continue
             covered = {each.shard: each.wal_index for each in found.current_wal}
             self._covered.insert(0, covered)
+            self._sound.insert(0, number)
             newest = newest or found
         return newest
 
@@ -62,7 +65,7 @@ class Snapshots:
         next_topic_id: int,
         current: Mapping[int, int],
     ) -> None:
-        """Writes a snapshot; then all but the newest two go."""
+        """Writes a snapshot; then all but the newest two that can be used go."""
         files = self._ground.files
         metas = sorted((meta for _, meta in topics), key=lambda meta: meta.topic_id)
         lowest = min((topic.absorbed_end - 1 for topic, _ in topics), default=0)
@@ -78,8 +81,10 @@ class Snapshots:
         number = numbers[-1] + 1 if numbers else 1
         files.replace(self._path(number), snapshot.encode(taken))
         self._covered.append(dict(current))
-        for old in numbers[: 1 - KEPT] if len(numbers) >= KEPT else []:
-            files.remove(self._path(old))
+        self._sound = [*self._sound, number][-KEPT:]
+        for old in numbers:
+            if old not in self._sound:
+                files.remove(self._path(old))
         files.sync_directory(self._ground.meta)
         del self._covered[:-KEPT]
 
