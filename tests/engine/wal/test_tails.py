@@ -12,6 +12,8 @@ import pytest
 from lamina.config import WalSettings, WriterSettings
 from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
+from lamina.formats.wal import log
+from lamina.formats.wal.headers import headers
 from tests.engine.wal.stores import SMALL, contents, crash, fill, numbered, opened, values
 from tests.support.simulated import Disk, SimulatedFiles
 
@@ -108,6 +110,17 @@ def damage(path: Path, value: bytes) -> None:
     path.write_bytes(data)
 
 
+def damage_last(path: Path) -> int:
+    """Damages the value of a WAL file's last record; returns its offset."""
+    data = bytearray(path.read_bytes())
+    found = log.scan(data)
+    columns = headers(data, found)
+    row = int(columns.sequences.argmax())
+    data[int(found.positions[row] + columns.lengths[row]) - 9] ^= 0x40
+    path.write_bytes(data)
+    return int(columns.sequences[row])
+
+
 def full_wal_file(path: Path) -> None:
     """Three WAL files, of which only the last is not full; nothing is in segments."""
     store = opened(path)
@@ -123,8 +136,7 @@ def test_a_damaged_last_frame_of_a_full_wal_file_is_a_loss_and_of_the_last_one_a
 ) -> None:
     full_wal_file(tmp_path)
     logs = sorted(tmp_path.glob("wal/wal-*.log"))
-    last = max(at for at in range(1, 90) if b"value %d" % at in logs[0].read_bytes())
-    damage(logs[0], b"value %d" % last)
+    last = damage_last(logs[0])
     damage(logs[-1], b"value 89")
     for _ in range(2):
         with opened(tmp_path) as store:
