@@ -66,10 +66,11 @@ def expected(*numbers: int) -> Counter[bytes]:
     return Counter(b"row %d" % row for n in numbers for row in range(n * 1000, n * 1000 + 64))
 
 
-def write(files: Files, data: str, number: int) -> bool:
-    """One whole write, as Spark does it: some tasks, then the commit."""
+def write(files: Files, data: str, number: int, *, backwards: bool = False) -> bool:
+    """One whole write, as Spark does it: some tasks, then the commit; a rerun may order anew."""
+    tasks = range(8)[::-1] if backwards else range(8)
     first = number * 1000
-    parts = [stage(files, data, number, rows(first + 8 * task, 8)) for task in range(8)]
+    parts = [stage(files, data, number, rows(first + 8 * task, 8)) for task in tasks]
     return publish(data, transaction(number, *parts), files=files, timeout_ms=60_000)
 
 
@@ -123,8 +124,8 @@ def check(files: SimulatedFiles, where: str, *, repeat_at_once: bool) -> None:
             found = values(store, "t")
         assert found in (expected(1), expected(1, 2)), where
         was_decided = found == expected(1, 2)
-        assert write(files, DATA, 2) is not was_decided, where
-    write(files, DATA, 2)
+        assert write(files, DATA, 2, backwards=True) is not was_decided, where
+    write(files, DATA, 2, backwards=True)
     assert write(files, DATA, 2) is False, where
     assert write(files, DATA, 3) is True, where
     with Store(DATA, files=files) as store:
