@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
@@ -297,11 +298,12 @@ class PartitionReader:
             total += max(0, bound.position - start)
         return total
 
-    def gone_from(self, offset: int) -> int:
-        """Returns how many offsets from one on, below the durable end, have no record any more."""
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more."""
         end = self.end_offset("durable")
         gaps = self.ledger.between(offset, end)
-        return sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
+        starts = np.array([max(gap.first, offset) for gap in gaps], dtype=np.int64)
+        return starts, np.array([min(gap.end, end) for gap in gaps], dtype=np.int64)
 
     def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
         """Looks through records, over gaps, for the first that is not older than a time."""

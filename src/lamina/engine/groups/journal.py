@@ -15,6 +15,9 @@ Rules.
    worst a record waits for a deadline or comes once more, it is never lost.
 3. A sound event of an unknown kind is a newer format: refused, never cut.
 4. A reset is written together with the bump behind it. Without that it was torn, and is left out.
+5. A delta of two resets and nothing else says that its group is deleted, in all partitions. That
+   of the first partition is replaced by it before any file is removed, and is removed last: a
+   deletion that a crash cut short is finished by the next open.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ PREPARE_BYTES = 256 << 10
 PREPARE_BELOW_BYTES = 16 << 10
 """Larger appends gain nothing from prepared space, and would write everything twice."""
 _EVENT_START = b"KE\0\1\0"
+_DELETED = delta.encode([int(Event.RESET)] * 2).tobytes()
+"""Two resets and nothing else: live traffic always has a bump behind a reset."""
 _SCAN = Limit(max_records=1 << 24, max_bytes=1 << 30)
 
 
@@ -84,11 +89,31 @@ class Names:
         return os.path.join(self.place.data, paths.GROUPS)
 
     def remove(self) -> None:
-        """Removes both files for good; cut short, the group is left with its last snapshot."""
-        for suffix in ("delta", "snap"):
+        """Removes both files for good, the delta last: it may say that the group is deleted."""
+        for suffix in ("snap", "delta"):
             if self.place.files.exists(self.path(suffix)):
                 self.place.files.remove(self.path(suffix))
                 self.place.files.sync_directory(self.folder)
+
+    def mark_deleted(self) -> None:
+        """Makes the delta say, durably, that the whole group is deleted."""
+        data = delta.encode_header(self.place.now_ms()) + _DELETED
+        self.place.files.replace(self.path("delta"), data)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the delta says that the group is deleted."""
+        path = self.path("delta")
+        try:
+            file = self.place.files.open_read_only(path)
+        except FileNotFoundError:
+            return False
+        try:
+            length = delta.FILE_HEADER_BYTES + len(_DELETED)
+            data = file.read_at(0, length + 1)
+        finally:
+            file.close()
+        return len(data) == length and bytes(data).endswith(_DELETED)
 
 
 # ---------------------------------------------------------------------- reading

@@ -283,12 +283,11 @@ class GroupPartition:
                     self._record_bytes = 2 * batch.get_total_buffer_size() // batch.num_rows + 64
                     if left <= 0:
                         return batches
-                self._add_hole(at, end)
+                self._add_hole(at, end, "deleted")
                 return batches
             except RecordsMissing as missing:
                 first, after = max(at, missing.first), min(end, missing.end)
-                self._add_hole(first, after)
-                self.skipped.append(Skipped(self.partition, first, after, missing.reason))
+                self._add_hole(first, after, missing.reason)
                 at = max(after, at + 1)
         return batches
 
@@ -298,25 +297,42 @@ class GroupPartition:
             return
         before = np.concatenate(([start - 1], offsets[:-1]))
         for row in np.flatnonzero(offsets - before > 1):
-            self._add_hole(int(before[row]) + 1, int(offsets[row]))
+            self._add_hole(int(before[row]) + 1, int(offsets[row]), "deleted")
 
-    def _add_hole(self, first: int, end: int) -> None:
-        if first < end:
-            with self._mutex:
-                above = self._holes[1] > self.durable.acked_until
-                known = (self._holes[0][above], self._holes[1][above])
-                self._holes = merged(known, (np.array([first]), np.array([end])))
+    def _add_hole(self, first: int, end: int, reason: str) -> None:
+        """Notes a range without records; one that is known already is not told again."""
+        if first >= end:
+            return
+        with self._mutex:
+            above = self._holes[1] > self.durable.acked_until
+            starts, ends = self._holes[0][above], self._holes[1][above]
+            row = int(np.searchsorted(ends, first, side="right"))
+            if row < len(ends) and starts[row] <= first and end <= ends[row]:
+                return
+            self._holes = merged((starts, ends), (np.array([first]), np.array([end])))
+            self.skipped.append(Skipped(self.partition, first, end, reason))
 
     def _go_past_trimmed(self) -> None:
         """Moves the frontier to the first record that is there, and over holes."""
         state, earliest = self._written, self.reader.earliest_offset()
         if earliest > state.acked_until:
-            for gap in self.reader.ledger_of_gaps.between(state.acked_until, earliest):
-                first, end = max(gap.first, state.acked_until), min(gap.end, earliest)
-                self.skipped.append(Skipped(self.partition, first, end, gap.reason))
+            self._tell_trimmed(state.acked_until, earliest)
             self.change(lambda now: self._advance(now, NONE, earliest))
         elif len(self._holes[0]) and state.frontier_after(NONE, self._holes) > state.acked_until:
             self.change(lambda now: self._advance(now, NONE))
+
+    def _tell_trimmed(self, first: int, end: int) -> None:
+        """Says why a range is gone; what the ledger has no reason for, a user has deleted."""
+        for gap in self.reader.ledger_of_gaps.between(first, end):
+            if gap.first > first:
+                self.skipped.append(Skipped(self.partition, first, gap.first, "deleted"))
+            until = min(gap.end, end)
+            self.skipped.append(
+                Skipped(self.partition, max(first, gap.first), until, gap.reason)
+            )
+            first = until
+        if first < end:
+            self.skipped.append(Skipped(self.partition, first, end, "deleted"))
 
     def _advance(self, state: State, acks: Numbers, at_least: int = 0) -> Events | None:
         """Plans acks: a bump for what moves the frontier, an ack for each of the others."""
@@ -438,8 +454,11 @@ def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
     """Tells from a state and the partition's indexes how far behind a group is."""
     end = reader.end_offset("durable")
     first = max(state.acked_until, reader.earliest_offset())
-    ahead = int(np.maximum(np.minimum(state.ends, end) - np.maximum(state.starts, first), 0).sum())
-    records = max(0, end - first - ahead - reader.gone_from(first))
+    starts, ends = np.maximum(state.starts, first), np.minimum(state.ends, end)
+    acked = (starts[starts < ends], ends[starts < ends])
+    ahead = int((acked[1] - acked[0]).sum())
+    done = merged(acked, reader.gone_from(first))  # what was acked may be gone, too
+    records = max(0, end - first - int((done[1] - done[0]).sum()))
     newest = reader.time_at(first) if records else None
     return PartitionLag(
         partition=reader.place.partition,
