@@ -25,15 +25,18 @@ LIMIT = 1 << 30
 """No dead letters: every delivery is counted here."""
 
 
-def run_and_kill(directory: Path, seed: str, delay_s: float) -> list[list[str]]:
-    """Runs the consumers for a while from the moment their store is open; returns what they say."""
+def run_and_kill(directory: Path, seed: str, delay_s: float, word: str) -> list[list[str]]:
+    """Runs the consumers, for a while from when they first say a word; returns what they say."""
     arguments = [sys.executable, "-m", "tests.support.consumer_process", str(directory), seed]
     process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"open\n"
+    said = ""
+    while word not in said and (line := process.stdout.readline().decode()):
+        said += line
     timer = threading.Timer(delay_s, process.send_signal, [signal.SIGKILL])
     timer.start()
-    said = process.stdout.read().decode()
+    said += process.stdout.read().decode()
     process.stdout.close()
     assert process.wait() == -signal.SIGKILL, said[-2000:]
     timer.cancel()
@@ -53,7 +56,8 @@ def campaign(directory: Path, rounds: int, seed: str, format_name: str) -> None:
     for number in range(rounds):
         with Store(str(directory)) as store:
             store.append(TOPIC, [b"x" * 50] * RECORDS_A_ROUND)
-        said = run_and_kill(directory, f"{seed} {number}", drawn.uniform(0.05, 0.6))
+        word = "" if number % 2 else "acked"  # killed at any time, or surely after an ack
+        said = run_and_kill(directory, f"{seed} {number}", drawn.uniform(0.05, 0.6), word)
         assert {kind for kind, *_ in said} <= {"got", "asking", "acked"}, said[-1]
         # Threads may speak in another order than they were answered, but not across a kill.
         hear(
