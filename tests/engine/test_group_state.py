@@ -57,6 +57,9 @@ class Model:
         assert state.acked_until == self.frontier
         assert set(state.ahead().tolist()) == self.acked
         assert state.acked_ahead == len(self.acked)
+        pieces = list(state.ahead_in_pieces(7))
+        assert all(1 <= len(each) <= 7 for each in pieces)
+        assert [each for piece in pieces for each in piece.tolist()] == sorted(self.acked)
         columns = (state.offsets, state.deadlines_ms, state.epochs)
         found = list(zip(*(column.tolist() for column in columns), strict=True))
         assert found == [(each, *self.leases[each]) for each in sorted(self.leases)]

@@ -89,6 +89,7 @@ class PartitionReader:
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
+        self._bookmark = (-1, -1, 0)
 
     @property
     def format_name(self) -> str:
@@ -151,12 +152,13 @@ class PartitionReader:
             return
         segment, bound = holder
         try:
-            position = segment.locate(offset, bound)
+            position = self._locate(segment, offset, bound)
             while offset < min(stop, bound.next_offset):
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
-                yield chunk.batch
                 offset, position = chunk.next_offset, chunk.next_position
+                self._bookmark = (segment.base_offset, offset, position)
+                yield chunk.batch
         except Damaged as error:
             raise self._missing(segment, bound, error) from error
         except FileNotFoundError as error:
@@ -166,6 +168,16 @@ class PartitionReader:
                 f"{self.place.name}: reading offset {offset} from {segment.path('log')} failed: "
                 f"{error}; nothing was changed, read again or look at the device"
             ) from error
+
+    def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
+        """Finds where a record starts: where the last read ended, or by the index.
+
+        A record keeps its place in its segment for as long as a partition is open.
+        """
+        base_offset, next_offset, position = self._bookmark
+        if (base_offset, next_offset) == (segment.base_offset, offset):
+            return position
+        return segment.locate(offset, bound)
 
     def _step_over(self, offset: int, isolation: Isolation) -> int:
         """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,13 +39,17 @@ from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, File
+from lamina.storage.files import NO_SPACE, File, replace_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMPACT_BYTES = 4 << 20
 COMPACT_EVENTS = 50_000
-PREPARE_BYTES = 256 << 10
-PREPARE_BELOW_BYTES = 16 << 10
+PREPARE_BYTES = 512 << 10
+PREPARE_BELOW_BYTES = 64 << 10
 """Larger appends gain nothing from prepared space, and would write everything twice."""
+REPEATED_AT_ONCE = 1 << 16
 _EVENT_START = b"KE\0\1\0"
 _DELETED = delta.encode([int(Event.RESET)] * 2).tobytes()
 """Two resets and nothing else: live traffic always has a bump behind a reset."""
@@ -336,18 +342,12 @@ class Journal:
         names, files = self._names, self._names.place.files
         now_ms = names.place.now_ms()
         files.replace(names.path("snap"), snapshot.encode(_snapshot_of(names, state, now_ms)))
-        ahead = state.ahead()
-        parts = [delta.encode_header(now_ms)]
-        if len(ahead):
-            parts.append(delta.encode(int(Event.ACK), ahead).tobytes())
-        parts.append(delta.encode(int(Event.BUMP_ACKED_UNTIL), state.acked_until).tobytes())
-        data = b"".join(parts)
-        files.replace(names.path("delta"), data)
+        replace_file(files, names.path("delta"), delta.encode_header(now_ms), more=_repeated(state))
         old, self._file = self._file, files.open(names.path("delta"))
         if old is not None:
             old.close()
-        self._end = self._prepared = self._base_bytes = len(data)
-        self._base_events = len(ahead) + 1
+        self._end = self._prepared = self._base_bytes = self._file.size()
+        self._base_events = state.acked_ahead + 1
         self._since_bytes = self._since_events = 0
         self.rotations += 1
 
@@ -357,6 +357,13 @@ class Journal:
             self._file.truncate(self._end)
         self._file.sync()
         self._file.close()
+
+
+def _repeated(state: State) -> Iterator[Buffer]:
+    """Encodes what a new delta begins with: acks ahead, in pieces of bounded size, the frontier."""
+    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):
+        yield delta.encode(int(Event.ACK), offsets).data
+    yield delta.encode(int(Event.BUMP_ACKED_UNTIL), state.acked_until).data
 
 
 def _snapshot_of(names: Names, state: State, now_ms: int) -> snapshot.Snapshot:

@@ -82,6 +82,9 @@ class Chosen:
         return Chosen(self.offsets[rows], self.epochs[rows])
 
 
+NOTHING = Chosen(NONE, NONE)
+
+
 class GroupPartition:
     """A group's share in one partition."""
 
@@ -202,13 +205,9 @@ class GroupPartition:
         with self._mutex:
             state, now_ms = self._written, self.now_ms()
             apart = self._apart()
-            over = np.flatnonzero(state.deadlines_ms <= now_ms)
-            if len(over) and len(apart[0]):
-                over = over[~_inside(state.offsets[over], apart)]
-            over = over[:wanted]
-            again = Chosen(state.offsets[over], state.epochs[over])
-            is_spent = again.epochs >= delivery_limit
-            spent, again = again.only(is_spent), again.only(~is_spent)
+            again = spent = NOTHING
+            if len(state.offsets):
+                again, spent = _deliverable(state, now_ms, apart, wanted, delivery_limit)
             end = self.reader.end_offset("durable")
             fresh = NONE
             if len(again.offsets) < wanted and end > state.acked_until:
@@ -262,6 +261,8 @@ class GroupPartition:
                 break
         if not parts:
             return None, chosen.only(np.zeros(len(chosen.offsets), dtype=np.bool_))
+        if len(parts) == 1 and len(found[0]) == len(chosen.offsets):
+            return parts[0], chosen
         there = np.concatenate(found)
         joint = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         return joint, chosen.only(np.searchsorted(chosen.offsets, there))
@@ -279,8 +280,9 @@ class GroupPartition:
                     self._note_holes(at, offsets)
                     batches.append(batch)
                     at = int(offsets[-1]) + 1
-                    left -= batch.get_total_buffer_size()
-                    self._record_bytes = 2 * batch.get_total_buffer_size() // batch.num_rows + 64
+                    size_bytes = batch.get_total_buffer_size()
+                    left -= size_bytes
+                    self._record_bytes = 2 * size_bytes // batch.num_rows + 64
                     if left <= 0:
                         return batches
                 self._add_hole(at, end, "deleted")
@@ -361,9 +363,7 @@ class GroupPartition:
         epochs = chosen.epochs + 1
         marks = events_of(Event.MARK_INFLIGHT, chosen.offsets, deadline_ms, epochs)
         after = self.change(lambda _: marks, acks).after
-        rows = after.lease_rows(chosen.offsets)
-        given = (rows >= 0) & (after.epochs[rows] == epochs) if len(after.offsets) else rows >= 0
-        return given, deadline_ms
+        return after.holds(chosen.offsets, epochs), deadline_ms
 
     def ack(self, offsets: Numbers, acks: int) -> int:
         """Acks sorted offsets in any state; returns how many were not acked before."""
@@ -372,7 +372,7 @@ class GroupPartition:
 
         def plan(state: State) -> Events | None:
             nonlocal new
-            new = int(np.count_nonzero(~state.are_acked(offsets)))
+            new = state.count_open(offsets)
             return self._advance(state, offsets)
 
         self.change(plan, acks)
@@ -470,6 +470,19 @@ def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
         inflight=state.running(now_ms),
         acked_ahead=ahead,
     )
+
+
+def _deliverable(
+    state: State, now_ms: int, apart: Ranges, wanted: int, delivery_limit: int
+) -> tuple[Chosen, Chosen]:
+    """Finds up to `wanted` records whose leases are over: to deliver again, and spent ones."""
+    over = np.flatnonzero(state.deadlines_ms <= now_ms)
+    if len(over) and len(apart[0]):
+        over = over[~_inside(state.offsets[over], apart)]
+    over = over[:wanted]
+    found = Chosen(state.offsets[over], state.epochs[over])
+    is_spent = found.epochs >= delivery_limit
+    return found.only(~is_spent), found.only(is_spent)
 
 
 def _inside(offsets: Numbers, ranges: Ranges) -> NDArray[np.bool_]:
