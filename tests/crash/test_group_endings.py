@@ -32,9 +32,7 @@ Moments = list[tuple[str, Disk, Any]]
 
 
 def open_store(files: SimulatedFiles, now_ms: int = NOW_MS) -> Store:
-    return Store(
-        DATA, files=files, now_ms=lambda: now_ms, writer=QUIET, wal=SMALL, tick_ms=1 << 31
-    )
+    return Store(DATA, files=files, now_ms=lambda: now_ms, writer=QUIET, wal=SMALL, tick_ms=1 << 31)
 
 
 def filled(files: SimulatedFiles, format_name: str, partitions: int = 1) -> Store:

@@ -33,7 +33,6 @@ from tests.engine.directories import (
 LEASE_MS = 1000
 EVERY = (*FORMATS, "wal")
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
-ALL = pytest.mark.parametrize("format_name", EVERY)
 
 
 class Rig:

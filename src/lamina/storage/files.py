@@ -118,8 +118,8 @@ class Files(Protocol):
 def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer] = ()) -> None:
     """Replaces a file in four steps: temporary, its sync, rename, sync of the directory.
 
-    Its bytes come in pieces; `more` are made one at a time, for a file that is too large to be held
-    whole. Fails before the rename without a trace: a full disk is not filled by what could not be done.
+    Its bytes come in pieces; `more` are made one at a time, for a file too large to be held whole.
+    Fails before the rename without a trace: a full disk is not filled by what could not be done.
     """
     temporary = path + TEMPORARY_SUFFIX
     if files.exists(temporary):  # left by a crash

@@ -329,9 +329,7 @@ class GroupPartition:
             if gap.first > first:
                 self.skipped.append(Skipped(self.partition, first, gap.first, "deleted"))
             until = min(gap.end, end)
-            self.skipped.append(
-                Skipped(self.partition, max(first, gap.first), until, gap.reason)
-            )
+            self.skipped.append(Skipped(self.partition, max(first, gap.first), until, gap.reason))
             first = until
         if first < end:
             self.skipped.append(Skipped(self.partition, first, end, "deleted"))

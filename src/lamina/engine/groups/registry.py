@@ -6,6 +6,7 @@ Rules.
 2. A group's state belongs to a topic's life: it goes with the topic, and before a new one of the
    same name is there.
 3. A reset is planned first, and carried out only when the caller says so.
+4. A deletion is decided by one durable mark; what a crash left of it is removed at the next open.
 """
 
 from __future__ import annotations

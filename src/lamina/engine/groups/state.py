@@ -56,7 +56,10 @@ def _none() -> Numbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A group's state of one partition; see the module for what the columns mean."""
+    """A group's state of one partition; see the module for what the columns mean.
+
+    Columns may be those of the events that led here: nobody changes either.
+    """
 
     acked_until: int = 0
     starts: Numbers = field(default_factory=_none)
@@ -67,8 +70,11 @@ class State:
 
     def apply(self, events: Events) -> State:
         """Returns the state after some events, in their order."""
-        if len(events.types) == 1 and events.types[0] == _BUMP and not len(self.starts):
-            return self._bumped(int(events.offsets[0]))
+        if not len(self.starts):
+            if len(events.types) == 1 and events.types[0] == _BUMP:
+                return self._bumped(int(events.offsets[0]))
+            if not len(self.offsets) and self._are_fresh_marks(events):
+                return State(self.acked_until, NONE, NONE, *events[1:])
         more_ranges = int(np.count_nonzero(events.types == _ACK))
         more_leases = int(np.count_nonzero(events.types == _MARK))
         ranges = _with_room((self.starts, self.ends), more_ranges)
@@ -88,6 +94,16 @@ class State:
             int(frontier),
             *(_fitted(column, range_count) for column in ranges),
             *(_fitted(column, lease_count) for column in leases),
+        )
+
+    def _are_fresh_marks(self, events: Events) -> bool:
+        """Whether events only mark what is not acked, ascending: the usual poll of a consumer."""
+        offsets = events.offsets
+        return (
+            len(offsets) > 0
+            and int(offsets[0]) >= self.acked_until
+            and bool((events.types == _MARK).all())
+            and bool((offsets[1:] > offsets[:-1]).all())
         )
 
     def _bumped(self, until: int) -> State:
