@@ -17,29 +17,33 @@ from tests.support.consumer_process import GROUP, LEASE_MS, TOPIC
 
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("LAMINA_KILL_SEED", "groups")
-ROUNDS = 5
+ROUNDS = 4
 LONG_ROUNDS = 300
 RECORDS_A_ROUND = 4000
+FORMATS = pytest.mark.parametrize("format_name", ["keratin", "wal"])
 LIMIT = 1 << 30
 """No dead letters: every delivery is counted here."""
 
 
-def run_and_kill(directory: Path, seed: str, delay_s: float) -> list[list[str]]:
-    """Runs the consumers for a while from the moment their store is open; returns what they say."""
+def run_and_kill(directory: Path, seed: str, delay_s: float, word: str) -> list[list[str]]:
+    """Runs the consumers, for a while from when they first say a word; returns what they say."""
     arguments = [sys.executable, "-m", "tests.support.consumer_process", str(directory), seed]
     process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"open\n"
+    said = ""
+    while word not in said and (line := process.stdout.readline().decode()):
+        said += line
     timer = threading.Timer(delay_s, process.send_signal, [signal.SIGKILL])
     timer.start()
-    said = process.stdout.read().decode()
+    said += process.stdout.read().decode()
     process.stdout.close()
     assert process.wait() == -signal.SIGKILL, said[-2000:]
     timer.cancel()
     return [line.split() for line in said.splitlines()]
 
 
-def campaign(directory: Path, rounds: int, seed: str) -> None:
+def campaign(directory: Path, rounds: int, seed: str, format_name: str) -> None:
     drawn = random.Random(seed)
     acked: set[int] = set()
     asked: set[int] = set()
@@ -47,11 +51,13 @@ def campaign(directory: Path, rounds: int, seed: str) -> None:
     kills = 0
     config = {"group.share.delivery.count.limit": LIMIT}
     with Store(str(directory)) as store:
-        store.create_topic(TOPIC, config=config)
+        store.create_topic(TOPIC, format=format_name, config=config)
+        first = store.earliest_offset(TOPIC)
     for number in range(rounds):
         with Store(str(directory)) as store:
             store.append(TOPIC, [b"x" * 50] * RECORDS_A_ROUND)
-        said = run_and_kill(directory, f"{seed} {number}", drawn.uniform(0.05, 0.6))
+        word = "" if number % 2 else "acked"  # killed at any time, or surely after an ack
+        said = run_and_kill(directory, f"{seed} {number}", drawn.uniform(0.05, 0.6), word)
         assert {kind for kind, *_ in said} <= {"got", "asking", "acked"}, said[-1]
         # Threads may speak in another order than they were answered, but not across a kill.
         hear(
@@ -67,7 +73,7 @@ def campaign(directory: Path, rounds: int, seed: str) -> None:
             columns = (batch.column(name).to_pylist() for name in ("offset", "epoch"))
             hear([f"{o}:{e}" for o, e in zip(*columns, strict=True)], acked, epochs, kills)
             found |= {*batch.column("offset").to_pylist()}
-        everything = set(range(rounds * RECORDS_A_ROUND))
+        everything = set(range(first, first + rounds * RECORDS_A_ROUND))
         assert everything - found - acked <= asked, "neither acked nor delivered again"
         assert len(acked) > 0, "nothing was acked before the kill"
         assert len(found) > 0, "everything was acked before the kill"
@@ -92,11 +98,15 @@ def hear(words: list[str], acked: set[int], epochs: dict[int, int], kills: int) 
         epochs[offset] = max(found)
 
 
-def test_killed_consumers_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    campaign(tmp_path / "data", ROUNDS, SEED)
+@FORMATS
+def test_killed_consumers_lose_and_repeat_nothing(tmp_path: Path, format_name: str) -> None:
+    campaign(tmp_path / "data", ROUNDS, SEED, format_name)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_consumers_killed_very_often_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    campaign(tmp_path / "data", LONG_ROUNDS, SEED)
+@FORMATS
+def test_consumers_killed_very_often_lose_and_repeat_nothing(
+    tmp_path: Path, format_name: str
+) -> None:
+    campaign(tmp_path / "data", LONG_ROUNDS, SEED, format_name)

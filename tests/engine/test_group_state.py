@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lamina.engine.groups.journal import Journal, Names
 from lamina.engine.groups.state import State, events_of, expand, joined, merged, spans
+from lamina.engine.place import Place
+from lamina.engine.report import RecoveryReport
 from lamina.formats.keratin.delta import Event, Events
+from tests.support.simulated import SimulatedFiles
 
 Row = tuple[int, int, int, int]
 OPERATIONS = 50_000
@@ -53,6 +57,9 @@ class Model:
         assert state.acked_until == self.frontier
         assert set(state.ahead().tolist()) == self.acked
         assert state.acked_ahead == len(self.acked)
+        pieces = list(state.ahead_in_pieces(7))
+        assert all(1 <= len(each) <= 7 for each in pieces)
+        assert [each for piece in pieces for each in piece.tolist()] == sorted(self.acked)
         columns = (state.offsets, state.deadlines_ms, state.epochs)
         found = list(zip(*(column.tolist() for column in columns), strict=True))
         assert found == [(each, *self.leases[each]) for each in sorted(self.leases)]
@@ -86,18 +93,65 @@ def drawn_rows(drawn: random.Random, span: int) -> list[Row]:
     return sorted(rows) if drawn.random() < 0.4 else rows
 
 
+def with_bumps(rows: list[Row], drawn: random.Random) -> list[Row]:
+    """Puts a bump behind each reset, as whoever writes a journal does."""
+    bumped: list[Row] = []
+    for row in rows:
+        bumped.append(row)
+        if row[0] == Event.RESET:
+            bumped.append((int(Event.BUMP_ACKED_UNTIL), drawn.randrange(6), 0, 0))
+    return bumped
+
+
+class Journaled:
+    """A state whose events go to a journal, from which it is read again at any time."""
+
+    def __init__(self, drawn: random.Random) -> None:
+        self.drawn = drawn
+        place = Place(SimulatedFiles(), "/data", "t", 0, lambda: 1)
+        place.files.make_directory("/data")
+        self.names = Names(place, "g")
+        self.state = State()
+        self.journal = Journal.create(self.names, self.state)
+
+    def apply(self, rows: list[Row]) -> None:
+        self.state = self.state.apply(events(rows))
+        self.journal.append(events(rows))
+
+    def disturb(self) -> None:
+        """Reopens, rotates, or is killed between the two renames of a rotation; or nothing."""
+        what = self.drawn.randrange(12)
+        files, delta = self.names.place.files, self.names.path("delta")
+        if what == 0:
+            self.journal.close()
+        elif what == 1:
+            self.journal.rotate(self.state)
+            return
+        elif what == 2:
+            old = files.read(delta)
+            self.journal.rotate(self.state)
+            files.replace(delta, old)
+        elif what > 3:  # at 3 it is killed
+            return
+        report = RecoveryReport()
+        self.journal, self.state = Journal.open(self.names, report, 1 << 40)
+        assert report.events == []
+
+
 def run_against_model(operations: int, seed: int) -> None:
     drawn = random.Random(seed)
     done = 0
     while done < operations:
-        model, state = Model(), State()
+        model, kept = Model(), Journaled(drawn)
         span = drawn.choice((12, 60, 300))
         for _ in range(40):
-            rows = drawn_rows(drawn, span)
+            rows = with_bumps(drawn_rows(drawn, span), drawn)
             done += len(rows)
             for row in rows:
                 model.apply(*row)
-            state = state.apply(events(rows))
+            kept.apply(rows)
+            kept.disturb()
+            state = kept.state
             model.holds(state)
             wanted = drawn.randint(1, 30)
             assert expand(*state.free(span, wanted)).tolist() == model.free(span, wanted)

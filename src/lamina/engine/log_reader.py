@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.config import TopicSettings
 from lamina.engine.requests import Request
@@ -78,8 +80,11 @@ class LogReader(Protocol):
     def bytes_from(self, offset: int) -> int:
         """Returns about how many bytes of records there are from an offset on, from indexes."""
 
-    def gone_from(self, offset: int) -> int:
-        """Returns how many offsets from one on, below the durable end, have no record any more."""
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more.
+
+        They are the starts and the ends (exclusive) of ranges: sorted, apart from each other.
+        """
 
     def listen(self, event: threading.Event) -> None:
         """Has an event set by every append, for those who wait for several partitions."""

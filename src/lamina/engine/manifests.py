@@ -10,8 +10,8 @@ import os
 
 from lamina.config import TopicSettings
 from lamina.engine.codec import Codec
+from lamina.engine.layout import Layout
 from lamina.engine.place import Place
-from lamina.engine.reading import Layout
 from lamina.engine.report import RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest

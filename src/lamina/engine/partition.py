@@ -23,10 +23,11 @@ from lamina.engine import manifests, retention
 from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, ActiveSegment
 from lamina.engine.codec import Codec
 from lamina.engine.grouping import EncodedGroup, GroupEncoder, cut
+from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Deletion
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
-from lamina.engine.reading import Layout, PartitionReader
+from lamina.engine.reading import PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
 from lamina.engine.requests import DURABLE, Outcome, Request
 from lamina.engine.segment import Damaged, SealedSegment

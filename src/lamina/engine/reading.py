@@ -12,21 +12,20 @@ Rules.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.engine.codec import Codec
-from lamina.engine.index import SegmentIndex
+from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
 from lamina.engine.retention import SegmentFacts
-from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
+from lamina.engine.segment import Bound, Damaged, Segment
 from lamina.errors import ArchiveUnavailable, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import ARCHIVED, REMOVED, Gap, Ledger
@@ -63,56 +62,6 @@ class Cold(Protocol):
         """Returns an offset such that all records of an object before it are older than a time."""
 
 
-class Tail(Protocol):
-    """The last segment as readers see it: two bounds, which only move forward."""
-
-    @property
-    def base_offset(self) -> int:
-        """The first offset that it may hold."""
-
-    @property
-    def written(self) -> Bound:
-        """What readers of written records may see."""
-
-    @property
-    def durable(self) -> Bound:
-        """What readers of durable records may see."""
-
-    @property
-    def segment(self) -> Segment:
-        """The segment to read from."""
-
-    @property
-    def index(self) -> SegmentIndex:
-        """The segment's indexes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The segments of a partition at one moment, oldest first."""
-
-    sealed: tuple[SealedSegment, ...]
-    active: Tail
-
-    @property
-    def earliest_offset(self) -> int:
-        """The first offset that any segment may hold."""
-        return self.sealed[0].base_offset if self.sealed else self.active.base_offset
-
-    def end(self, isolation: Isolation) -> Bound:
-        """How far readers of an isolation may look."""
-        return self.active.durable if isolation == "durable" else self.active.written
-
-    def segment_for(self, offset: int, isolation: Isolation) -> tuple[Segment, Bound] | None:
-        """Returns the segment that holds an offset, or the next one, and its bound."""
-        row = bisect_right([segment.base_offset for segment in self.sealed], offset) - 1
-        for segment in self.sealed[max(row, 0) :]:
-            if offset < segment.next_offset:
-                return segment, segment.end
-        end = self.end(isolation)
-        return (self.active.segment, end) if offset < end.next_offset else None
-
-
 class PartitionReader:
     """The reading half of a partition; who owns it keeps `layout` and `ledger` current."""
 
@@ -126,6 +75,7 @@ class PartitionReader:
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
+        self._bookmark = (-1, -1, 0)
 
     @property
     def format_name(self) -> str:
@@ -213,12 +163,14 @@ class PartitionReader:
             return
         segment, bound = holder
         try:
-            position = segment.locate(offset, bound)
+            position = self._locate(segment, offset, bound)
             while offset < min(stop, bound.next_offset):
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
-                yield chunk.batch, chunk.next_offset
                 offset, position = chunk.next_offset, chunk.next_position
+                if isolation == "durable":
+                    self._bookmark = (segment.base_offset, offset, position)
+                yield chunk.batch, offset
         except Damaged as error:
             missing = self._missing(segment, bound, error)
             if self._is_archived(missing.first) and offset == missing.first:
@@ -235,6 +187,17 @@ class PartitionReader:
                 f"{self.place.name}: reading offset {offset} from {segment.path('log')} failed: "
                 f"{error}; nothing was changed, read again or look at the device"
             ) from error
+
+    def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
+        """Finds where a record starts: where the last read ended, or by the index.
+
+        A durable record keeps its place in its segment for as long as a partition is open; one
+        that was only written may be taken back, so its place is not remembered.
+        """
+        base_offset, next_offset, position = self._bookmark
+        if (base_offset, next_offset) == (segment.base_offset, offset):
+            return position
+        return segment.locate(offset, bound)
 
     def _is_archived(self, offset: int) -> bool:
         gap = self.ledger.at(offset)
@@ -451,11 +414,12 @@ class PartitionReader:
             total += max(0, bound.position - start)
         return total
 
-    def gone_from(self, offset: int) -> int:
-        """Returns how many offsets from one on, below the durable end, have no record any more."""
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more."""
         end = self.end_offset("durable")
         gaps = [gap for gap in self.ledger.between(offset, end) if gap.reason != ARCHIVED]
-        return sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
+        starts = np.array([max(gap.first, offset) for gap in gaps], dtype=np.int64)
+        return starts, np.array([min(gap.end, end) for gap in gaps], dtype=np.int64)
 
     def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
         """Where in an archived object a search by time starts; its beginning if that fails."""

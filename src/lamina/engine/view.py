@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from lamina.engine import manifests
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
+from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Isolation
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
-from lamina.engine.reading import Layout, PartitionReader
+from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.segment import (
     Bound,

@@ -16,9 +16,10 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from lamina.errors import Locked
@@ -140,9 +141,10 @@ class Files(Protocol):
         """Tells whether somebody holds a lock."""
 
 
-def replace_file(files: Files, path: str, data: bytes) -> None:
+def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer] = ()) -> None:
     """Replaces a file in four steps: temporary, its sync, rename, sync of the directory.
 
+    Its bytes come in pieces; `more` are made one at a time, for a file too large to be held whole.
     Fails before the rename without a trace: a full disk is not filled by what could not be done.
     """
     temporary = path + TEMPORARY_SUFFIX
@@ -151,7 +153,10 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     file = files.create(temporary)
     try:
         try:
-            file.write_at(0, data)
+            position = 0
+            for piece in itertools.chain(pieces, more):
+                file.write_at(position, piece)
+                position += memoryview(piece).nbytes
             file.sync()
         finally:
             file.close()

@@ -9,7 +9,7 @@ A dead letter keeps timestamp, key, value and headers, and gets more headers beh
 | lamina.dlq.group     | the group that gave up                                           |
 | lamina.dlq.topic, .partition, .offset | where the record came from, numbers as text     |
 | lamina.dlq.epoch     | how often it was delivered                                       |
-| lamina.dlq.tag, .node | what only a wal topic keeps, where there is some                |
+| lamina.dlq.tag, .node | of records of a wal topic; null where a record has none         |
 
 Fall-back: a dead-letter topic that somebody made of a format without headers gets a JSON document
 as the value: the headers above by their short names, and `key` and `value` in base64.

@@ -94,12 +94,13 @@ class Group:
             )
         level = _level(acks)
         chosen = [self._partition(number) for number in self._numbers(partitions)]
+        if wait_ms <= 0:
+            return self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
         until = time.monotonic() + wait_ms / 1000
         while True:
             event = threading.Event()
-            if wait_ms > 0:
-                for each in chosen:
-                    each.listen(event)
+            for each in chosen:
+                each.listen(event)
             try:
                 batch = self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
                 left_s = until - time.monotonic()
@@ -107,9 +108,8 @@ class Group:
                     return batch
                 event.wait(min(left_s, self._until_a_deadline_s(chosen, left_s)))
             finally:
-                if wait_ms > 0:
-                    for each in chosen:
-                        each.unlisten(event)
+                for each in chosen:
+                    each.unlisten(event)
 
     def _until_a_deadline_s(self, chosen: Sequence[GroupPartition], otherwise_s: float) -> float:
         deadlines = [each.next_deadline_ms() for each in chosen]
@@ -171,10 +171,16 @@ class Group:
         self, partition: int, batch: pa.RecordBatch, epochs: Numbers, deadline_ms: int
     ) -> pa.RecordBatch:
         count = batch.num_rows
-        numbers = pa.array(np.full(count, partition, dtype=np.int32))
-        deadlines = pa.array(np.full(count, deadline_ms, dtype=np.int64)).view(TIMESTAMP)
-        columns = [*batch.columns, numbers, pa.array(epochs), deadlines]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        made = (
+            np.full(count, partition, dtype=np.int32),
+            epochs,
+            np.full(count, deadline_ms, dtype=np.int64),
+        )
+        columns = [
+            pa.Array.from_buffers(field.type, count, [None, pa.py_buffer(numbers)])
+            for field, numbers in zip(MORE_FIELDS, made, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self.schema)
 
     def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
         """Says that records are done: they never come again. Returns how many are newly acked.
@@ -308,7 +314,7 @@ class Group:
             if partition is None and len(self._partitions) > 1:
                 raise InvalidRequest("these records have no column 'partition'; name it")
             numbers = np.full(len(offsets), partition or 0, dtype=np.int64)
-        if numbers[0] == numbers[-1] and _ascend(offsets) and not (numbers != numbers[0]).any():
+        if _ascend(offsets) and (numbers == numbers[0]).all():
             return [(self._partition(int(numbers[0])), offsets, epochs)]
         found: list[_Target] = []
         for number in np.unique(numbers).tolist():

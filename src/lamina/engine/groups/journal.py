@@ -15,13 +15,18 @@ Rules.
    worst a record waits for a deadline or comes once more, it is never lost.
 3. A sound event of an unknown kind is a newer format: refused, never cut.
 4. A reset is written together with the bump behind it. Without that it was torn, and is left out.
+5. A delta of two resets and nothing else says that its group is deleted, in all partitions. That
+   of the first partition is replaced by it before any file is removed, and is removed last: a
+   deletion that a crash cut short is finished by the next open.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,14 +39,20 @@ from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, File
+from lamina.storage.files import NO_SPACE, File, replace_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMPACT_BYTES = 4 << 20
 COMPACT_EVENTS = 50_000
-PREPARE_BYTES = 256 << 10
-PREPARE_BELOW_BYTES = 16 << 10
+PREPARE_BYTES = 512 << 10
+PREPARE_BELOW_BYTES = 64 << 10
 """Larger appends gain nothing from prepared space, and would write everything twice."""
+REPEATED_AT_ONCE = 1 << 16
 _EVENT_START = b"KE\0\1\0"
+_DELETED = delta.encode([int(Event.RESET)] * 2).tobytes()
+"""Two resets and nothing else: live traffic always has a bump behind a reset."""
 _SCAN = Limit(max_records=1 << 24, max_bytes=1 << 30)
 
 
@@ -84,11 +95,31 @@ class Names:
         return os.path.join(self.place.data, paths.GROUPS)
 
     def remove(self) -> None:
-        """Removes both files for good; cut short, the group is left with its last snapshot."""
-        for suffix in ("delta", "snap"):
+        """Removes both files for good, the delta last: it may say that the group is deleted."""
+        for suffix in ("snap", "delta"):
             if self.place.files.exists(self.path(suffix)):
                 self.place.files.remove(self.path(suffix))
                 self.place.files.sync_directory(self.folder)
+
+    def mark_deleted(self) -> None:
+        """Makes the delta say, durably, that the whole group is deleted."""
+        data = delta.encode_header(self.place.now_ms()) + _DELETED
+        self.place.files.replace(self.path("delta"), data)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the delta says that the group is deleted."""
+        path = self.path("delta")
+        try:
+            file = self.place.files.open_read_only(path)
+        except FileNotFoundError:
+            return False
+        try:
+            length = delta.FILE_HEADER_BYTES + len(_DELETED)
+            data = file.read_at(0, length + 1)
+        finally:
+            file.close()
+        return len(data) == length and bytes(data).endswith(_DELETED)
 
 
 # ---------------------------------------------------------------------- reading
@@ -311,18 +342,12 @@ class Journal:
         names, files = self._names, self._names.place.files
         now_ms = names.place.now_ms()
         files.replace(names.path("snap"), snapshot.encode(_snapshot_of(names, state, now_ms)))
-        ahead = state.ahead()
-        parts = [delta.encode_header(now_ms)]
-        if len(ahead):
-            parts.append(delta.encode(int(Event.ACK), ahead).tobytes())
-        parts.append(delta.encode(int(Event.BUMP_ACKED_UNTIL), state.acked_until).tobytes())
-        data = b"".join(parts)
-        files.replace(names.path("delta"), data)
+        replace_file(files, names.path("delta"), delta.encode_header(now_ms), more=_repeated(state))
         old, self._file = self._file, files.open(names.path("delta"))
         if old is not None:
             old.close()
-        self._end = self._prepared = self._base_bytes = len(data)
-        self._base_events = len(ahead) + 1
+        self._end = self._prepared = self._base_bytes = self._file.size()
+        self._base_events = state.acked_ahead + 1
         self._since_bytes = self._since_events = 0
         self.rotations += 1
 
@@ -332,6 +357,13 @@ class Journal:
             self._file.truncate(self._end)
         self._file.sync()
         self._file.close()
+
+
+def _repeated(state: State) -> Iterator[Buffer]:
+    """Encodes what a new delta begins with: acks ahead, in pieces of bounded size, the frontier."""
+    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):
+        yield delta.encode(int(Event.ACK), offsets).data
+    yield delta.encode(int(Event.BUMP_ACKED_UNTIL), state.acked_until).data
 
 
 def _snapshot_of(names: Names, state: State, now_ms: int) -> snapshot.Snapshot:

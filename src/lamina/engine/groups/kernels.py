@@ -332,6 +332,16 @@ def are_acked(wanted: Any, frontier: int, starts: Any, ends: Any, out: Any) -> N
 
 
 @kernel
+def are_held(wanted: Any, epochs: Any, offsets: Any, known: Any, out: Any) -> None:
+    """Tells of each sorted offset whether a lease has it under its epoch."""
+    row = _first_not_below(offsets, len(offsets), wanted[0]) if len(wanted) > 0 else 0
+    for at in range(len(wanted)):
+        while row < len(offsets) and offsets[row] < wanted[at]:
+            row += 1
+        out[at] = row < len(offsets) and offsets[row] == wanted[at] and known[row] == epochs[at]
+
+
+@kernel
 def find_free(first: int, end: int, taken: Any, wanted: int, out: Any) -> int:
     """Finds offsets from `first` on that nothing has taken, as ranges; returns how many ranges.
 

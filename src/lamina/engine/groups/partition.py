@@ -82,6 +82,9 @@ class Chosen:
         return Chosen(self.offsets[rows], self.epochs[rows])
 
 
+NOTHING = Chosen(NONE, NONE)
+
+
 class GroupPartition:
     """A group's share in one partition."""
 
@@ -202,13 +205,9 @@ class GroupPartition:
         with self._mutex:
             state, now_ms = self._written, self.now_ms()
             apart = self._apart()
-            over = np.flatnonzero(state.deadlines_ms <= now_ms)
-            if len(over) and len(apart[0]):
-                over = over[~_inside(state.offsets[over], apart)]
-            over = over[:wanted]
-            again = Chosen(state.offsets[over], state.epochs[over])
-            is_spent = again.epochs >= delivery_limit
-            spent, again = again.only(is_spent), again.only(~is_spent)
+            again = spent = NOTHING
+            if len(state.offsets):
+                again, spent = _deliverable(state, now_ms, apart, wanted, delivery_limit)
             end = self.reader.end_offset("durable")
             fresh = NONE
             if len(again.offsets) < wanted and end > state.acked_until:
@@ -262,6 +261,8 @@ class GroupPartition:
                 break
         if not parts:
             return None, chosen.only(np.zeros(len(chosen.offsets), dtype=np.bool_))
+        if len(parts) == 1 and len(found[0]) == len(chosen.offsets):
+            return parts[0], chosen
         there = np.concatenate(found)
         joint = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         return joint, chosen.only(np.searchsorted(chosen.offsets, there))
@@ -279,16 +280,16 @@ class GroupPartition:
                     self._note_holes(at, offsets)
                     batches.append(batch)
                     at = int(offsets[-1]) + 1
-                    left -= batch.get_total_buffer_size()
-                    self._record_bytes = 2 * batch.get_total_buffer_size() // batch.num_rows + 64
+                    size_bytes = batch.get_total_buffer_size()
+                    left -= size_bytes
+                    self._record_bytes = 2 * size_bytes // batch.num_rows + 64
                     if left <= 0:
                         return batches
-                self._add_hole(at, end)
+                self._add_hole(at, end, "deleted")
                 return batches
             except RecordsMissing as missing:
                 first, after = max(at, missing.first), min(end, missing.end)
-                self._add_hole(first, after)
-                self.skipped.append(Skipped(self.partition, first, after, missing.reason))
+                self._add_hole(first, after, missing.reason)
                 at = max(after, at + 1)
         return batches
 
@@ -298,25 +299,40 @@ class GroupPartition:
             return
         before = np.concatenate(([start - 1], offsets[:-1]))
         for row in np.flatnonzero(offsets - before > 1):
-            self._add_hole(int(before[row]) + 1, int(offsets[row]))
+            self._add_hole(int(before[row]) + 1, int(offsets[row]), "deleted")
 
-    def _add_hole(self, first: int, end: int) -> None:
-        if first < end:
-            with self._mutex:
-                above = self._holes[1] > self.durable.acked_until
-                known = (self._holes[0][above], self._holes[1][above])
-                self._holes = merged(known, (np.array([first]), np.array([end])))
+    def _add_hole(self, first: int, end: int, reason: str) -> None:
+        """Notes a range without records; one that is known already is not told again."""
+        if first >= end:
+            return
+        with self._mutex:
+            above = self._holes[1] > self.durable.acked_until
+            starts, ends = self._holes[0][above], self._holes[1][above]
+            row = int(np.searchsorted(ends, first, side="right"))
+            if row < len(ends) and starts[row] <= first and end <= ends[row]:
+                return
+            self._holes = merged((starts, ends), (np.array([first]), np.array([end])))
+            self.skipped.append(Skipped(self.partition, first, end, reason))
 
     def _go_past_trimmed(self) -> None:
         """Moves the frontier to the first record that is there, and over holes."""
         state, earliest = self._written, self.reader.earliest_offset()
         if earliest > state.acked_until:
-            for gap in self.reader.ledger_of_gaps.between(state.acked_until, earliest):
-                first, end = max(gap.first, state.acked_until), min(gap.end, earliest)
-                self.skipped.append(Skipped(self.partition, first, end, gap.reason))
+            self._tell_trimmed(state.acked_until, earliest)
             self.change(lambda now: self._advance(now, NONE, earliest))
         elif len(self._holes[0]) and state.frontier_after(NONE, self._holes) > state.acked_until:
             self.change(lambda now: self._advance(now, NONE))
+
+    def _tell_trimmed(self, first: int, end: int) -> None:
+        """Says why a range is gone; what the ledger has no reason for, a user has deleted."""
+        for gap in self.reader.ledger_of_gaps.between(first, end):
+            if gap.first > first:
+                self.skipped.append(Skipped(self.partition, first, gap.first, "deleted"))
+            until = min(gap.end, end)
+            self.skipped.append(Skipped(self.partition, max(first, gap.first), until, gap.reason))
+            first = until
+        if first < end:
+            self.skipped.append(Skipped(self.partition, first, end, "deleted"))
 
     def _advance(self, state: State, acks: Numbers, at_least: int = 0) -> Events | None:
         """Plans acks: a bump for what moves the frontier, an ack for each of the others."""
@@ -345,9 +361,7 @@ class GroupPartition:
         epochs = chosen.epochs + 1
         marks = events_of(Event.MARK_INFLIGHT, chosen.offsets, deadline_ms, epochs)
         after = self.change(lambda _: marks, acks).after
-        rows = after.lease_rows(chosen.offsets)
-        given = (rows >= 0) & (after.epochs[rows] == epochs) if len(after.offsets) else rows >= 0
-        return given, deadline_ms
+        return after.holds(chosen.offsets, epochs), deadline_ms
 
     def ack(self, offsets: Numbers, acks: int) -> int:
         """Acks sorted offsets in any state; returns how many were not acked before."""
@@ -356,7 +370,7 @@ class GroupPartition:
 
         def plan(state: State) -> Events | None:
             nonlocal new
-            new = int(np.count_nonzero(~state.are_acked(offsets)))
+            new = state.count_open(offsets)
             return self._advance(state, offsets)
 
         self.change(plan, acks)
@@ -438,8 +452,11 @@ def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
     """Tells from a state and the partition's indexes how far behind a group is."""
     end = reader.end_offset("durable")
     first = max(state.acked_until, reader.earliest_offset())
-    ahead = int(np.maximum(np.minimum(state.ends, end) - np.maximum(state.starts, first), 0).sum())
-    records = max(0, end - first - ahead - reader.gone_from(first))
+    starts, ends = np.maximum(state.starts, first), np.minimum(state.ends, end)
+    acked = (starts[starts < ends], ends[starts < ends])
+    ahead = int((acked[1] - acked[0]).sum())
+    done = merged(acked, reader.gone_from(first))  # what was acked may be gone, too
+    records = max(0, end - first - int((done[1] - done[0]).sum()))
     newest = reader.time_at(first) if records else None
     return PartitionLag(
         partition=reader.place.partition,
@@ -451,6 +468,19 @@ def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
         inflight=state.running(now_ms),
         acked_ahead=ahead,
     )
+
+
+def _deliverable(
+    state: State, now_ms: int, apart: Ranges, wanted: int, delivery_limit: int
+) -> tuple[Chosen, Chosen]:
+    """Finds up to `wanted` records whose leases are over: to deliver again, and spent ones."""
+    over = np.flatnonzero(state.deadlines_ms <= now_ms)
+    if len(over) and len(apart[0]):
+        over = over[~_inside(state.offsets[over], apart)]
+    over = over[:wanted]
+    found = Chosen(state.offsets[over], state.epochs[over])
+    is_spent = found.epochs >= delivery_limit
+    return found.only(~is_spent), found.only(is_spent)
 
 
 def _inside(offsets: Numbers, ranges: Ranges) -> NDArray[np.bool_]:

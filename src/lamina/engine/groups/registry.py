@@ -6,6 +6,7 @@ Rules.
 2. A group's state belongs to a topic's life: it goes with the topic, and before a new one of the
    same name is there.
 3. A reset is planned first, and carried out only when the caller says so.
+4. A deletion is decided by one durable mark; what a crash left of it is removed at the next open.
 """
 
 from __future__ import annotations
@@ -45,10 +46,22 @@ def names_on_disk(boot: Boot) -> list[Names]:
     return [Names(boot.place(topic, partition), group) for topic, group, partition in sorted(found)]
 
 
+def _key_of(names: Names) -> _Key:
+    return names.place.topic, names.group
+
+
+def _remove_group(parts: Sequence[Names]) -> None:
+    """Removes a group's files; the first partition's, which says that it is deleted, come last."""
+    for names in sorted(parts, key=lambda each: each.place.partition, reverse=True):
+        names.remove()
+
+
 def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list[tuple[str, str]]:
     """Lists the groups (topic, name) that the files tell of, changing nothing."""
-    found = {(names.place.topic, names.group) for names in names_on_disk(boot)}
-    return sorted(key for key in found if key[0] in topics and topic in (None, key[0]))
+    found = names_on_disk(boot)
+    gone = {_key_of(names) for names in found if names.is_deleted}
+    there = {_key_of(names) for names in found} - gone
+    return sorted(key for key in there if key[0] in topics and topic in (None, key[0]))
 
 
 def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> GroupInfo:
@@ -58,7 +71,7 @@ def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> Gro
         for names in names_on_disk(boot)
         if (names.place.topic, names.group) == (about.name, name)
     }
-    if not there:
+    if not there or any(names.is_deleted for names in there.values()):
         raise _unknown(about.name, name)
     lags = []
     for number in range(about.partitions):
@@ -91,7 +104,7 @@ class Groups:
     def recover(self, topics: Mapping[str, TopicFile], report: RecoveryReport) -> None:
         """Opens every group there is; removes what deleted topics have left."""
         partial: dict[_Key, dict[int, GroupPartition]] = {}
-        for names in names_on_disk(self._boot):
+        for names in self._without_deleted(names_on_disk(self._boot), report):
             place = names.place
             about = topics.get(place.topic)
             if about is None:
@@ -108,6 +121,15 @@ class Groups:
                 if number not in found:  # a crash while the group was made
                     found[number] = self._create(key, number, "earliest")
             self._groups[key] = [found[number] for number in range(about.partitions)]
+
+    def _without_deleted(self, every: list[Names], report: RecoveryReport) -> list[Names]:
+        """Finishes deletions that were cut short; returns the files of the other groups."""
+        gone = {_key_of(names) for names in every if names.is_deleted}
+        for key in sorted(gone):
+            parts = [names for names in every if _key_of(names) == key]
+            _remove_group(parts)
+            report.add("deletion finished", parts[0].path("delta"), "its group was deleted")
+        return [names for names in every if _key_of(names) not in gone]
 
     def _open(self, names: Names, report: RecoveryReport) -> GroupPartition:
         place = names.place
@@ -202,9 +224,12 @@ class Groups:
     def delete(self, topic: str, name: str) -> None:
         """Deletes a group for good; those who use it get Closed."""
         with self._changing:
-            for each in self._known(topic, name):
+            known = self._known(topic, name)
+            for each in known:
                 each.close(Closed(f"group {name!r} of {topic!r} was deleted"))
-                Names(self._boot.place(topic, each.partition), name).remove()
+            parts = [Names(self._boot.place(topic, each.partition), name) for each in known]
+            parts[0].mark_deleted()
+            _remove_group(parts)
             del self._groups[topic, name]
 
     def close_topic(self, topic: str) -> None:

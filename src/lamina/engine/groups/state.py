@@ -28,6 +28,7 @@ Rules.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -44,6 +45,7 @@ Ranges: TypeAlias = tuple[Numbers, Numbers]
 NONE: Numbers = np.empty(0, dtype=np.int64)
 NO_RANGES: Ranges = (NONE, NONE)
 _ACK, _MARK = int(Event.ACK), int(Event.MARK_INFLIGHT)
+_BUMP = int(Event.BUMP_ACKED_UNTIL)
 FREE_RANGES_MAX = 4096
 """How many separate free ranges one search returns."""
 
@@ -54,7 +56,10 @@ def _none() -> Numbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A group's state of one partition; see the module for what the columns mean."""
+    """A group's state of one partition; see the module for what the columns mean.
+
+    Columns may be those of the events that led here: nobody changes either.
+    """
 
     acked_until: int = 0
     starts: Numbers = field(default_factory=_none)
@@ -65,6 +70,11 @@ class State:
 
     def apply(self, events: Events) -> State:
         """Returns the state after some events, in their order."""
+        if not len(self.starts):
+            if len(events.types) == 1 and events.types[0] == _BUMP:
+                return self._bumped(int(events.offsets[0]))
+            if not len(self.offsets) and self._are_fresh_marks(events):
+                return State(self.acked_until, NONE, NONE, *events[1:])
         more_ranges = int(np.count_nonzero(events.types == _ACK))
         more_leases = int(np.count_nonzero(events.types == _MARK))
         ranges = _with_room((self.starts, self.ends), more_ranges)
@@ -86,6 +96,24 @@ class State:
             *(_fitted(column, lease_count) for column in leases),
         )
 
+    def _are_fresh_marks(self, events: Events) -> bool:
+        """Whether events only mark what is not acked, ascending: the usual poll of a consumer."""
+        offsets = events.offsets
+        return (
+            len(offsets) > 0
+            and int(offsets[0]) >= self.acked_until
+            and bool((events.types == _MARK).all())
+            and bool((offsets[1:] > offsets[:-1]).all())
+        )
+
+    def _bumped(self, until: int) -> State:
+        """What a bump leads to when nothing is acked ahead: the usual end of a poll."""
+        if until <= self.acked_until:
+            return self
+        done = int(np.searchsorted(self.offsets, until))
+        leases = (self.offsets, self.deadlines_ms, self.epochs)
+        return State(until, NONE, NONE, *(_fitted_from(column, done) for column in leases))
+
     @property
     def acked_ahead(self) -> int:
         """How many offsets above the frontier are acked."""
@@ -95,11 +123,29 @@ class State:
         """Returns the offsets above the frontier that are acked, one by one."""
         return expand(self.starts, self.ends)
 
+    def ahead_in_pieces(self, count: int) -> Iterator[Numbers]:
+        """Yields the offsets above the frontier that are acked, ascending, up to `count` a time."""
+        lengths = np.cumsum(self.ends - self.starts)
+        for first in range(0, int(lengths[-1]) if len(lengths) else 0, count):
+            low = int(np.searchsorted(lengths, first, side="right"))
+            high = int(np.searchsorted(lengths, first + count, side="left")) + 1
+            before = int(lengths[low - 1]) if low else 0
+            starts, ends = self.starts[low:high].copy(), self.ends[low:high].copy()
+            starts[0] += first - before
+            ends[-1] -= max(0, int((ends - starts).sum()) - count)
+            yield expand(starts, ends)
+
     def are_acked(self, offsets: Numbers) -> NDArray[np.bool_]:
         """Tells of each offset whether it is acked."""
         out = np.empty(len(offsets), dtype=np.bool_)
         kernels.are_acked(offsets, self.acked_until, self.starts, self.ends, out)
         return out
+
+    def count_open(self, offsets: Numbers) -> int:
+        """How many of some sorted offsets are not acked."""
+        if not len(self.starts):
+            return len(offsets) - int(np.searchsorted(offsets, self.acked_until))
+        return len(offsets) - int(np.count_nonzero(self.are_acked(offsets)))
 
     def lease_rows(self, offsets: Numbers) -> Numbers:
         """Returns the row of each offset's lease, -1 where it has none."""
@@ -107,6 +153,12 @@ class State:
             return np.full(len(offsets), -1, dtype=np.int64)
         rows = np.minimum(np.searchsorted(self.offsets, offsets), len(self.offsets) - 1)
         return np.where(self.offsets[rows] == offsets, rows, -1)
+
+    def holds(self, offsets: Numbers, epochs: Numbers) -> NDArray[np.bool_]:
+        """Tells of each ascending offset whether it has a lease of this epoch."""
+        out = np.empty(len(offsets), dtype=np.bool_)
+        kernels.are_held(offsets, epochs, self.offsets, self.epochs, out)
+        return out
 
     def running(self, now_ms: int) -> int:
         """How many leases are running."""
@@ -119,6 +171,12 @@ class State:
 
     def frontier_after(self, acks: Numbers, others: Ranges = NO_RANGES) -> int:
         """Where the frontier comes to when sorted offsets are acked and `others` count as acked."""
+        if not len(self.starts) and not len(others[0]) and len(acks):
+            first, last = int(acks[0]), int(acks[-1])
+            if first > self.acked_until:
+                return self.acked_until
+            if last - first + 1 == len(acks):  # no two are the same, so none is left out
+                return max(self.acked_until, last + 1)
         starts, ends = self.starts, self.ends
         if len(others[0]):
             starts, ends = merged((starts, ends), others)
@@ -230,6 +288,11 @@ def _with_room(columns: tuple[Numbers, ...], more: int) -> tuple[Numbers, ...]:
         copy[: len(column)] = column
         grown.append(copy)
     return tuple(grown)
+
+
+def _fitted_from(column: Numbers, first: int) -> Numbers:
+    """The rows from one on; copied when that frees most of the column."""
+    return column[first:].copy() if first * 2 > len(column) else column[first:]
 
 
 def _fitted(column: Numbers, count: int) -> Numbers:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from lamina.engine.codec import CODECS
 from lamina.engine.index import SegmentIndex
+from lamina.engine.layout import Layout
 from lamina.engine.place import Place
 from lamina.engine.reader import UnchangingStore
-from lamina.engine.reading import Layout, PartitionReader
+from lamina.engine.reading import PartitionReader
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log

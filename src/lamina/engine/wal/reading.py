@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.wal import segments
+from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles
 from lamina.engine.wal.topic import Arrivals, Run, TopicState
@@ -314,12 +315,14 @@ class TopicReader(TopicState):
             total += self.wal_bytes * (self.written_end - max(offset, first)) // in_wal
         return total
 
-    def gone_from(self, offset: int) -> int:
-        """Returns how many offsets from one on, below the durable end, have no record any more."""
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more."""
         end = self.durable_end
         gaps = self.gaps().between(offset, end)
-        missing = sum(min(gap.end, end) - max(gap.first, offset) for gap in gaps)
-        return missing + self.deleted.from_on(offset).count()
+        gone = Ranges.of((max(gap.first, offset), gap.end) for gap in gaps)
+        bounds = np.minimum(gone.union(self.deleted.from_on(offset)).bounds, end)
+        starts, ends = bounds[::2], bounds[1::2]
+        return starts[starts < ends], ends[starts < ends]
 
     def sound_entries(self, segment: Segment) -> NDArray[np.void]:
         """Returns a segment's entries; the first time, compared with what its `.data` gives."""
