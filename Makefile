@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format bench-formats bench-log clean
+.PHONY: demo test test-long lint format bench-formats bench-log bench-server clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ test-long: $(READY)
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
+
+bench-server: $(READY)
+	$(BIN)/python -m benchmarks.server
 
 bench-formats: $(READY)
 	$(BIN)/python -m benchmarks.formats
