@@ -21,7 +21,10 @@ def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/log.md", "docs/decisions/README.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/log.md", "docs/server.md", "docs/cli.md", "docs/decisions/README.md"],
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\(([^)#]+)\)", path.read_text())
