@@ -27,7 +27,7 @@ def test_sigterm_answers_what_was_accepted_and_checkpoints(tmp_path: Path) -> No
     refusals: list[BaseException] = []
 
     def produce() -> None:
-        with lamina.connect(server.url, timeout_s=1) as client:
+        with lamina.connect(server.url, timeout_s=5) as client:
             try:
                 while True:
                     acknowledged.append(client.append("t", b"v").base_offset)
@@ -162,15 +162,18 @@ def test_a_server_that_does_not_answer_is_not_waited_for_beyond_the_timeout(
 ) -> None:
     with ServerProcess(tmp_path / "data") as server:
         assert server.process is not None
-        with lamina.connect(server.url, timeout_s=1) as client:
+        with (
+            lamina.connect(server.url, timeout_s=60) as client,
+            lamina.connect(server.url, timeout_s=1) as hasty,
+        ):
             client.create_topic("t")
             client.append("t", b"v")
             server.process.send_signal(signal.SIGSTOP)
             try:
                 for call in (
-                    lambda: client.append("t", b"v"),
-                    client.topics,
-                    lambda: client.fetch("t", 0, 0),
+                    lambda: client.append("t", b"v", timeout_s=1),
+                    hasty.topics,
+                    lambda: hasty.fetch("t", 0, 0),
                 ):
                     with pytest.raises(Unavailable):
                         call()
