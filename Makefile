@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-long lint format clean \
-	bench-formats bench-groups bench-log bench-spark bench-tier bench-wal
+	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ bench-log: $(READY)
 
 bench-groups: $(READY)
 	$(BIN)/python -m benchmarks.groups
+
+bench-server: $(READY)
+	$(BIN)/python -m benchmarks.server
 
 bench-spark: $(READY)
 	$(BIN)/python -m benchmarks.spark

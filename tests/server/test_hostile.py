@@ -125,6 +125,8 @@ ORDERS: list[bytes] = [
     b'{"topic": "t", "timeout_s": "soon"}',
     b'{"topic": "t", "producer": [1]}',
     b'{"topic": "t", "producer": [1, 2, 99999999999999999999999]}',
+    b'{"topic": "t", "partition": 0, "producer": [1, 4294967296, 0], "lengths": [1]}\na',
+    b'{"topic": "t", "partition": 0, "producer": [1, 0, -1], "lengths": [1]}\na',
     b'{"topic": "t", "lengths": [5]}\nabc',
     b'{"topic": "t", "lengths": [-1, 4]}\nabc',
     b'{"topic": "t", "lengths": [99999999999999]}\nabc',

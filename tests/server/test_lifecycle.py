@@ -27,7 +27,7 @@ def test_sigterm_answers_what_was_accepted_and_checkpoints(tmp_path: Path) -> No
     refusals: list[BaseException] = []
 
     def produce() -> None:
-        with lamina.connect(server.url, timeout_s=1) as client:
+        with lamina.connect(server.url, timeout_s=5) as client:
             try:
                 while True:
                     acknowledged.append(client.append("t", b"v").base_offset)
@@ -162,15 +162,18 @@ def test_a_server_that_does_not_answer_is_not_waited_for_beyond_the_timeout(
 ) -> None:
     with ServerProcess(tmp_path / "data") as server:
         assert server.process is not None
-        with lamina.connect(server.url, timeout_s=1) as client:
+        with (
+            lamina.connect(server.url, timeout_s=60) as client,
+            lamina.connect(server.url, timeout_s=1) as hasty,
+        ):
             client.create_topic("t")
             client.append("t", b"v")
             server.process.send_signal(signal.SIGSTOP)
             try:
                 for call in (
-                    lambda: client.append("t", b"v"),
-                    client.topics,
-                    lambda: client.fetch("t", 0, 0),
+                    lambda: client.append("t", b"v", timeout_s=1),
+                    hasty.topics,
+                    lambda: hasty.fetch("t", 0, 0),
                 ):
                     with pytest.raises(Unavailable):
                         call()
@@ -219,3 +222,17 @@ def test_a_wrong_settings_file_is_refused(tmp_path: Path, text: str, problem: st
     with pytest.raises(InvalidRequest, match="no settings file"):
         resolve(str(tmp_path / "none.toml"), {}, {})
     assert free_port() > 0
+
+
+def test_a_session_that_the_server_forgot_goes_on_as_somebody_new(tmp_path: Path) -> None:
+    """What was only written may be lost with the machine; its producer is then out of sequence."""
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as client:
+        client.create_topic("t")
+        client.append("t", b"0")
+        (session,) = client._sessions._idle
+        session.sequences["t", 0] += 7
+        assert client.append("t", b"1").base_offset == 1
+        assert client.append("t", b"2").base_offset == 2
+        (renewed,) = client._sessions._idle
+        assert renewed.producer_id != session.producer_id
+        assert client.fetch("t", 0, 0).column("value").to_pylist() == [b"0", b"1", b"2"]

@@ -1,7 +1,7 @@
 """Which segments a partition has at one moment, and how far its readers may look.
 
-Rule: a layout is an immutable value, replaced as a whole, so that no reader is confused by a roll or
-a trim; only the two bounds of its tail move, and only forward.
+Rule: a layout is an immutable value, replaced as a whole, so that a roll or a trim confuses no
+reader; only the two bounds of its tail move, and only forward.
 """
 
 from __future__ import annotations

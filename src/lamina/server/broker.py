@@ -112,11 +112,11 @@ class Broker:
             with self.work.taking():
                 yield self.store
         except LaminaError as error:
-            self.metrics.calls.labels(name, type(error).__name__).inc()
+            self.metrics.count(name, type(error).__name__)
             if isinstance(error, NotAllowed | Busy):
                 _log.warning("refused %s by %s: %s", name, caller.name, error)
             raise
-        self.metrics.calls.labels(name, "ok").inc()
+        self.metrics.count(name, "ok")
 
     def call(self, caller: Caller, name: str, given: dict[str, Any]) -> Any:
         """Calls a method of the store by its name in the table of operations."""

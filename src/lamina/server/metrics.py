@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -25,6 +26,7 @@ class Metrics:
             ["operation", "outcome"],
             registry=self._registry,
         )
+        self._children: dict[tuple[str, str], Any] = {}
         self.appended = Counter(
             "lamina_appended_records", "Records appended", registry=self._registry
         )
@@ -35,6 +37,13 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+
+    def count(self, operation: str, outcome: str) -> None:
+        """Counts a call; looking a pair of labels up costs more than counting."""
+        child = self._children.get((operation, outcome))
+        if child is None:
+            child = self._children[operation, outcome] = self.calls.labels(operation, outcome)
+        child.inc()
 
     def watch(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
         """Adds gauges that are read each time somebody asks."""

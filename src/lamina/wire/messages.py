@@ -29,18 +29,19 @@ END = b"lamina.end"
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
+_U63 = 1 << 63
+_EPOCH_MAX = (1 << 32) - 1  # what the journal of producers has room for
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One append as it is asked for; `lengths` are those of plain values that follow."""
+    """One append as it is asked for."""
 
     topic: str
     partition: int | None = None
     acks: str = "all"
     timeout_s: float | None = None
     producer: ProducerStamp | None = None
-    lengths: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +81,45 @@ def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
     if len(header) > HEADER_BYTES_MAX:
         raise InvalidRequest(f"an append's header is {len(header)} bytes long")
     described = decode_object(header)
-    stamp = described.pop("producer", None)
-    order = values.from_plain(Order, described, "an append")
-    if stamp is not None:
-        parts = values.from_plain(list[int], stamp, "producer")
-        if len(parts) != 3:
-            raise InvalidRequest("producer must be an id, an epoch and a sequence")
-        order = Order(
-            order.topic, order.partition, order.acks, order.timeout_s, ProducerStamp(*parts)
-        )
+    for name, kinds in _ORDER_KINDS.items():
+        if type(described.get(name)) not in kinds:
+            raise InvalidRequest(f"an append's {name} cannot be {described.get(name)!r:.80}")
+    order = Order(
+        described["topic"],
+        described.get("partition"),
+        described.get("acks", "all"),
+        described.get("timeout_s"),
+        _stamp(described.get("producer")),
+    )
     lengths = described.get("lengths")
     return order, None if lengths is None else _split(body, lengths)
 
 
+_NONE = type(None)
+_ORDER_KINDS: dict[str, tuple[type, ...]] = {
+    "topic": (str,),
+    "partition": (int, _NONE),
+    "acks": (str, _NONE),
+    "timeout_s": (float, int, _NONE),
+    "producer": (list, _NONE),
+    "lengths": (list, _NONE),
+}
+"""Checked by hand: this is once an append, and reading annotations would cost ten times as much."""
+
+
+def _stamp(given: list[Any] | None) -> ProducerStamp | None:
+    if given is None:
+        return None
+    whole = len(given) == 3 and all(type(part) is int and 0 <= part < _U63 for part in given)
+    if not whole or given[1] > _EPOCH_MAX:
+        raise InvalidRequest("producer must be an id, an epoch and a sequence")
+    return ProducerStamp(*given)
+
+
 def _split(body: bytes, lengths: list[int]) -> list[bytes]:
-    if len(lengths) > PLAIN_VALUES_MAX or any(length < 0 for length in lengths):
+    if len(lengths) > PLAIN_VALUES_MAX or not all(
+        type(length) is int and length >= 0 for length in lengths
+    ):
         raise InvalidRequest("an append's plain values have wrong lengths")
     if sum(lengths) != len(body):
         raise InvalidRequest(f"an append's plain values are {len(body)} bytes, not {sum(lengths)}")
