@@ -17,7 +17,7 @@ from lamina.engine.place import Place
 from lamina.engine.producers import COMPACT_ENTRIES, REMEMBERED, Producers
 from lamina.engine.requests import DURABLE, Ack, Outcome, ProducerStamp, Request
 from lamina.engine.store import Store
-from lamina.errors import Fenced, OutOfSequence, StorageFull
+from lamina.errors import Fenced, InvalidRequest, OutOfSequence, StorageFull
 from lamina.formats import producers as journal
 from lamina.storage.files import LocalFile, LocalFiles
 from tests.engine.directories import FORMATS, copied, opened, segments, values
@@ -284,3 +284,11 @@ def test_a_long_journal_is_made_short(tmp_path: Path, monkeypatch: pytest.Monkey
     with opened(killed) as store:
         assert put(store, [b"a"], stamp(99)).base_offset == 99
         assert put(store, [b"a"], stamp(100)).base_offset == 100
+
+
+@pytest.mark.parametrize(
+    "numbers", [(-1, 0, 0), (1 << 64, 0, 0), (1, 1 << 40, 0), (1, 0, 1 << 63), (1, 0, "2")]
+)
+def test_a_stamp_that_the_journal_cannot_hold_is_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidRequest, match=r"a producer.s (producer_id|epoch|sequence) is 0 to"):
+        ProducerStamp(*numbers)

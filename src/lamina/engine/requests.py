@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from lamina.errors import Closed, LaminaError
+from lamina.errors import Closed, InvalidRequest, LaminaError
 
 LOCK = type(threading.Lock())
 NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
@@ -44,6 +44,13 @@ class ProducerStamp:
     producer_id: int
     epoch: int
     sequence: int
+
+    def __post_init__(self) -> None:
+        limits = {"producer_id": 1 << 64, "epoch": 1 << 32, "sequence": 1 << 63}
+        for name, limit in limits.items():
+            given = getattr(self, name)
+            if type(given) is not int or not 0 <= given < limit:
+                raise InvalidRequest(f"a producer's {name} is 0 to {limit - 1}, not {given!r}")
 
 
 Outcome: TypeAlias = Ack | LaminaError
