@@ -10,6 +10,7 @@ Rules.
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class PartitionReader:
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
-        self._bookmark = (-1, -1, 0)
+        self._bookmark: tuple[weakref.ref[Segment] | None, int, int] = (None, 0, 0)
 
     @property
     def format_name(self) -> str:
@@ -157,7 +158,7 @@ class PartitionReader:
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
                 offset, position = chunk.next_offset, chunk.next_position
-                self._bookmark = (segment.base_offset, offset, position)
+                self._bookmark = (weakref.ref(segment), offset, position)
                 yield chunk.batch
         except Damaged as error:
             raise self._missing(segment, bound, error) from error
@@ -172,10 +173,10 @@ class PartitionReader:
     def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
         """Finds where a record starts: where the last read ended, or by the index.
 
-        A record keeps its place in its segment for as long as a partition is open.
+        A record keeps its place for as long as its segment is open.
         """
-        base_offset, next_offset, position = self._bookmark
-        if (base_offset, next_offset) == (segment.base_offset, offset):
+        marked, next_offset, position = self._bookmark
+        if marked is not None and next_offset == offset and marked() is segment:
             return position
         return segment.locate(offset, bound)
 
