@@ -12,6 +12,7 @@ Rules.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Protocol, TypeAlias
@@ -75,7 +76,7 @@ class PartitionReader:
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
-        self._bookmark = (-1, -1, 0)
+        self._bookmark: tuple[weakref.ref[Segment] | None, int, int] = (None, 0, 0)
 
     @property
     def format_name(self) -> str:
@@ -169,7 +170,7 @@ class PartitionReader:
                 chunk = segment.read(offset, position, capped, bound)
                 offset, position = chunk.next_offset, chunk.next_position
                 if isolation == "durable":
-                    self._bookmark = (segment.base_offset, offset, position)
+                    self._bookmark = (weakref.ref(segment), offset, position)
                 yield chunk.batch, offset
         except Damaged as error:
             missing = self._missing(segment, bound, error)
@@ -191,11 +192,11 @@ class PartitionReader:
     def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
         """Finds where a record starts: where the last read ended, or by the index.
 
-        A durable record keeps its place in its segment for as long as a partition is open; one
-        that was only written may be taken back, so its place is not remembered.
+        A durable record keeps its place for as long as its segment is open; one that was only
+        written may be taken back, so its place is not remembered.
         """
-        base_offset, next_offset, position = self._bookmark
-        if (base_offset, next_offset) == (segment.base_offset, offset):
+        marked, next_offset, position = self._bookmark
+        if marked is not None and next_offset == offset and marked() is segment:
             return position
         return segment.locate(offset, bound)
 
