@@ -178,8 +178,7 @@ class WalPartition(TopicReader):
         """Writes the deleted flags into every `.idx`: a second copy of the deleted set."""
         if not self.flags_due:
             return
-        below = Ranges.of([(self.evict_floor, self.earliest)])
-        pairs = self.deleted.union(below).pairs()
+        pairs = self.flagged().pairs()
         for segment in self.layers.segments:
             touched = any(
                 first < segment.end_sequence and segment.first_sequence < end

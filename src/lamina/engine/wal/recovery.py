@@ -200,7 +200,7 @@ class TopicRecovery:
             self.report.add("quarantined", path, why, byte_range=span, kept_in=kept_in)
             if damage.end_sequence > damage.first_sequence:
                 self._gap(topic, damage.first_sequence, damage.end_sequence, "lost", why)
-        self._save_index(loaded, found.entries, topic.deleted)
+        self._save_index(loaded, found.entries, topic.flagged())
         return loaded
 
     def _set_aside(self, segment: Segment, damage: segments.Damage) -> str:

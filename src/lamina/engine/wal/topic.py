@@ -188,6 +188,10 @@ class TopicState:
             facts.append(retention.SegmentFacts(first, end, self.wal_bytes, None, sealed=False))
         return facts
 
+    def flagged(self) -> Ranges:
+        """What the flags in `.idx` remember: records deleted singly, and all before an offset."""
+        return self.deleted.union(Ranges.of([(self.evict_floor, self.earliest)]))
+
     def gaps(self) -> Ledger:
         """Returns why each missing range is missing; single deleted records are not listed."""
         ledger = self.ledger
