@@ -204,6 +204,23 @@ def test_the_wal_keeps_what_could_not_be_checkpointed() -> None:
             assert values(store) == numbered(1, 61)
 
 
+def test_a_topic_whose_frames_lie_in_many_shards_is_read_in_order(tmp_path: Path) -> None:
+    end = 1
+    for shards in (8, *range(1, 9), *range(8, 0, -1), 5, 2, 7):
+        store = opened(tmp_path, WalSettings(shards=shards))
+        for topic in ("t", "u", "v"):
+            if end == 1:
+                store.create_topic(topic, format="wal")
+            assert values(store, topic) == numbered(1, end)
+            fill(store, end, end + 3, topic)
+        end += 3
+        crash(store)
+    assert not list(tmp_path.glob("segments/*/*.data")), "all of it is in the WAL"
+    with opened(tmp_path) as store:
+        for topic in ("t", "u", "v"):
+            assert values(store, topic) == numbered(1, end)
+
+
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_a_topic_made_again_is_empty_whatever_shards_there_are(tmp_path: Path, end: str) -> None:
     last = b""
