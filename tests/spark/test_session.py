@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from lamina.errors import Unavailable
-from lamina.spark import session
+
+session = importlib.import_module("lamina.spark.session")  # the package's `session` is the function
 
 
 @pytest.fixture
