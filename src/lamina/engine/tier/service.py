@@ -166,7 +166,6 @@ class Tier:
     def forget(self, about: TopicFile) -> None:
         """Is told that a topic was deleted; its archive is marked so at the next tick."""
         self._deleted.append(about)
-        self._wake.set()
 
     def _mark_deleted(self) -> None:
         """Marks the archives of deleted topics; what fails is tried again."""
