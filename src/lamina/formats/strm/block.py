@@ -136,13 +136,12 @@ def decode_block(buffer: Buffer, base_offset: int, coding: Coding, *, position: 
     header = BLOCK.unpack(buffer)
     size, rows = header["uncompressed_size"], header["record_count"]
     columns = Columns(rows, size)
-    payload, start = data, _HEADER
-    if coding.compression is Compression.LZ4:
-        start += LZ4_PREFIX_BYTES
+    payload, is_lz4 = data[_HEADER:], coding.compression is Compression.LZ4
+    if is_lz4:
+        payload = payload[LZ4_PREFIX_BYTES:]
     elif coding.compression is Compression.ZSTD:
-        payload, start = _decompressed(data, size, position), 0
-    is_lz4 = coding.compression is Compression.LZ4
-    code, row, facts = columns.fill(payload, start, base_offset, is_lz4=is_lz4)
+        payload = _decompressed(data, size, position)
+    code, row, facts = columns.fill(payload, base_offset, is_lz4=is_lz4)
     if code == records.UNDECODABLE:
         raise _undecodable(position, size, "another LZ4 block, or none")
     if code == records.FINE and coding.enveloped:

@@ -25,6 +25,7 @@ from lamina.formats.binary import (
     copy,
     copy_32,
     move,
+    peek_i64,
     peek_u8,
     peek_u16,
     peek_u32_be,
@@ -50,6 +51,8 @@ PROBLEMS = {
     LEFTOVER: "bytes after the last record",
     BAD_ENVELOPE: "a value without a proper envelope",
 }
+# Most records of a large block: three numbers of two bytes, and no key (-1) before the last one.
+_USUAL_MASK, _USUAL = 0x80_80_FF_80_80_80_80, 0x00_80_01_00_80_00_80
 _SCHEMA = OUTPUT_SCHEMAS["strm"]
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -102,16 +105,16 @@ class Columns:
         self.totals = np.zeros(6, dtype=np.int64)
 
     def fill(
-        self, payload: NDArray[np.uint8], start: int, base_offset: int, *, is_lz4: bool
+        self, payload: NDArray[np.uint8], base_offset: int, *, is_lz4: bool
     ) -> tuple[int, int, tuple[int, int, int]]:
-        """Reads all records from payload[start:].
+        """Reads all records from the bytes of the block, or from its LZ4 block.
 
         Returns (FINE or the problem, the row, (last offset, smallest and largest timestamp)).
         """
         positions = (self.starts[1], self.starts[2], self.starts[3], self.starts[4])
         read = _read_lz4 if is_lz4 else _read_plain
         code, row, ends, facts = read(
-            payload, start, self.room, self.numbers, positions, self.keys, (self.rows, base_offset)
+            payload, self.room, self.numbers, positions, self.keys, (self.rows, base_offset)
         )
         self.key_bytes, self.key_count, self.value_bytes = ends
         return code, row, facts
@@ -229,8 +232,22 @@ def _copy_down(target: int, source: int, length: int, ends: tuple[int, int]) -> 
 
 
 @inlined
+def _two_bytes(word: int) -> int:
+    """The zigzag varint in the lowest two bytes of a word."""
+    bits = word & 0x7F | (word & 0x7F00) >> 1
+    return bits >> 1 ^ -(bits & 1)
+
+
+@inlined
 def _read_head(at: int, end: int) -> Any:
     """A record's numbers: (problem, (offset delta, time), (key, value length), their addresses)."""
+    if end - at >= 8:
+        word = peek_i64(at)
+        if word & _USUAL_MASK == _USUAL:
+            delta, timestamp = _two_bytes(word), _two_bytes(word >> 16)
+            value_len = _two_bytes(word >> 40)
+            if 0 <= value_len <= end - at - 7:
+                return FINE, (delta, timestamp), (-1, value_len), (at + 4, at + 7)
     delta, at = _varint(at, end)
     if at == 0:
         return BAD_VARINT, (0, 0), (0, 0), (0, 0)
@@ -314,20 +331,18 @@ def _columns(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) ->
 
 @kernel
 def _read_plain(
-    payload: Any, start: int, room: Any, numbers: Any, positions: Any, keys: Any, block: Any
+    payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, block: Any
 ) -> Any:
     columns = _columns(numbers, positions, keys, room, block[0])
     source = address_of(payload)
-    return _read_all(source + start, source + len(payload), columns, block)
+    return _read_all(source, source + len(payload), columns, block)
 
 
 @kernel
-def _read_lz4(
-    payload: Any, start: int, room: Any, numbers: Any, positions: Any, keys: Any, block: Any
-) -> Any:
+def _read_lz4(payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, block: Any) -> Any:
     source, origin = address_of(payload), address_of(room)
     limit = origin + len(room)
-    if not lz4.decode_at(source + start, source + len(payload), origin, limit):
+    if not lz4.decode_at(source, source + len(payload), origin, limit):
         return UNDECODABLE, 0, (0, 0, 0), (0, 0, 0)
     columns = _columns(numbers, positions, keys, room, block[0])
     return _read_all(origin, limit, columns, block)
