@@ -48,7 +48,7 @@ MIB = 1 << 20
 
 
 def decoded(data: bytes, coding: Coding = NONE) -> pa.RecordBatch:
-    return decode_block(data, 100, coding)
+    return decode_block(data, 100, coding).batch
 
 
 def lies_about(raw: bytes, count: int = 1) -> bytes:

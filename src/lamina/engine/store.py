@@ -284,6 +284,8 @@ class Store(AppendAccess, GroupAccess):
             with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
+            if self.tier is not None:
+                self.tier.forget(about)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
 
     # ------------------------------------------------------------------ keeping and removing

@@ -166,6 +166,40 @@ def copy(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@instruction
+def move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    """Copies bytes between two addresses that may overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, origin, size = arguments
+        cgutils.raw_memmove(
+            builder, _as_pointer(builder, to, 8), _as_pointer(builder, origin, 8), size, 1
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _copy_vector(size: int) -> Callable[[int, int], None]:
+    vector = ir.VectorType(ir.IntType(8), size)
+
+    @instruction
+    def copy_vector(typing_context: Any, target: Any, source: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to, origin = (builder.inttoptr(each, vector.as_pointer()) for each in arguments)
+            builder.store(builder.load(origin, align=1), to, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return copy_vector
+
+
+# All bytes are read before any is written: source and target may overlap.
+copy_16 = _copy_vector(16)
+copy_32 = _copy_vector(32)
+
+
 @inlined
 def wrapping_add(first: int, second: int) -> Any:
     """A sum modulo 2^64, as an int64: signed arithmetic must not be relied on to wrap."""

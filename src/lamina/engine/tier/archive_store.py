@@ -30,8 +30,11 @@ from lamina.storage.objects import Objects
 UNKNOWN_FORMAT = "keratin"
 
 
-def archived_topics(objects: Objects) -> dict[str, TopicFile]:
-    """Reads the topics of an archive, also those of which only objects are left."""
+def archived_topics(objects: Objects, *, deleted: bool = False) -> dict[str, TopicFile]:
+    """Reads the topics of an archive, also those of which only objects are left.
+
+    With `deleted` those that were deleted, otherwise those that were not.
+    """
     partitions: dict[str, int] = {}
     for info in objects.list(paths.ARCHIVE):
         name = paths.archived_topic(info.key)
@@ -40,7 +43,7 @@ def archived_topics(objects: Objects) -> dict[str, TopicFile]:
             number = key.partition if key is not None else 0
             partitions[name] = max(partitions.get(name, 0), number)
     found = {name: archived_topic(objects, name, last + 1) for name, last in partitions.items()}
-    return {name: about for name, about in found.items() if not about.deleted}
+    return {name: about for name, about in found.items() if about.deleted == deleted}
 
 
 def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lamina.engine.tier.shelf import Shelf
-from lamina.errors import ObjectConflict, ObjectMissing
+from lamina.errors import CorruptData, ObjectConflict, ObjectMissing
 from lamina.formats import topic
 from lamina.formats.ledger import Ledger
+from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files
 from lamina.storage.objects import Objects
@@ -66,6 +67,23 @@ class Metadata:
             self._ledgers[about.name, shelf.partition] = ledger
         for name, data in self.state(about.name, shelf.partition).items():
             self._save(paths.archive_state(about.name, shelf.partition, name), data)
+
+    def mark_deleted(self, about: TopicFile) -> None:
+        """Marks the archive of a deleted topic, if it has one: nobody is shown it any more."""
+        key = paths.archive_topic_settings(about.name)
+        try:
+            found = topic.decode(self.objects.read(key).data)
+        except CorruptData:
+            found = about
+        except ObjectMissing:
+            prefixes = [paths.archive_partition(about.name, n) for n in range(about.partitions)]
+            if not any(True for prefix in prefixes for _ in self.objects.list(prefix)):
+                return
+            found = about
+        if (found.epoch, found.created_ms) == (about.epoch, about.created_ms):
+            self._save(key, topic.encode(replace(about, deleted=True)))
+        for number in range(about.partitions):
+            self._ledgers.pop((about.name, number), None)
 
     def _save(self, key: str, data: bytes) -> None:
         if self._put.get(key) == data:

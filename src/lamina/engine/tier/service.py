@@ -94,6 +94,7 @@ class Tier:
         self._topics = topics
         self._writer = uuid.uuid4().hex
         self._kept: dict[Partition, _Kept] = {}
+        self._deleted: list[TopicFile] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
@@ -114,6 +115,7 @@ class Tier:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+        self._mark_deleted()
         for kept in list(self._kept.values()):
             with kept.changed:
                 kept.changed.notify_all()
@@ -142,6 +144,7 @@ class Tier:
     def tick(self, *, force: bool = False) -> None:
         """Does for each partition what is due; with `force`, also archives small objects."""
         with self._lock:
+            self._mark_deleted()
             for kept in self._current():
                 try:
                     self._look_after(kept, force=force)
@@ -159,6 +162,20 @@ class Tier:
         if isinstance(error, Fenced | InvalidRequest | CorruptData):
             with kept.changed:
                 kept.changed.notify_all()
+
+    def forget(self, about: TopicFile) -> None:
+        """Is told that a topic was deleted; its archive is marked so at the next tick."""
+        self._deleted.append(about)
+
+    def _mark_deleted(self) -> None:
+        """Marks the archives of deleted topics; what fails is tried again."""
+        for about in list(self._deleted):
+            try:
+                self.metadata.mark_deleted(about)
+            except (LaminaError, OSError) as error:
+                _log.warning("marking the archive of %s as deleted: %s", about.name, error)
+            else:
+                self._deleted.remove(about)
 
     def attach(self, partition: Partition) -> None:
         """Makes the archived part of a partition readable, as soon as the store has answered."""

@@ -100,7 +100,9 @@ class Shelf:
         if ours != theirs and self.about.created_ms != UNKNOWN_MS:
             raise InvalidRequest(
                 f"{self.name} holds another topic of this name (epoch {found.topic_epoch}, created"
-                f" {found.topic_created_ms}); restore it, delete its archive, or use another prefix"
+                f" {found.topic_created_ms}); if that one was deleted,"
+                " `lamina tier orphans --execute` removes its archive; otherwise restore it, or use"
+                " another prefix"
             )
 
     def rebuilt(self) -> Manifest:

@@ -9,21 +9,31 @@ A block is a run of sequences: a token (high half: number of literals, low half:
 15 adds the bytes that follow, up to one below 255), the literals, and the distance back to the
 match, u16 little-endian. The last sequence ends after its literals.
 
-Rule: every read lies in the block and every write in the target. Runs are copied in words of 8
-bytes that may pass the run's end, but only where that much room is left.
+Rule: every read lies in the block and every write in the target. Runs are copied in vectors that
+may pass the run's end, but only where that much room is left.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from lamina.formats.binary import address_of, copy, peek_i64, peek_u8, peek_u16, poke_i64
+from lamina.formats.binary import (
+    address_of,
+    copy,
+    copy_16,
+    copy_32,
+    peek_i64,
+    peek_u8,
+    peek_u16,
+    poke_i64,
+)
 from lamina.formats.compile import inlined, kernel
 
 RATIO_MAX = 255
 """No byte of a block stands for more than so many decoded bytes."""
 
-_WORDS_BYTES = 24
+_ROOM_BYTES = 64
+"""What copying in vectors may write after the end of a match."""
 
 
 @inlined
@@ -42,12 +52,17 @@ def _extended(at: int, end: int, length: int) -> tuple[int, int]:
 def _repeat(target: int, distance: int, length: int, room: int) -> int:
     """Copies a match that fits; returns the address after it."""
     source, done = target - distance, target + length
-    if distance >= 8 and room >= length + _WORDS_BYTES:
-        poke_i64(target, peek_i64(source))
-        poke_i64(target + 8, peek_i64(source + 8))
-        poke_i64(target + 16, peek_i64(source + 16))
-        target += _WORDS_BYTES
-        source += _WORDS_BYTES
+    if distance >= 32 and room >= length + _ROOM_BYTES:
+        copy_32(target, source)
+        copy_32(target + 32, source + 32)
+        target += 64
+        source += 64
+        while target < done:
+            copy_32(target, source)
+            target += 32
+            source += 32
+        return done
+    if distance >= 8 and room >= length + _ROOM_BYTES:
         while target < done:
             poke_i64(target, peek_i64(source))
             target += 8
@@ -61,19 +76,16 @@ def _repeat(target: int, distance: int, length: int, room: int) -> int:
     return done
 
 
-@kernel
-def decode(data: Any, start: int, out: Any) -> Any:
-    """Decodes the block in data[start:]; whether it is sound and fills `out` exactly."""
-    at, end = address_of(data) + start, address_of(data) + len(data)
-    origin = address_of(out)
-    target, limit = origin, origin + len(out)
+@inlined
+def decode_at(at: int, end: int, origin: int, limit: int) -> bool:
+    """Decodes the block between two addresses; whether it is sound and fills the target exactly."""
+    target = origin
     while at < end:
         token = peek_u8(at)
         at += 1
         literals, match = token >> 4, (token & 15) + 4
         if literals < 15 and end - at >= 16 + 2 and limit - target >= 16:
-            poke_i64(target, peek_i64(at))
-            poke_i64(target + 8, peek_i64(at + 8))
+            copy_16(target, at)
             at += literals
             target += literals
         else:
@@ -96,3 +108,10 @@ def decode(data: Any, start: int, out: Any) -> Any:
             return False
         target = _repeat(target, distance, match, limit - target)
     return False
+
+
+@kernel
+def decode(data: Any, start: int, out: Any) -> Any:
+    """Decodes the block in data[start:]; whether it is sound and fills `out` exactly."""
+    origin, source = address_of(out), address_of(data)
+    return decode_at(source + start, source + len(data), origin, origin + len(out))

@@ -119,13 +119,18 @@ def check_file(buffer: Buffer, segment: Segment) -> None:
 
 def read_block(segment: Segment, number: int, buffer: Buffer) -> pa.RecordBatch:
     """Decodes block `number` from exactly its bytes, and checks it against header and index."""
+    return checked_block(segment, number, buffer).batch
+
+
+def checked_block(segment: Segment, number: int, buffer: Buffer) -> block.Decoded:
+    """Decodes a block as `read_block` does; also returns its last offset and range of times."""
     start, end = segment.block_range(number)
     header = segment.header
     if memoryview(buffer).nbytes != end - start:
         raise _contradiction(start, f"{end - start} bytes", memoryview(buffer).nbytes)
     base_offset = int(segment.offsets[number])
-    batch = block.decode_block(buffer, base_offset, header.coding, position=start)
-    last_offset = int(batch.column("offset").to_numpy()[-1])
+    decoded = block.decode_block(buffer, base_offset, header.coding, position=start)
+    last_offset = decoded.last_offset
     if number + 1 == len(segment):
         if last_offset != header.max_offset:
             raise _contradiction(start, f"last offset {header.max_offset}", last_offset)
@@ -133,20 +138,14 @@ def read_block(segment: Segment, number: int, buffer: Buffer) -> pa.RecordBatch:
     else:
         span = int(segment.offsets[number + 1]) - base_offset
     has_holes = header.record_count != header.max_offset - header.base_offset + 1
-    if last_offset - base_offset >= span or not (has_holes or batch.num_rows == span):
+    if last_offset - base_offset >= span or not (has_holes or decoded.batch.num_rows == span):
         raise _contradiction(start, f"offsets up to {base_offset + span - 1}", last_offset)
     bounds = header.min_timestamp_ms, header.max_timestamp_ms
     if bounds != (0, 0):
-        least, most = timestamp_range(batch)
+        least, most = decoded.min_timestamp_ms, decoded.max_timestamp_ms
         if least < bounds[0] or most > bounds[1]:
             raise _contradiction(start, f"timestamps in {bounds}", (least, most))
-    return batch
-
-
-def timestamp_range(batch: pa.RecordBatch) -> tuple[int, int]:
-    """Returns the smallest and the largest timestamp of a batch that is not empty."""
-    timestamps = batch.column("timestamp").view(pa.int64()).to_numpy()
-    return int(timestamps.min()), int(timestamps.max())
+    return decoded
 
 
 def read_from(buffer: Buffer, start_offset: int = 0) -> Iterator[pa.RecordBatch]:
@@ -156,6 +155,9 @@ def read_from(buffer: Buffer, start_offset: int = 0) -> Iterator[pa.RecordBatch]
     for number in range(segment.block_of(start_offset), len(segment)):
         start, end = segment.block_range(number)
         batch = read_block(segment, number, data[start:end])
+        if int(segment.offsets[number]) >= start_offset:
+            yield batch
+            continue
         skipped = int(np.searchsorted(batch.column("offset").to_numpy(), start_offset))
         if skipped < batch.num_rows:
             yield batch.slice(skipped)
@@ -174,9 +176,11 @@ def verify_blocks(buffer: Buffer) -> tuple[Segment, NDArray[np.int64]]:
     header = segment.header
     count = 0
     ranges = np.empty((len(segment), 2), dtype=np.int64)
-    for number, batch in enumerate(read_from(data)):
-        count += batch.num_rows
-        ranges[number] = timestamp_range(batch)
+    for number in range(len(segment)):
+        start, end = segment.block_range(number)
+        decoded = checked_block(segment, number, data[start:end])
+        count += decoded.batch.num_rows
+        ranges[number] = decoded.min_timestamp_ms, decoded.max_timestamp_ms
     if count != header.record_count:
         raise _contradiction(HEADER.at("record_count"), f"{header.record_count} records", count)
     found = int(ranges[:, 0].min()), int(ranges[:, 1].max())

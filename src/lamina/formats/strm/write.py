@@ -223,7 +223,7 @@ class Writer:
         # `raw` is a slice of ours or, where that was too small, of a new one: keep all of it.
         self._raw = raw.base if isinstance(raw.base, np.ndarray) else raw
         if start > 0:
-            self._raw[:length] = self._raw[start : start + length].copy()
+            self._raw[:length] = self._raw[start : start + length]
         state[_LENGTH] = length
         self._state = state
         self._open_count = record_count
