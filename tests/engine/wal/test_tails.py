@@ -14,7 +14,7 @@ from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.wal import log
 from lamina.formats.wal.headers import headers
-from tests.engine.wal.stores import SMALL, contents, crash, fill, numbered, opened, values
+from tests.engine.wal.stores import SMALL, Clock, contents, crash, fill, numbered, opened, values
 from tests.support.simulated import Disk, SimulatedFiles
 
 QUIET = WriterSettings(flush_ms=1 << 31)
@@ -106,7 +106,7 @@ def test_a_failed_group_never_comes_back_behind_a_shorter_one(error: str) -> Non
 
 def damage(path: Path, value: bytes) -> None:
     data = bytearray(path.read_bytes())
-    data[data.index(value)] ^= 0x40
+    data[data.rindex(value)] ^= 0x40
     path.write_bytes(data)
 
 
@@ -122,8 +122,11 @@ def damage_last(path: Path) -> int:
 
 
 def full_wal_file(path: Path) -> None:
-    """Three WAL files, of which only the last is not full; nothing is in segments."""
-    store = opened(path)
+    """Three WAL files, of which only the last is not full; nothing is in segments.
+
+    The clock stands still: a checksum that happens to continue a value would be found as one.
+    """
+    store = opened(path, now_ms=Clock())
     store.create_topic("t", format="wal")
     for first in range(1, 90):
         fill(store, first, first + 1)
