@@ -348,8 +348,7 @@ def recovery(folder: str, console: Console) -> list[Bar]:
         )
         if topics == 1:
             bars.append(Bar(f"wal-replay-of-scan-kernel-{value_bytes}", kernel / from_wal, 0.25))
-        if value_bytes == 1024:
-            bars.append(Bar("wal-segments-vs-replay", from_wal / from_segments, 10))
+            bars.append(Bar(f"wal-segments-vs-replay-{value_bytes}", from_wal / from_segments, 10))
     return bars
 
 
