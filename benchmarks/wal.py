@@ -332,7 +332,7 @@ def replay_seconds(path: str, topics: int) -> tuple[float, float]:
 
 
 def recovery(folder: str, console: Console) -> list[Bar]:
-    """Bars for values of 1 KiB; of smaller ones, what does not depend on size weighs more."""
+    """Bars for one topic at two sizes; many topics are shown beside them."""
     bars = []
     for topics, value_bytes in ((1, 100), (100, 100), (1, 1024)):
         path = os.path.join(folder, f"recovery-{topics}-{value_bytes}")
