@@ -207,6 +207,23 @@ def test_the_wal_keeps_what_could_not_be_checkpointed() -> None:
             assert values(store) == numbered(1, 61)
 
 
+def test_a_deleted_topic_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for topic in ("t", "u"):
+        store.create_topic(topic, format="wal")
+        fill(store, 1, 30, topic)
+    store.maintain()
+    fill(store, 30, 40)
+    store.delete_topic("t")
+    crash(store)
+    with opened(tmp_path) as again:
+        assert again.topics() == ["u"]
+        report = again.recovery_report
+        assert not report.of("note"), "its records in the WAL are known to be nobody's"
+        assert not report.of("quarantined")
+    assert not (tmp_path / "segments" / f"{1:016x}").exists()
+
+
 def test_a_topic_whose_frames_lie_in_many_shards_is_read_in_order(tmp_path: Path) -> None:
     end = 1
     for shards in (8, *range(1, 9), *range(8, 0, -1), 5, 2, 7):
