@@ -97,7 +97,7 @@ def test_records_deleted_before_the_group_got_there_are_told_with_their_reason(r
     group.ack(group.poll(2))
     rig.store.delete("t", before=12)
     assert offsets(group.poll(2)) == [12, 13]
-    assert group.skipped == [Skipped(0, 3, 12, "deleted")]
+    assert group.skipped == [Skipped(0, 3, 12, "trim")]
     assert group.committed() == 12
 
 

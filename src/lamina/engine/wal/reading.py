@@ -24,7 +24,7 @@ from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles
 from lamina.engine.wal.topic import Arrivals, Run, TopicState
-from lamina.errors import OffsetOutOfRange, RecordsMissing
+from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
@@ -140,6 +140,11 @@ class TopicReader(TopicState):
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1:
                     raise
+            except OSError as error:
+                raise Unavailable(
+                    f"{self.place.name}: reading offset {sequence} from {error.filename} failed:"
+                    f" {error}; nothing was changed, read again or look at the device"
+                ) from error
         raise AssertionError("the last attempt returns or raises")
 
     def _look(
