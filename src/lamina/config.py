@@ -341,6 +341,7 @@ class WalSettings(Settings):
     environment: ClassVar[dict[str, str]] = {
         "TOPICS_WAL_SHARDS": "wal.shards",
         "TOPICS_WAL_BYTES": "wal.bytes",
+        "TOPICS_WAL_LINGER_MS": "wal.linger.ms",
         "TOPICS_CHECKPOINT_MS": "wal.checkpoint.ms",
         "TOPICS_SNAPSHOT_BYTES": "wal.snapshot.bytes",
         "TOPICS_SNAPSHOT_MS": "wal.snapshot.ms",
@@ -364,6 +365,13 @@ class WalSettings(Settings):
         "bytes",
         "a WAL file is full before a group that would pass this; full ones can be freed",
         allowed=(1 << 10, 1 << 30),
+    )
+    linger_ms: int = setting(
+        10,
+        "wal.linger.ms",
+        "ms",
+        "the longest that a shard's group waits for producers seen lately; a lone one never waits",
+        allowed=(0, 1000),
     )
     checkpoint_ms: int = setting(
         5_000,

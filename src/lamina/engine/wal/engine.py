@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class WalEngine:
         self._topics: dict[int, WalPartition] = {}
         self._abouts: dict[int, tuple[TopicFile, int]] = {}
         self._logs: list[ShardLog] = []
-        self._writer_settings = writer
+        self._writer_settings = replace(writer, linger_ms=ground.settings.linger_ms)
         self._executor = executor
         self._pinned: set[int] = set()
         self._changed = False
