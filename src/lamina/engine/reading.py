@@ -26,6 +26,7 @@ from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
 from lamina.engine.retention import SegmentFacts
+from lamina.engine.seeking import first_at_or_after
 from lamina.engine.segment import Bound, Damaged, Segment
 from lamina.errors import ArchiveUnavailable, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.archive import ArchivedObject
@@ -169,8 +170,7 @@ class PartitionReader:
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
                 offset, position = chunk.next_offset, chunk.next_position
-                if isolation == "durable":
-                    self._bookmark = (weakref.ref(segment), offset, position)
+                self._bookmark = (weakref.ref(segment), offset, position)
                 yield chunk.batch, offset
         except Damaged as error:
             missing = self._missing(segment, bound, error)
@@ -192,8 +192,7 @@ class PartitionReader:
     def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
         """Finds where a record starts: where the last read ended, or by the index.
 
-        A durable record keeps its place for as long as its segment is open; one that was only
-        written may be taken back, so its place is not remembered.
+        A record that readers were shown keeps its place for as long as its segment is open.
         """
         marked, next_offset, position = self._bookmark
         if marked is not None and next_offset == offset and marked() is segment:
@@ -367,7 +366,7 @@ class PartitionReader:
                 continue
             first = max(self.earliest_offset(), self._cold_start(entry, timestamp_ms))
             end = min(entry.next_offset, layout.earliest_offset)
-            found = self._first_at_or_after(timestamp_ms, first, end)
+            found = first_at_or_after(self, timestamp_ms, first, end)
             if found is not None:
                 return found
         bounds = [(segment, segment.end) for segment in layout.sealed]
@@ -377,7 +376,7 @@ class PartitionReader:
             if newest is None or newest < timestamp_ms:
                 continue
             start = segment.offset_before_time(timestamp_ms, bound)
-            found = self._first_at_or_after(timestamp_ms, start, bound.next_offset)
+            found = first_at_or_after(self, timestamp_ms, start, bound.next_offset)
             if found is not None:
                 return found
         return None
@@ -429,21 +428,6 @@ class PartitionReader:
             return self.cold.offset_before_time(entry, timestamp_ms)
         except RecordsMissing:
             return entry.base_offset
-
-    def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
-        """Looks through records, over gaps, for the first that is not older than a time."""
-        limit = Limit(max_records=8192, max_bytes=1 << 22)
-        while start < end:
-            try:
-                for batch in self.scan(start, limit, end=end):
-                    times = batch.column("timestamp").cast(pa.int64()).to_numpy()
-                    late = np.flatnonzero(times >= timestamp_ms)
-                    if len(late):
-                        return int(batch.column("offset")[int(late[0])].as_py())
-                return None
-            except RecordsMissing as missing:
-                start = missing.end
-        return None
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.engine.log_reader import Isolation, PartitionInfo
+from lamina.engine.seeking import first_at_or_after
 from lamina.engine.wal import segments
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
@@ -282,12 +283,12 @@ class TopicReader(TopicState):
                 continue
             entries = self.sound_entries(segment)
             row = int(np.searchsorted(entries["timestamp_ms"], timestamp_ms))
-            found = self._first_at_or_after(
-                timestamp_ms, segment.first_sequence + row, min(segment.end_sequence, end)
+            found = first_at_or_after(
+                self, timestamp_ms, segment.first_sequence + row, min(segment.end_sequence, end)
             )
             if found is not None:
                 return found
-        return self._first_at_or_after(timestamp_ms, self.absorbed_end, end)
+        return first_at_or_after(self, timestamp_ms, self.absorbed_end, end)
 
     def time_at(self, offset: int) -> int | None:
         """Returns about when the record at an offset was made: from `.idx`, or from its frame."""
@@ -347,20 +348,6 @@ class TopicReader(TopicState):
                 self.verified.add(segment.first_sequence)
             return entries
         return rebuilt.entries
-
-    def _first_at_or_after(self, timestamp_ms: int, start: int, end: int) -> int | None:
-        limit = Limit(max_records=8192, max_bytes=1 << 22)
-        while start < end:
-            try:
-                for batch in self.scan(start, limit, end=end):
-                    times = batch.column("timestamp").cast(pa.int64()).to_numpy()
-                    late = np.flatnonzero(times >= timestamp_ms)
-                    if len(late):
-                        return int(batch.column("offset")[int(late[0])].as_py())
-                return None
-            except RecordsMissing as missing:
-                start = missing.end
-        return None
 
 
 def damaged_ranges(segment: Segment, found: segments.Rebuilt) -> list[tuple[int, int, str]]:
