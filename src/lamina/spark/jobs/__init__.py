@@ -1,0 +1,1 @@
+"""The jobs of `lamina pipeline`: bulk work on topics, each one Spark job with one commit."""
