@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-long lint format clean bench \
-	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
+	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,9 @@ build/field/.ready: $(READY)
 
 bench: build/field/.ready
 	$(BIN)/python -m benchmarks.field
+
+bench-growth: $(READY)
+	$(BIN)/python -m benchmarks.growth
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from benchmarks.field.system import needs_package
+
 MIB = 1 << 20
 
 
