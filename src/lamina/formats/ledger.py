@@ -100,6 +100,14 @@ class Ledger:
         """Returns the gap that an offset lies in."""
         return next((gap for gap in self.gaps if gap.first <= offset < gap.end), None)
 
+    def has_removed(self, first: int, end: int) -> bool:
+        """Tells whether every offset of a range was removed on purpose."""
+        for gap in self.between(first, end):
+            if gap.first > first or gap.reason not in REMOVED:
+                return False
+            first = gap.end
+        return first >= end
+
     def between(self, first: int, end: int) -> tuple[Gap, ...]:
         """Returns the gaps that have an offset in a range."""
         touching = (gap for gap in self.gaps if gap.first < end and first < gap.end)

@@ -3,7 +3,8 @@
 One thread of its own, so that an object store that is slow or down delays nothing else. `tick` is
 the whole of it and can be called at any time.
 
-    for each archived partition: claim ─ seal (acks=archived) ─ upload ─ metadata ─ local removal
+    for each archived partition:
+    claim ─ seal (acks=archived) ─ upload ─ metadata ─ join ─ local removal
 
 Rules.
 1. A failure is noted in the status and tried again at the next tick; appends and local reads never
@@ -23,13 +24,14 @@ from dataclasses import dataclass, field, replace
 
 from lamina.config import TopicSettings
 from lamina.engine.partition import Partition
-from lamina.engine.tier.archiver import Archiver, Policy
+from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.cold import BlockCache, ColdLog
+from lamina.engine.tier.joining import Policy
 from lamina.engine.tier.metadata import Metadata
 from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
 from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
-from lamina.formats.ledger import REMOVED
+from lamina.formats.archive import ArchivedObject
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
 from lamina.storage.objects import Objects
@@ -211,6 +213,7 @@ class Tier:
         self._upload(kept, force=force)
         self.metadata.save(kept.shelf, kept.partition.ledger)
         self._drop_removed(kept)
+        self._join(kept)
         self._remove_local(kept)
 
     def _seal_for_waiting(self, kept: _Kept) -> None:
@@ -246,21 +249,28 @@ class Tier:
 
     def _drop_removed(self, kept: _Kept) -> None:
         """Takes out of the list, then out of the store, what retention or a trim has removed."""
-        ledger, manifest = kept.partition.ledger, kept.shelf.manifest
-        going = [
-            entry
-            for entry in manifest.objects
-            if (gap := ledger.at(entry.base_offset))
-            and gap.reason in REMOVED
-            and gap.end >= entry.next_offset
-        ]
+        ledger = kept.partition.ledger
+
+        def goes(entry: ArchivedObject) -> bool:
+            return ledger.has_removed(entry.base_offset, entry.next_offset)
+
+        going = [entry for entry in kept.shelf.manifest.objects if goes(entry)]
         if not going:
             return
-        left = tuple(entry for entry in manifest.objects if entry not in going)
-        kept.shelf.commit(replace(manifest, objects=left))
+        kept.shelf.commit(
+            lambda now: replace(now, objects=tuple(each for each in now.objects if not goes(each)))
+        )
         self._show(kept)
         for entry in going:
-            self.objects.delete(kept.shelf.key(entry.base_offset))
+            self.objects.delete(kept.shelf.key_of(entry))
+
+    def _join(self, kept: _Kept) -> None:
+        """Joins small neighbours; those that they were become orphans."""
+        policy, now_ms = policy_of(kept.partition.settings), kept.partition.place.now_ms()
+        while not self._stopping and kept.archiver.join_small(
+            policy, kept.partition.ledger, now_ms
+        ):
+            self._show(kept)
 
     def _remove_local(self, kept: _Kept) -> None:
         partition, end = kept.partition, kept.shelf.manifest.end_offset
