@@ -4,9 +4,9 @@
 
 Rules.
 1. Each step may be the last before a crash; the next run starts from the list and does the rest.
-   An object that is there but not listed is not served. If it holds exactly the records of this
-   log it is listed as it is; if its bytes are damaged it is made again; if it is sound and holds
-   anything else, nobody touches it and a human is told.
+   An object that is there but not listed is not served. If it holds the records of this log (and
+   perhaps some that were deleted since) it is listed as it is; if its bytes are damaged it is made
+   again; if it is sound and holds anything else, nobody touches it and a human is told.
 2. Only durable, sealed records are archived, from where the list ends: no gap, nothing twice.
 3. Nothing local is removed here.
 """
@@ -18,12 +18,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from lamina.engine.sealed import SealedRange
 from lamina.engine.tier.encoding import (
     EncodedObject,
     Naming,
-    SealedRange,
     Source,
     as_strm,
     encode_object,
@@ -70,7 +71,8 @@ class Archiver:
         if encoded is None:
             return None
         entry = self.store(encoded)
-        self.list_it(entry, encoded.next_offset)
+        is_ours = entry == encoded.entry  # one that was there may hold less than ours would
+        self.list_it(entry, encoded.next_offset if is_ours else entry.next_offset)
         return entry
 
     def encode_next(self, policy: Policy, now_ms: int) -> EncodedObject | None:
@@ -166,8 +168,11 @@ class Archiver:
         if entry.base_offset != ours.entry.base_offset or entry.next_offset > sealed_end:
             return False
         local = self.source.records(entry.base_offset, entry.next_offset)
-        theirs = strm_segment.read_from(raw)
-        return bool(_table(map(as_strm, local)).equals(_table(theirs)))
+        theirs = _table(strm_segment.read_from(raw))
+        gone = np.stack(self.source.gone_from(entry.base_offset), axis=1).ravel()
+        offsets = theirs.column("offset").to_numpy()
+        kept = theirs.filter(pa.array(np.searchsorted(gone, offsets, side="right") % 2 == 0))
+        return bool(_table(map(as_strm, local)).equals(kept.combine_chunks()))
 
     def _remove_damaged(self, key: str) -> None:
         """Removes an object that cannot be read, if the archive is still ours: nobody lists it."""

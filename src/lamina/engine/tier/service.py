@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from lamina.config import TopicSettings
-from lamina.engine.partition import Partition
+from lamina.engine.sealed import Archivable
 from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.cold import BlockCache, ColdLog
 from lamina.engine.tier.joining import Policy
@@ -63,7 +63,7 @@ class TierStatus:
 class _Kept:
     """A partition that is archived."""
 
-    partition: Partition
+    partition: Archivable
     archiver: Archiver
     cold: ColdLog
     claimed: bool = False
@@ -85,7 +85,7 @@ class Tier:
     def __init__(
         self,
         objects: Objects,
-        partitions: Callable[[], list[Partition]],
+        partitions: Callable[[], list[Archivable]],
         topics: Callable[[], Mapping[str, TopicFile]],
         metadata: Metadata,
     ) -> None:
@@ -95,7 +95,7 @@ class Tier:
         self._partitions = partitions
         self._topics = topics
         self._writer = uuid.uuid4().hex
-        self._kept: dict[Partition, _Kept] = {}
+        self._kept: dict[Archivable, _Kept] = {}
         self._deleted: list[TopicFile] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -179,7 +179,7 @@ class Tier:
             else:
                 self._deleted.remove(about)
 
-    def attach(self, partition: Partition) -> None:
+    def attach(self, partition: Archivable) -> None:
         """Makes the archived part of a partition readable, as soon as the store has answered."""
         if partition.settings.is_archived and partition not in self._kept:
             place, about = partition.place, self._topics().get(partition.place.topic)
@@ -209,9 +209,10 @@ class Tier:
             kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
             kept.claimed = True
             self._show(kept)
+        self.metadata.save_topic(kept.shelf.about)  # before objects: it says how to read them
         self._seal_for_waiting(kept)
         self._upload(kept, force=force)
-        self.metadata.save(kept.shelf, kept.partition.ledger)
+        self.metadata.save(kept.shelf, kept.partition.published)
         self._drop_removed(kept)
         self._join(kept)
         self._remove_local(kept)
@@ -221,8 +222,8 @@ class Tier:
         since, partition = kept.wanted_since, kept.partition
         if since is None or time.monotonic() < since + partition.settings.archive_window_ms / 1000:
             return
-        if partition.layout.active.base_offset < kept.wanted:
-            partition.writer.exclusively(partition.roll)
+        if partition.sealed_end < kept.wanted:
+            partition.exclusively(partition.roll)
 
     def _upload(self, kept: _Kept, *, force: bool) -> None:
         policy, settings = policy_of(kept.partition.settings), kept.partition.settings
@@ -249,7 +250,7 @@ class Tier:
 
     def _drop_removed(self, kept: _Kept) -> None:
         """Takes out of the list, then out of the store, what retention or a trim has removed."""
-        ledger = kept.partition.ledger
+        ledger = kept.partition.published
 
         def goes(entry: ArchivedObject) -> bool:
             return ledger.has_removed(entry.base_offset, entry.next_offset)
@@ -268,18 +269,20 @@ class Tier:
         """Joins small neighbours; those that they were become orphans."""
         policy, now_ms = policy_of(kept.partition.settings), kept.partition.place.now_ms()
         while not self._stopping and kept.archiver.join_small(
-            policy, kept.partition.ledger, now_ms
+            policy, kept.partition.published, now_ms
         ):
             self._show(kept)
 
     def _remove_local(self, kept: _Kept) -> None:
         partition, end = kept.partition, kept.shelf.manifest.end_offset
         if partition.writer.failure is None and partition.has_local_excess(end):
-            partition.writer.exclusively(lambda: partition.apply_local_retention(end))
+            partition.exclusively(lambda: partition.apply_local_retention(end))
 
     # ------------------------------------------------------------------ waiting and looking
 
-    def wait_archived(self, partition: Partition, end_offset: int, timeout_s: float | None) -> None:
+    def wait_archived(
+        self, partition: Archivable, end_offset: int, timeout_s: float | None
+    ) -> None:
         """Waits until the records below an offset are archived; raises Unavailable if they are not.
 
         They are durable in any case, and are archived later.
@@ -332,7 +335,7 @@ class Tier:
 
 def _is_sealed(kept: _Kept) -> bool:
     """Tells whether the records that somebody waits for are in sealed segments."""
-    return kept.partition.layout.active.base_offset >= kept.wanted
+    return kept.partition.sealed_end >= kept.wanted
 
 
 def policy_of(settings: TopicSettings) -> Policy:
