@@ -440,6 +440,21 @@ def test_a_restore_that_is_cut_off_leaves_no_topic_and_can_be_done_again() -> No
             assert store.recovery_report.events == []
 
 
+def test_a_restored_topic_ends_where_it_ended_when_the_wal_has_moved_on() -> None:
+    objects = memory()
+    with created(objects) as store:
+        grow(store, END - 1)
+        store.delete(TOPIC, offsets=[END - 2, END - 1])
+        settle(store, roll=True)
+    new = SimulatedFiles()
+    restore(objects, Boot(new, BACK, lambda: NOW_MS))
+    for name in new.list(f"{BACK}/wal"):
+        new.remove(f"{BACK}/wal/{name}")
+    with opened(new, None, BACK) as store:
+        assert live(store) == list(range(1, END - 2))
+        assert store.latest_offset(TOPIC) == END
+
+
 def test_the_list_is_made_again_from_the_objects_alone() -> None:
     objects = memory()
     with created(objects) as store:
