@@ -440,16 +440,20 @@ def test_a_restore_that_is_cut_off_leaves_no_topic_and_can_be_done_again() -> No
             assert store.recovery_report.events == []
 
 
-def test_a_restored_topic_ends_where_it_ended_when_the_wal_has_moved_on() -> None:
+def test_a_restored_topic_ends_where_it_ended_when_the_wal_has_moved_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     objects = memory()
     with created(objects) as store:
         grow(store, END - 1)
         store.delete(TOPIC, offsets=[END - 2, END - 1])
         settle(store, roll=True)
     new = SimulatedFiles()
+    monkeypatch.setenv("TOPICS_WAL_SHARDS", "2")
     restore(objects, Boot(new, BACK, lambda: NOW_MS))
-    for name in new.list(f"{BACK}/wal"):
-        new.remove(f"{BACK}/wal/{name}")
+    for shard in new.list(f"{BACK}/wal"):
+        for name in new.list(f"{BACK}/wal/{shard}"):
+            new.remove(f"{BACK}/wal/{shard}/{name}")
     with opened(new, None, BACK) as store:
         assert live(store) == list(range(1, END - 2))
         assert store.latest_offset(TOPIC) == END
