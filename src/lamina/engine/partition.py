@@ -30,12 +30,13 @@ from lamina.engine.producers import Producers
 from lamina.engine.reading import PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
 from lamina.engine.requests import DURABLE, Outcome, Request
+from lamina.engine.sealed import SealedRange
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import Writer
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull
 from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.frame import tomb
-from lamina.formats.ledger import Gap
+from lamina.formats.ledger import Gap, Ledger
 from lamina.storage.files import NO_SPACE
 from lamina.storage.paths import SegmentFile
 
@@ -80,6 +81,10 @@ class Partition(PartitionReader):
 
     def admit(self, request: Request) -> None:
         """Takes any request of the format's records."""
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for nothing: the delete is refused."""
+        return deletion
 
     def delete(self, deletion: Deletion) -> int:
         """Refuses: a segmented log removes whole segments only."""
@@ -277,6 +282,20 @@ class Partition(PartitionReader):
         gap = Gap(first, entry.next_offset, reason, self.place.now_ms())
         with self._noting:
             self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    @property
+    def published(self) -> Ledger:
+        """Every missing range, for the archive's own copy of the ledger."""
+        return self.ledger
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last offset in a sealed segment."""
+        return self.layout.active.base_offset
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        """Returns the sealed segments, oldest first; they are durable."""
+        return list(self.layout.sealed)
 
     def has_local_excess(self, archived_end: int) -> bool:
         """Tells whether local retention would remove anything that is archived."""

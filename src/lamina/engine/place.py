@@ -86,8 +86,12 @@ class Place:
             grown = known.with_archived(gap.first, gap.end, gap.at_ms)
         else:
             grown = known.with_gap(gap)
-        self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
+        self.write_ledger(grown)
         return grown
+
+    def write_ledger(self, known: Ledger) -> None:
+        """Replaces the ledger, durably."""
+        self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(known))
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.engine.batches import after, first_of, runs
 from lamina.engine.codec import Codec
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Isolation, PartitionInfo
@@ -207,7 +207,7 @@ class PartitionReader:
     def _scan_cold(self, offset: int, stop: int, limit: Limit) -> Iterator[_Step]:
         """Yields archived records up to an offset, and at last how far there are no more of them.
 
-        Raises RecordsMissing at a hole that has a reason. Other holes are deleted records.
+        Raises RecordsMissing at a hole, with its reason.
         """
         if self.cold is None or not self._is_archived(offset):
             return
@@ -216,9 +216,9 @@ class PartitionReader:
         span = self.cold.entry_for(stop - 1)
         try:
             for batch in self.cold.scan(offset, stop, limit):
-                for part in _runs(batch):
-                    self._explain_hole(offset, int(part.column("offset")[0].as_py()))
-                    offset = _after(part)
+                for part in runs(batch):
+                    self._explain_hole(offset, first_of(part))
+                    offset = after(part)
                     yield part, offset
         except RecordsMissing as missing:
             raise self._explained(missing, offset) from missing
@@ -227,10 +227,12 @@ class PartitionReader:
             yield None, stop
 
     def _explain_hole(self, offset: int, end: int) -> None:
-        """Raises RecordsMissing if archived offsets are missing for a reason that is known."""
-        gap = self.ledger.at(offset) if offset < end else None
-        if gap is not None and gap.reason != ARCHIVED:
-            raise self._gone(offset, end, otherwise=gap.reason)
+        """Raises RecordsMissing if offsets are missing between archived ones.
+
+        A sound object that does not hold them was made without them: they had been deleted.
+        """
+        if offset < end:
+            raise self._gone(offset, end, otherwise="deleted")
 
     def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
         """Gives what an object does not hold its reason, which may be new."""
@@ -428,19 +430,3 @@ class PartitionReader:
             return self.cold.offset_before_time(entry, timestamp_ms)
         except RecordsMissing:
             return entry.base_offset
-
-
-def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Splits a batch where its offsets have a hole."""
-    offsets = batch.column("offset").to_numpy()
-    if offsets[-1] - offsets[0] + 1 == batch.num_rows:
-        yield batch
-        return
-    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
-    for start, end in pairwise(edges):
-        yield batch.slice(start, end - start)
-
-
-def _after(batch: pa.RecordBatch) -> int:
-    last: int = batch.column("offset")[batch.num_rows - 1].as_py()
-    return last + 1

@@ -52,14 +52,18 @@ class ReadOnlyStore(UnchangingStore):
         return self._boot.catalog.peek()
 
     def _reader(self, about: TopicFile, partition: int) -> LogReader:
+        is_archived = TopicSettings.parse(about.settings).is_archived
         if about.topic_ids:
-            return self._wal.look(about, partition)
+            reader = self._wal.look(about, partition)
+            if self._archive is not None and is_archived:
+                reader.cold = cold_log(self._archive, about, partition, self._cache)
+            return reader
         key = about.name, about.epoch, partition
         if key not in self._views:
             place = self._boot.place(about.name, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
-        if self._archive is not None and TopicSettings.parse(about.settings).is_archived:
+        if self._archive is not None and is_archived:
             view.cold = cold_log(self._archive, about, partition, self._cache)
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
         entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
