@@ -16,21 +16,22 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.engine.appending import Appended
+from lamina.engine.diffing import Diff
 from lamina.engine.store import Store
 from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
 from lamina.records import OUTPUT_SCHEMAS, Records
-from lamina.server import limits
+from lamina.server import groups, limits
 from lamina.server.auth import ANYBODY, Caller, Keys
 from lamina.server.metrics import Metrics, store_gauges
 from lamina.server.options import ServerSettings
 from lamina.wire import messages, values
-from lamina.wire.messages import Order, Question
+from lamina.wire.messages import Difference, Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation, Scope
 
 _log = logging.getLogger("lamina.server")
@@ -55,6 +56,7 @@ class Broker:
         self.stopping = threading.Event()
         self._keys = keys
         self._store: Store | None = None
+        self._groups = groups.OpenGroups()
         self._full: str | None = None
 
     # ------------------------------------------------------------------ life
@@ -127,8 +129,17 @@ class Broker:
         arguments = bind(operation, given)
         topic = arguments.get(operation.topic) if operation.topic else None
         with self._counted(caller, name, scope=operation.scope, topic=topic) as store:
-            result = getattr(store, name)(**arguments)
-            return caller.visible(result) if name == "topics" else result
+            result = self._run(store, operation, arguments)
+            return _visible(caller, name, result)
+
+    def _run(self, store: Store, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.is_of_group:
+            where = arguments.pop("topic"), arguments.pop("group")
+            with self._groups.using(store, *where) as group:
+                return groups.call(group, operation.name.split(".")[1], arguments)
+        if operation.name == "group":
+            return self._groups.open(store, **arguments).describe()
+        return getattr(store, operation.name)(**arguments)
 
     # ------------------------------------------------------------------ records
 
@@ -206,21 +217,87 @@ class Broker:
     def fetch(self, caller: Caller, asked: Question) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
         with self._counted(caller, "fetch", scope="read", topic=asked.topic) as store:
-            batch = store.fetch(
-                asked.topic,
-                asked.partition,
-                asked.start or 0,
-                max_records=asked.max_records,
-                max_bytes=min(asked.max_bytes, self.settings.request_bytes),
-                wait_ms=min(asked.wait_ms, self.settings.wait_ms),
-                isolation=asked.isolation,  # type: ignore[arg-type]
-            )
+
+            def fetch(wait_ms: int) -> pa.RecordBatch:
+                return store.fetch(
+                    asked.topic,
+                    asked.partition,
+                    asked.start or 0,
+                    max_records=asked.max_records,
+                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    wait_ms=wait_ms,
+                    isolation=asked.isolation,  # type: ignore[arg-type]
+                )
+
+            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
+            batch = groups.poll_in_slices(fetch, wait_ms, self.stopping.is_set)
             self.metrics.read.inc(batch.num_rows)
             return batch
+
+    def poll(
+        self, caller: Caller, asked: Poll, is_gone: Callable[[], bool] = lambda: False
+    ) -> pa.RecordBatch:
+        """Hands out records of a group; a caller that is gone by then does not get to hold them."""
+        with (
+            self._counted(caller, "group.poll", scope="write", topic=asked.topic) as store,
+            self._groups.using(store, asked.topic, asked.group) as group,
+        ):
+
+            def poll(wait_ms: int) -> pa.RecordBatch:
+                return group.poll(
+                    asked.max_records,
+                    asked.lease_ms,
+                    wait_ms=wait_ms,
+                    partitions=asked.partitions,
+                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    acks=asked.acks,
+                )
+
+            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
+            batch = groups.poll_in_slices(
+                poll, wait_ms, lambda: self.stopping.is_set() or is_gone()
+            )
+            if batch.num_rows and is_gone():
+                group.release(batch)
+            self.metrics.read.inc(batch.num_rows)
+            return batch
+
+    def diff(self, caller: Caller, asked: Difference) -> Diff:
+        """Returns what is new to a follower."""
+        with self._counted(caller, "diff", scope="read", topic=asked.topic) as store:
+            found = store.diff(
+                asked.topic,
+                asked.partition,
+                asked.start,
+                limit=asked.limit,
+                max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                exclude_node=asked.exclude_node,
+            )
+            self.metrics.read.inc(found.records.num_rows)
+            return found
 
     @staticmethod
     def _schema(store: Store, topic: str) -> pa.Schema:
         return OUTPUT_SCHEMAS[store.describe_topic(topic).format]
+
+
+_TOPIC_OF: dict[str, Callable[[Any], str]] = {
+    "topics": lambda name: name,
+    "groups": lambda pair: pair[0],
+    "tier_status": lambda status: status.topic,
+    "failures": lambda item: item[0],
+}
+"""Of what is told for all topics: the name of its topic, or what begins with it."""
+
+
+def _visible(caller: Caller, name: str, result: Any) -> Any:
+    """Leaves out of an answer what belongs to topics that the caller may not know of."""
+    topic_of = _TOPIC_OF.get(name)
+    if topic_of is None or not caller.prefix:
+        return result
+    if isinstance(result, dict):
+        return {k: v for k, v in result.items() if topic_of((k, v)).startswith(caller.prefix)}
+    return [each for each in result if topic_of(each).startswith(caller.prefix)]
 
 
 def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +312,10 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
         if parameter.default is parameter.empty and name not in given:
             raise InvalidRequest(f"{operation.name} needs {name!r}")
     return {
-        name: values.from_plain(operation.hints[name], value, name) for name, value in given.items()
+        name: value
+        if isinstance(value, pa.RecordBatch)
+        else values.from_plain(operation.hints[name], value, name)
+        for name, value in given.items()
     }
 
 

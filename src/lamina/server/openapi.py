@@ -7,20 +7,11 @@ import inspect
 from typing import Any
 
 from lamina.wire import values
+from lamina.wire.messages import Poll
 from lamina.wire.operations import OPERATIONS, Operation
 
-_TEXT: dict[str, Any] = {
-    "description": "Text, or an object with base64 for bytes that are no text",
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "object",
-            "properties": {"base64": {"type": "string", "format": "byte"}},
-            "required": ["base64"],
-            "additionalProperties": False,
-        },
-        {"type": "null"},
-    ],
+_TEXT: dict[str, Any] = values.TEXT_OR_BYTES | {
+    "anyOf": [*values.TEXT_OR_BYTES["anyOf"], {"type": "null"}]
 }
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -142,7 +133,21 @@ def _beside() -> dict[str, Any]:
         "properties": {"records": {"type": "array", "items": {"type": "object"}}},
         "required": ["records"],
     }
+    polled = values.schema_of(Poll)["properties"]
+    polled = {name: polled[name] for name in polled if name not in ("topic", "group", "kind")}
+    naming = [_WHERE[0], _WHERE[0] | {"name": "group"}]
+    body = {"type": "object", "properties": polled, "additionalProperties": False}
     return {
+        "/v1/topics/{topic}/groups/{group}/poll": {
+            "post": {
+                "operationId": "group.poll",
+                "summary": "Hands out records of a group, to be acked before their deadline.",
+                "x-scope": "write",
+                "parameters": naming,
+                "requestBody": {"required": False, "content": _json(body)},
+                "responses": _answers(fetched),
+            }
+        },
         "/v1/topics/{topic}/records": {
             "post": {
                 "operationId": "produce",

@@ -2,8 +2,10 @@
 
     DoExchange "append"   each message: metadata = order, a newline, plain values (or a batch)
                           each answer:  metadata = what was appended, or an error
-    DoGet                 ticket = a question in JSON; the schema's metadata says where a scan ends
-    DoAction NAME         body = the arguments in JSON; one result in JSON
+    DoGet                 ticket = a question in JSON; the schema's metadata says what is not in
+                          records: where a scan ends, what a diff found
+    DoAction NAME         body = the arguments in JSON, and for those that speak of records that a
+                          consumer holds, a newline and these as an Arrow stream; one result in JSON
 
 An append of a few plain values carries them in the metadata itself: Arrow objects would cost more
 than the values. Everything else is a batch, whose schema is the stream's.
@@ -14,10 +16,15 @@ Rule: a message says all that is needed to act on it; a stream keeps no state be
 from __future__ import annotations
 
 import json
+import typing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import pyarrow as pa
 
 from lamina.engine.appending import Appended
+from lamina.engine.diffing import Diff
+from lamina.engine.groups.group import POLL_BYTES
 from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS
 from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import InvalidRequest, LaminaError
@@ -26,6 +33,10 @@ from lamina.wire import failures, values
 APPEND = b"append"
 END = b"lamina.end"
 """The key of the schema's metadata that says up to which offset a scan reaches."""
+DIFF = b"lamina.diff"
+"""The key of the schema's metadata that holds what a diff says beside its records."""
+OFFSETS = "offsets"
+"""The only column of records that are named by their offsets alone."""
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
@@ -57,6 +68,43 @@ class Question:
     max_bytes: int = BATCH_BYTES
     wait_ms: int = 0
     isolation: str = "durable"
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Which records a consumer of a group asks for, to hold them for a while."""
+
+    topic: str
+    group: str
+    max_records: int = 500
+    lease_ms: int | None = None
+    wait_ms: int = 0
+    partitions: list[int] | None = None
+    max_bytes: int = POLL_BYTES
+    acks: int | str = "all"
+    kind: str = "poll"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a follower asks for: everything that is new to it."""
+
+    topic: str
+    partition: int
+    start: int
+    limit: int = BATCH_RECORDS
+    max_bytes: int = BATCH_BYTES
+    exclude_node: bytes | None = None
+    kind: str = "diff"
+
+
+Ticket: TypeAlias = Question | Poll | Difference
+_TICKETS: dict[str, type[Ticket]] = {
+    "scan": Question,
+    "fetch": Question,
+    "poll": Poll,
+    "diff": Difference,
+}
 
 
 def encode_order(order: Order, plain: list[bytes] | None = None) -> bytes:
@@ -153,17 +201,60 @@ def decode_answer(data: bytes) -> Appended:
     return Appended(parts, described["count"])
 
 
-def encode_question(question: Question) -> bytes:
+def encode_question(question: Ticket) -> bytes:
     """Encodes a reader's ticket."""
     return json.dumps(values.to_plain(question)).encode()
 
 
-def decode_question(data: bytes) -> Question:
+def decode_question(data: bytes) -> Ticket:
     """Decodes a reader's ticket; raises InvalidRequest for what is none."""
-    question: Question = values.from_plain(Question, decode_object(data), "a ticket")
-    if question.kind not in ("scan", "fetch"):
-        raise InvalidRequest(f"a ticket asks for a scan or a fetch, not {question.kind!r}")
+    described = decode_object(data)
+    kind = described.get("kind")
+    known = _TICKETS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise InvalidRequest(f"a ticket asks for {' or '.join(_TICKETS)}, not {kind!r:.80}")
+    question: Ticket = values.from_plain(known, described, "a ticket")
     return question
+
+
+def encode_diff(found: Diff) -> bytes:
+    """Encodes what a diff says beside its records."""
+    told = {"next_offset": found.next_offset, "caught_up": found.caught_up, "gaps": found.gaps}
+    return json.dumps(values.to_plain(told)).encode()
+
+
+def decode_diff(batch: pa.RecordBatch) -> Diff:
+    """Decodes a diff from its records and their schema's metadata."""
+    told = json.loads(batch.schema.metadata[DIFF])
+    gaps = values.from_plain(typing.get_type_hints(Diff)["gaps"], told["gaps"], "gaps")
+    records = batch.replace_schema_metadata(None)
+    return Diff(records, told["next_offset"], told["caught_up"], gaps)
+
+
+def encode_call(given: dict[str, Any], held: pa.RecordBatch | None = None) -> bytes:
+    """Encodes the arguments of an operation; the records that it speaks of as Arrow."""
+    header = json.dumps(values.to_plain(given)).encode()
+    if held is None:
+        return header
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, held.schema) as stream:
+        stream.write_batch(held)
+    return b"\n".join((header, sink.getvalue().to_pybytes()))
+
+
+def decode_call(data: bytes) -> dict[str, Any]:
+    """Decodes the arguments of an operation; raises InvalidRequest for what is none."""
+    header, _, rest = data.partition(b"\n")
+    given = decode_object(header)
+    if rest:
+        try:
+            with pa.ipc.open_stream(rest) as stream:
+                batch = stream.read_next_batch()
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise InvalidRequest("the records of the call are no Arrow stream") from error
+        given["held"] = batch
+    return given
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
