@@ -223,36 +223,15 @@ class Partition(PartitionReader):
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
         limits = (self.settings.retention_ms, self.settings.retention_bytes)
-        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self._only_archived()):
+        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.only_archived()):
             return False
         return any(decision.goes for decision in self.explain_retention())
-
-    def facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each segment, oldest first."""
-        facts = [
-            retention.SegmentFacts(
-                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
-                sealed=True,
-            )
-            for entry in self._only_archived()
-        ]
-        return facts + super().facts()
-
-    def local_facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each local segment, oldest first."""
-        return super().facts()
-
-    def _only_archived(self) -> list[ArchivedObject]:
-        """The archived objects that nothing local holds and nobody has removed."""
-        earliest, local = self.earliest_offset(), self.layout.earliest_offset
-        entries = self.cold.entries if self.cold is not None else ()
-        return [each for each in entries if earliest < each.next_offset <= local]
 
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went. For the leader."""
         decisions = self.explain_retention()
         going = {decision.segment.base_offset for decision in decisions if decision.goes}
-        for entry in [each for each in self._only_archived() if each.base_offset in going]:
+        for entry in [each for each in self.only_archived() if each.base_offset in going]:
             self._give_up(entry, "retention")
         for segment in [each for each in self.layout.sealed if each.base_offset in going]:
             self.remove(segment, "retention")
@@ -263,7 +242,7 @@ class Partition(PartitionReader):
         active = self.active
         if active.base_offset < active.tail.next_offset <= before:
             self.roll()
-        for entry in self._only_archived():
+        for entry in self.only_archived():
             if entry.next_offset <= before:
                 self._give_up(entry, "trim")
         for segment in self.layout.sealed:

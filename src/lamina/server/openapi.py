@@ -59,6 +59,13 @@ _WHERE = [
 ]
 
 
+_FETCHED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"records": {"type": "array", "items": {"type": "object"}}},
+    "required": ["records"],
+}
+
+
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
@@ -128,26 +135,7 @@ def _beside() -> dict[str, Any]:
         "required": ["records"],
         "additionalProperties": False,
     }
-    fetched = {
-        "type": "object",
-        "properties": {"records": {"type": "array", "items": {"type": "object"}}},
-        "required": ["records"],
-    }
-    polled = values.schema_of(Poll)["properties"]
-    polled = {name: polled[name] for name in polled if name not in ("topic", "group", "kind")}
-    naming = [_WHERE[0], _WHERE[0] | {"name": "group"}]
-    body = {"type": "object", "properties": polled, "additionalProperties": False}
     return {
-        "/v1/topics/{topic}/groups/{group}/poll": {
-            "post": {
-                "operationId": "group.poll",
-                "summary": "Hands out records of a group, to be acked before their deadline.",
-                "x-scope": "write",
-                "parameters": naming,
-                "requestBody": {"required": False, "content": _json(body)},
-                "responses": _answers(fetched),
-            }
-        },
         "/v1/topics/{topic}/records": {
             "post": {
                 "operationId": "produce",
@@ -164,7 +152,7 @@ def _beside() -> dict[str, Any]:
                 "summary": "Returns records from an offset, waiting for the first up to wait_ms.",
                 "x-scope": "read",
                 "parameters": [*paging, _query("wait_ms", number | {"minimum": 0})],
-                "responses": _answers(fetched),
+                "responses": _answers(_FETCHED),
             }
         },
         "/v1/topics/{topic}/partitions/{partition}/watch": {
@@ -179,9 +167,28 @@ def _beside() -> dict[str, Any]:
     }
 
 
+def _polling() -> dict[str, Any]:
+    """Describes the route that hands out records of a group."""
+    taken = values.schema_of(Poll)["properties"]
+    taken = {name: taken[name] for name in taken if name not in ("topic", "group", "kind")}
+    body = {"type": "object", "properties": taken, "additionalProperties": False}
+    return {
+        "/v1/topics/{topic}/groups/{group}/poll": {
+            "post": {
+                "operationId": "group.poll",
+                "summary": "Hands out records of a group, to be acked before their deadline.",
+                "x-scope": "write",
+                "parameters": [_WHERE[0], _WHERE[0] | {"name": "group"}],
+                "requestBody": {"required": False, "content": _json(body)},
+                "responses": _answers(_FETCHED),
+            }
+        }
+    }
+
+
 def document() -> dict[str, Any]:
     """Returns the whole description."""
-    paths: dict[str, Any] = _beside()
+    paths: dict[str, Any] = _beside() | _polling()
     for operation in OPERATIONS.values():
         paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation)
     return {
