@@ -215,6 +215,14 @@ class Partition(PartitionReader):
         holds = self.active.tail.next_offset > self.active.base_offset
         return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
 
+    def has_idle_producers(self) -> bool:
+        """Tells whether an idempotent producer may be forgotten."""
+        return self.producers.has_idle(self.settings.producer_id_expiration_ms)
+
+    def forget_idle_producers(self) -> None:
+        """Forgets idempotent producers that are idle for too long. For the leader."""
+        self.producers.forget_idle(self.settings.producer_id_expiration_ms)
+
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         waits = retention.waited_for(self.settings, self.progress())

@@ -114,9 +114,7 @@ class Broker:
             with self.work.taking():
                 yield self.store
         except LaminaError as error:
-            self.metrics.count(name, type(error).__name__)
-            if isinstance(error, NotAllowed | Busy):
-                _log.warning("refused %s by %s: %s", name, caller.name, error)
+            self._note_refused(caller, name, error)
             raise
         self.metrics.count(name, "ok")
 
@@ -146,42 +144,73 @@ class Broker:
     def append(self, caller: Caller, order: Order, records: Records) -> Appended:
         """Appends, in the caller's own thread; threads that append at once share one commit."""
         started = time.perf_counter()
-        with self._appending(caller, order, records) as store:
-            appended = store.append(
-                order.topic,
-                records,
-                partition=order.partition,
-                acks=order.acks,
-                timeout_s=order.timeout_s,
-                producer=order.producer,
-            )
+        size_bytes = _size_of(records)
+        try:
+            store = self._admit(caller, order, size_bytes)
+            try:
+                appended = store.append(
+                    order.topic,
+                    records,
+                    partition=order.partition,
+                    acks=order.acks,
+                    timeout_s=order.timeout_s,
+                    producer=order.producer,
+                )
+            finally:
+                self._leave(size_bytes)
+        except LaminaError as error:
+            self._note_refused(caller, "append", error)
+            raise
         self._note_appended(appended, started)
         return appended
 
     async def append_async(self, caller: Caller, order: Order, records: Records) -> Appended:
         """Appends from an event loop; tasks share one commit without a thread each."""
         started = time.perf_counter()
-        with self._appending(caller, order, records) as store:
-            appended = await store.append_async(
-                order.topic, records, partition=order.partition, acks=order.acks
-            )
+        size_bytes = _size_of(records)
+        try:
+            store = self._admit(caller, order, size_bytes)
+            try:
+                appended = await store.append_async(
+                    order.topic, records, partition=order.partition, acks=order.acks
+                )
+            finally:
+                self._leave(size_bytes)
+        except LaminaError as error:
+            self._note_refused(caller, "append", error)
+            raise
         self._note_appended(appended, started)
         return appended
 
-    @contextlib.contextmanager
-    def _appending(self, caller: Caller, order: Order, records: Records) -> Iterator[Store]:
-        with self._counted(caller, "append", scope="write", topic=order.topic) as store:
-            size_bytes = _size_of(records)
-            limits.check_size(size_bytes, self.settings.request_bytes)
-            with self.inflight.taking(size_bytes):
-                try:
-                    yield store
-                except StorageFull as error:
-                    self._full = str(error)
-                    raise
+    def _admit(self, caller: Caller, order: Order, size_bytes: int) -> Store:
+        """Lets an append in, straight on: a lone one waits for this. `_leave` ends it."""
+        caller.require("write", order.topic, "append")
+        self.rate.spend(caller.name)
+        store = self.store
+        limits.check_size(size_bytes, self.settings.request_bytes)
+        self.work.take()
+        try:
+            self.inflight.take(size_bytes)
+        except BaseException:
+            self.work.give_back()
+            raise
+        return store
+
+    def _leave(self, size_bytes: int) -> None:
+        self.inflight.give_back(size_bytes)
+        self.work.give_back()
+
+    def _note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
+        """Counts a call that failed; what was refused is logged."""
+        self.metrics.count(name, type(error).__name__)
+        if isinstance(error, StorageFull):
+            self._full = str(error)
+        if isinstance(error, NotAllowed | Busy):
+            _log.warning("refused %s by %s: %s", name, caller.name, error)
 
     def _note_appended(self, appended: Appended, started: float) -> None:
         self._full = None
+        self.metrics.count("append", "ok")
         self.metrics.appended.inc(appended.count)
         self.metrics.seconds.observe(time.perf_counter() - started)
 
@@ -322,5 +351,7 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
 def _size_of(records: Records) -> int:
     if isinstance(records, pa.RecordBatch | pa.Table):
         return int(records.get_total_buffer_size())
+    if all(type(row) is bytes for row in records):
+        return sum(map(len, records))
     parts = (row.values() if isinstance(row, dict) else (row,) for row in records)
     return sum(len(part) for row in parts for part in row if isinstance(part, bytes))
