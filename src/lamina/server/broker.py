@@ -28,6 +28,7 @@ from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, Storage
 from lamina.records import OUTPUT_SCHEMAS, Records
 from lamina.server import groups, limits
 from lamina.server.auth import ANYBODY, Caller, Keys
+from lamina.server.health import WallClock, problems_of
 from lamina.server.metrics import Metrics, store_gauges
 from lamina.server.options import ServerSettings
 from lamina.wire import messages, values
@@ -54,6 +55,7 @@ class Broker:
         self.rate = limits.Rate(settings.rate_requests)
         self.progress = (0, 0)
         self.stopping = threading.Event()
+        self.clock = WallClock()
         self._keys = keys
         self._store: Store | None = None
         self._groups = groups.OpenGroups()
@@ -77,9 +79,10 @@ class Broker:
         return self._store
 
     def health(self) -> dict[str, Any]:
-        """Says what is wrong, if anything is: partitions that failed, a disk that is full."""
-        failed = self._store.failures() if self._store is not None else {}
-        problems = [f"{name}: {why}" for name, why in sorted(failed.items())]
+        """Says what is wrong, if anything is; see `server.health`."""
+        problems = []
+        if self._store is not None:
+            problems = list(problems_of(self._store, self.clock))
         if self._full is not None:
             problems.append(self._full)
         return {"status": "degraded" if problems else "ok", "problems": problems}
