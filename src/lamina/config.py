@@ -186,6 +186,13 @@ class TopicSettings(Settings):
         "how long a poll holds records for its consumer, unless it says otherwise",
         allowed=(1, 12 * 3_600_000),
     )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "producer.id.expiration.ms",
+        "ms",
+        "an idempotent producer that appended nothing for so long is forgotten: a repeat is stored",
+        allowed=(1, 1 << 50),
+    )
     max_message_bytes: int = setting(
         16 << 20,
         "max.message.bytes",

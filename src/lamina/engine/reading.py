@@ -112,7 +112,25 @@ class PartitionReader:
         return self.layout.end(isolation).next_offset
 
     def facts(self) -> list[SegmentFacts]:
-        """Returns what is known of each segment, oldest first."""
+        """Returns what is known of each segment, oldest first; those in the archive only, too."""
+        cold = [
+            SegmentFacts(
+                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
+                sealed=True,
+                cold=True,
+            )
+            for entry in self.only_archived()
+        ]
+        return cold + self.local_facts()
+
+    def only_archived(self) -> list[ArchivedObject]:
+        """The archived objects that nothing local holds and nobody has removed."""
+        earliest, local = self.earliest_offset(), self.layout.earliest_offset
+        entries = self.cold.entries if self.cold is not None else ()
+        return [each for each in entries if earliest < each.next_offset <= local]
+
+    def local_facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each local segment, oldest first."""
         layout = self.layout
         facts = [
             SegmentFacts(

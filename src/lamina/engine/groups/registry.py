@@ -27,11 +27,11 @@ from lamina.engine.groups.state import State
 from lamina.engine.log_reader import LogReader
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
-from lamina.errors import Closed, InvalidRequest
+from lamina.errors import Closed, InvalidRequest, UnknownGroup
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 
-Start: TypeAlias = Literal["earliest", "latest"]
+Start: TypeAlias = Literal["earliest", "latest", "none"]
 Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
 
@@ -158,11 +158,13 @@ class Groups:
     @typed_errors("making a group")
     def group(self, about: TopicFile, name: str, start: Start) -> Group:
         """Returns a group; one that is not there yet is made, durably, at `start`."""
-        if start not in ("earliest", "latest"):
-            raise InvalidRequest(f"a new group starts at 'earliest' or 'latest', not {start!r}")
+        if start not in ("earliest", "latest", "none"):
+            raise InvalidRequest(f"start must be 'earliest' or 'latest' or 'none', not {start!r}")
         key = about.name, name
         with self._changing:
             if key not in self._groups:
+                if start == "none":
+                    raise _unknown(about.name, name)
                 for number in range(about.partitions):  # refused before anything is made
                     paths.GroupFile(about.name, number, name, "delta")
                 self._groups[key] = [
@@ -291,5 +293,5 @@ def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | No
     return target
 
 
-def _unknown(topic: str, name: str) -> InvalidRequest:
-    return InvalidRequest(f"topic {topic!r} has no group {name!r}")
+def _unknown(topic: str, name: str) -> UnknownGroup:
+    return UnknownGroup(f"topic {topic!r} has no group {name!r}")

@@ -150,7 +150,8 @@ class Tier:
             for kept in self._current():
                 try:
                     self._look_after(kept, force=force)
-                    kept.last_error = ""
+                    if not kept.archiver.pending():  # or a tick that tries nothing would hide it
+                        kept.last_error = ""
                 except LaminaError as error:
                     self._note(kept, error)
                 except OSError as error:
@@ -241,7 +242,8 @@ class Tier:
             self._show(kept)
 
     def _show(self, kept: _Kept) -> None:
-        """Shows readers and those who wait what is archived now."""
+        """Shows readers and those who wait what is archived now: the store has answered."""
+        kept.last_error = ""
         kept.cold.show(kept.shelf.manifest.objects)
         with kept.changed:
             if kept.shelf.manifest.end_offset >= kept.wanted:
