@@ -24,9 +24,9 @@ from lamina.engine.boot import wall_clock_ms
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Part, Transaction
-from lamina.spark.directory import boot_of
 from lamina.spark.handover import publish
 from lamina.spark.options import SinkOptions
+from lamina.spark.reading import boot_of
 from lamina.spark.staging import Stager, Staging
 from lamina.storage.files import Files, LocalFiles
 
@@ -59,7 +59,7 @@ class Sink:
         if overwrite:
             raise InvalidRequest("a log is appended to, not overwritten: use mode 'append'")
         _check_columns(schema, options.topic)
-        boot = boot_of(options.path)
+        boot = boot_of(options.where.path or "")
         self._options = options
         self._data = boot.data
         self._topics: dict[str, TopicFile] = boot.catalog.peek()

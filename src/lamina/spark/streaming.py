@@ -34,8 +34,9 @@ from lamina.errors import InvalidRequest, RecordsMissing, Unavailable
 from lamina.spark import planning
 from lamina.spark.admission import shares
 from lamina.spark.columns import Projection
+from lamina.spark.losses import LOGGER
 from lamina.spark.options import SourceOptions
-from lamina.spark.planning import LOGGER, Log, Range
+from lamina.spark.planning import Log, Range
 from lamina.spark.positions import NoPositions, PositionPublisher
 from lamina.spark.tasks import Task, read_task
 
@@ -197,10 +198,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             taken = shares(waiting, options.max_offsets)
             ends = {each: each.start + taken[each] for each in ranges}
         if options.max_bytes is not None:
-            sizes = {each: self._log.size_bytes(each) for each in ranges}
+            sizes = {each: planning.size_bytes(self._log, each) for each in ranges}
             for each, share in shares(sizes, options.max_bytes).items():
                 if share < sizes[each]:
-                    ends[each] = min(ends[each], self._log.offset_within(each, max(share, 1)))
+                    reached = planning.offset_within(self._log, each, max(share, 1))
+                    ends[each] = min(ends[each], reached)
         return [
             Range(each.topic, each.partition, each.start, end)
             for each, end in ends.items()
@@ -248,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begun.ends.get((topic, partition), earliest)
             ranges.append(Range(topic, partition, first, last))
         plan = planning.plan(self._log, ranges, self._options, self._columns)
-        LOGGER.info("%s: %s", self._options.path, plan)
+        LOGGER.info("%s: %s", self._options.where.name, plan)
         return [Task(pieces) for pieces in plan.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
