@@ -42,7 +42,7 @@ def append(store: Store, topic: str, format_name: str, first: int, count: int) -
         store.append(topic, wanted)
 
 
-def make_mix(path: Path, kept_bytes: int, *, tail: int = 500) -> None:
+def make_mix(path: Path, kept_bytes: int, *, tail: int = 500, topics: str = "kf") -> None:
     """A directory with an archive beside it; local copies of archived records go by a limit.
 
     The last `tail` records are appended after the rest was archived.
@@ -50,14 +50,15 @@ def make_mix(path: Path, kept_bytes: int, *, tail: int = 500) -> None:
     archive = str(path / "cold")
     with by_hand(path, archive=archive) as store:
         config = CONFIG | {"local.retention.bytes": kept_bytes}
-        for name, format_name in SEGMENTED.items():
+        chosen = {name: SEGMENTED[name] for name in topics}
+        for name, format_name in chosen.items():
             parts = 2 if name == "k" else 1
             store.create_topic(name, partitions=parts, format=format_name, config=config)
             append(store, name, format_name, 0, COUNT - tail)
             for number in range(parts):
                 store.roll(name, number)
         store.archive()
-        for name, format_name in SEGMENTED.items():
+        for name, format_name in chosen.items():
             append(store, name, format_name, COUNT - tail, tail)
         store.maintain()
 

@@ -26,12 +26,12 @@ def open_log(options: SourceOptions) -> Log:
         if where.archive is None:
             raise InvalidRequest("give a path or a server")
         return LogArchive(where.archive, names)
-    if _is_archive(where.path):
+    if is_archive(where.path):
         return LogArchive(ArchiveAccess(where.path), names)
     return LogDirectory(where.path, where.archive)
 
 
-def _is_archive(path: str) -> bool:
+def is_archive(path: str) -> bool:
     """Tells an archive in a directory from a data directory, which has an identity of its own."""
     is_data = os.path.exists(os.path.join(path, paths.BROKER_ID))
     return not is_data and os.path.isdir(os.path.join(path, paths.ARCHIVE))
