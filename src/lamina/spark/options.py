@@ -286,6 +286,8 @@ class SinkOptions:
     application: str
     version: int | None
     timeout_ms: int
+    staging: str | None
+    checkpoint: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -311,6 +313,8 @@ class SinkOptions:
             application=application,
             version=version,
             timeout_ms=_or(given.number("commitTimeoutMs"), 60_000),
+            staging=given.text("stagingPath"),
+            checkpoint=given.text("checkpointLocation"),
         )
 
 

@@ -61,7 +61,7 @@ class ServedPiece:
         """Streams the range; a broken connection goes on where it was."""
         origin = self.origin
         with self.access.connect() as store:
-            found = _described(store, origin.topic)
+            found = described(store, origin.topic)
             if found is None or found.epoch != origin.epoch:
                 raise recreated(origin.topic, origin.epoch, found.epoch if found else None)
 
@@ -100,8 +100,8 @@ class LogServer:
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             names = self._store.topics() if self._names is None else self._names
-            described = {name: _described(self._store, name) for name in names}
-            found = {name: about for name, about in described.items() if about is not None}
+            asked = {name: described(self._store, name) for name in names}
+            found = {name: about for name, about in asked.items() if about is not None}
             self._looked_s = now_s
             if found != self._found:
                 self._found = found
@@ -146,7 +146,7 @@ class LogServer:
     def _lying(self, topic: str, partition: int) -> Iterator[Stretch]:
         earliest, end = self.extent(topic, partition)
         local = min(self._partition(topic, partition).earliest_offset, end)
-        about = _file_of(self._found[topic])
+        about = file_of(self._found[topic])
         gone = [(gap.first, gap.end) for gap in self._store.gaps(topic, partition)]
         archived = list(outside(earliest, local, gone))
         cold = self._cold_side(about, partition) if archived else None
@@ -183,14 +183,15 @@ class LogServer:
         return EvenStretch(*span, size_bytes, make)
 
 
-def _described(store: lamina.RemoteStore, topic: str) -> TopicInfo | None:
+def described(store: lamina.RemoteStore, topic: str) -> TopicInfo | None:
+    """Describes a topic; None if there is none."""
     try:
         return store.describe_topic(topic)
     except UnknownTopic:
         return None
 
 
-def _file_of(info: TopicInfo) -> TopicFile:
+def file_of(info: TopicInfo) -> TopicFile:
     """Returns what a topic's file says, as far as a server tells."""
     return TopicFile(
         info.name,
