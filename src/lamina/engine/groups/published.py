@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from lamina.engine.boot import Boot
+from lamina.engine.groups.state import State, events_of
 from lamina.errors import CorruptData
 from lamina.formats import position
+from lamina.formats.keratin.delta import Event
 from lamina.formats.position import Position, TopicPosition
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
@@ -53,6 +55,20 @@ def part_of(left: Position, about: TopicFile) -> TopicPosition | None:
     """Returns what a position says of a topic: of this very one, not of another of its name."""
     same = (about.name, about.epoch)
     return next((each for each in left.topics if (each.topic, each.epoch) == same), None)
+
+
+def left_in(boot: Boot, about: TopicFile, group: str) -> list[TopicPosition]:
+    """Returns what was left of a group's position in a topic, changing nothing."""
+    found = [part_of(each, about) for each in pending(boot) if each.group == group]
+    return [part for part in found if part is not None]
+
+
+def advanced(state: State, left: list[TopicPosition], partition: int) -> State:
+    """Returns a state as it will be when the store has taken over what was left."""
+    for part in left:
+        until = part.offsets.get(partition, 0)
+        state = state.apply(events_of(Event.BUMP_ACKED_UNTIL, until))
+    return state
 
 
 def take_over(boot: Boot, topics: Mapping[str, TopicFile], commit: Commit) -> None:

@@ -24,12 +24,11 @@ from lamina.engine.groups.deadletter import Host
 from lamina.engine.groups.group import LEASE_MS_MAX, Group
 from lamina.engine.groups.journal import Journal, Names, read
 from lamina.engine.groups.partition import GroupPartition, lag_of
-from lamina.engine.groups.state import State, events_of
+from lamina.engine.groups.state import State
 from lamina.engine.log_reader import LogReader
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
 from lamina.errors import Closed, InvalidRequest
-from lamina.formats.keratin.delta import Event
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 
@@ -77,18 +76,13 @@ def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> Gro
         for names in names_on_disk(boot)
         if (names.place.topic, names.group) == (about.name, name)
     }
-    left = [
-        part.offsets
-        for each in published.pending(boot)
-        if each.group == name and (part := published.part_of(each, about)) is not None
-    ]
+    left = published.left_in(boot, about, name)
     if not (there or left) or any(names.is_deleted for names in there.values()):
         raise _unknown(about.name, name)
     lags = []
     for number in range(about.partitions):
         state = read(there[number]).state if number in there else State()
-        for offsets in left:
-            state = state.apply(events_of(Event.BUMP_ACKED_UNTIL, offsets.get(number, 0)))
+        state = published.advanced(state, left, number)
         reader = readers(about.name, number)
         lags.append(lag_of(reader, state.clamped(reader.end_offset("durable")), boot.now_ms()))
     return GroupInfo(about.name, name, tuple(lags))
