@@ -16,6 +16,7 @@ import pytest
 import lamina
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Unavailable
+from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Transaction
 from lamina.spark.access import ServerAccess, Where
 from lamina.spark.staging import Stager, Staging
@@ -143,8 +144,11 @@ def test_a_commit_goes_on_when_a_killed_server_is_back(tmp_path: Path) -> None:
 
 def test_no_server_ends_a_commit_when_its_time_is_up(tmp_path: Path) -> None:
     where = ServerTarget(ServerAccess("grpc://127.0.0.1:1"), str(tmp_path))
+    place = Staging(LocalFiles(), where.data, "app", 1)
+    topics = {"t": TopicFile("t", "keratin", 1, 1, START_MS)}
+    part = Stager(place, topics, topic="t", now_ms=START_MS).stage([rows(0, 8)])
     with pytest.raises(Unavailable):
-        where.publish(Transaction("app", 1, "", ()), 1)
+        where.publish(Transaction("app", 1, "", (part,)), 200)
 
 
 def test_a_server_needs_a_place_to_stage_in() -> None:

@@ -18,6 +18,8 @@ from lamina.engine.tier.opening import open_archive
 from lamina.errors import InvalidRequest
 from lamina.storage.objects import Objects, open_objects
 
+TIMEOUT_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAccess:
@@ -56,9 +58,9 @@ class ServerAccess:
     url: str
     api_key: str | None = field(default=None, repr=False)
 
-    def connect(self) -> lamina.RemoteStore:
+    def connect(self, timeout_s: float = TIMEOUT_S) -> lamina.RemoteStore:
         """Connects; without a key of its own, with that of the process's environment."""
-        return lamina.connect(self.url, api_key=self.api_key)
+        return lamina.connect(self.url, api_key=self.api_key, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from lamina.engine.boot import wall_clock_ms
 from lamina.errors import InvalidRequest, Locked, Unavailable
 from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Transaction
-from lamina.spark.access import ServerAccess, Where
+from lamina.spark.access import TIMEOUT_S, ServerAccess, Where
 from lamina.spark.handover import publish
 from lamina.spark.reading import boot_of
 from lamina.spark.served import described, file_of
@@ -82,14 +82,15 @@ class ServerTarget:
         with _alone(files, os.path.join(self.data, paths.SINK_LOCK), deadline_s):
             while True:
                 try:
-                    return self._publish(files, transaction)
+                    return self._publish(files, transaction, deadline_s)
                 except Unavailable:
                     if time.monotonic() > deadline_s:
                         raise
                     time.sleep(AGAIN_S)
 
-    def _publish(self, files: Files, transaction: Transaction) -> None:
-        with self.access.connect() as store:
+    def _publish(self, files: Files, transaction: Transaction, deadline_s: float) -> None:
+        left_s = max(deadline_s - time.monotonic(), AGAIN_S)
+        with self.access.connect(min(left_s, TIMEOUT_S)) as store:
 
             def topic_of(name: str) -> TopicFile | None:
                 found = described(store, name)

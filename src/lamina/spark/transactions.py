@@ -80,8 +80,8 @@ TopicOf: TypeAlias = Callable[[str], TopicFile | None]
 
 
 def producer_of(application: str) -> int:
-    """Returns the producer that an application's rows are appended by."""
-    return xxh3_of(b"lamina sink " + application.encode())
+    """Returns the producer that an application's rows are appended by; 63 bits, as clients may."""
+    return xxh3_of(b"lamina sink " + application.encode()) >> 1
 
 
 class Publisher:
