@@ -108,7 +108,9 @@ def test_writes_to_a_topic_created_again_since_they_were_decided_are_dropped(
         assert held(service.flight_url) == Counter()
 
 
-@pytest.mark.parametrize("appends", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "appends", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 2, 3))]
+)
 def test_a_driver_killed_between_appends_is_finished_by_the_next(
     tmp_path: Path, appends: int
 ) -> None:

@@ -42,13 +42,14 @@ def append(store: Store, topic: str, format_name: str, first: int, count: int) -
         store.append(topic, wanted)
 
 
-def make_mix(path: Path, kept_bytes: int, *, tail: int = 500, topics: str = "kf") -> None:
+def make_mix(
+    path: Path, kept_bytes: int, *, tail: int = 500, topics: str = "kf", archive: Any = None
+) -> None:
     """A directory with an archive beside it; local copies of archived records go by a limit.
 
     The last `tail` records are appended after the rest was archived.
     """
-    archive = str(path / "cold")
-    with by_hand(path, archive=archive) as store:
+    with by_hand(path, archive=archive or str(path / "cold")) as store:
         config = CONFIG | {"local.retention.bytes": kept_bytes}
         chosen = {name: SEGMENTED[name] for name in topics}
         for name, format_name in chosen.items():
