@@ -90,8 +90,9 @@ class LaminaSource(DataSource):
         return StreamWriter(SinkOptions.parse(self.options, streaming=True), schema, overwrite)
 
 
-def explain(path: str, **options: Any) -> Plan:
-    """Plans a batch read without Spark: prints as tasks, bytes, and how many segments it skips."""
-    given = CaseInsensitiveDict({"path": path} | {k: str(v) for k, v in options.items()})
+def explain(path: str | None = None, **options: Any) -> Plan:
+    """Plans a batch read without Spark: prints as tasks, bytes, and how much it skips."""
+    where = {} if path is None else {"path": path}
+    given = CaseInsensitiveDict(where | {name: str(value) for name, value in options.items()})
     source = LaminaSource(given)
     return BatchReader(SourceOptions.parse(given, streaming=False), source.schema()).plan()
