@@ -11,6 +11,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
@@ -192,11 +193,13 @@ class PartitionReader:
                 yield chunk.batch, offset
         except Damaged as error:
             missing = self._missing(segment, bound, error)
+            self._look_for_copy()
             if self._is_archived(missing.first) and offset == missing.first:
                 yield from self._scan_cold(missing.first, min(stop, missing.end), limit)
                 return
             raise missing from error
         except FileNotFoundError as error:
+            self._look_for_copy()
             if self._is_archived(offset):
                 yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
                 return
@@ -216,6 +219,12 @@ class PartitionReader:
         if marked is not None and next_offset == offset and marked() is segment:
             return position
         return segment.locate(offset, bound)
+
+    def _look_for_copy(self) -> None:
+        """Has the archive's list read, if nobody has asked for it yet and it can be reached."""
+        if self.cold is not None and not self.cold.is_loaded:
+            with contextlib.suppress(ArchiveUnavailable):
+                self.cold.load()
 
     def _is_archived(self, offset: int) -> bool:
         gap = self.ledger.at(offset)

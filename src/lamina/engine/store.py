@@ -184,6 +184,7 @@ class Store(AppendAccess, GroupAccess):
         return [each for each in self._partitions.values() if isinstance(each, LOGS)]
 
     def _flush_groups(self, *, force: bool) -> None:
+        self._groups.take_over(self._topics)
         self._groups.flush()  # due or not: it is quick
 
     def _maintain_wal(self, *, force: bool) -> None:

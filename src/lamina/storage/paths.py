@@ -39,6 +39,7 @@ SEGMENTS = "segments"
 GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
+POSITIONS = "positions"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"
@@ -244,6 +245,28 @@ def sink_application(name: str) -> str | None:
     try:
         application = unquote_to_bytes(name[3:]).decode()
         return application if sink_directory(application) == f"{SINK}/{name}" else None
+    except (UnicodeDecodeError, InvalidRequest):
+        return None
+
+
+def position_file(group: str) -> str:
+    """Names the file that a reader without a store leaves its position in."""
+    name = f"of-{_encoded(group)}.json" if _is_text(group) else ""
+    if not group or not name or len(name) > FILE_NAME_MAX - len(".taken"):
+        raise InvalidRequest(
+            f"group {group!r} is refused: it must be text, not empty, and short enough"
+            f" for a file name of {FILE_NAME_MAX} bytes"
+        )
+    return f"{POSITIONS}/{name}"
+
+
+def position_group(name: str) -> str | None:
+    """Parses the name of a file below `positions/`: the group."""
+    if not name.startswith("of-") or not name.endswith(".json"):
+        return None
+    try:
+        group = unquote_to_bytes(name[3:-5]).decode()
+        return group if position_file(group) == f"{POSITIONS}/{name}" else None
     except (UnicodeDecodeError, InvalidRequest):
         return None
 

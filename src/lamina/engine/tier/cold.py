@@ -182,7 +182,7 @@ class ColdLog:
         wanted = 1
         entry = self.entry_for(offset)
         while entry is not None and entry.base_offset < stop:
-            segment = self._segment(entry, offset)
+            segment = self.segment_of(entry, offset)
             number = segment.block_of(offset)
             while number < len(segment) and segment.offsets[number] < stop:
                 end = number + 1
@@ -204,7 +204,7 @@ class ColdLog:
     def _key(self, entry: ArchivedObject) -> str:
         return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
 
-    def _segment(self, entry: ArchivedObject, offset: int) -> layout.Segment:
+    def segment_of(self, entry: ArchivedObject, offset: int) -> layout.Segment:
         """Returns an object's index: held, or by one range."""
         key = self._key(entry)
         held = self.cache.get((key, entry))
@@ -278,7 +278,7 @@ class ColdLog:
         older = [block for block, newest in entry.marks if newest < timestamp_ms]
         if not older:
             return entry.base_offset
-        segment = self._segment(entry, entry.base_offset)
+        segment = self.segment_of(entry, entry.base_offset)
         following = older[-1] + 1
         return int(segment.offsets[following]) if following < len(segment) else entry.next_offset
 
