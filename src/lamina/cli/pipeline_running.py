@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
 import typer
 
-from lamina.errors import InvalidRequest, LaminaError, Unavailable
+from lamina.errors import InvalidRequest, LaminaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,9 +113,9 @@ class Bar:
 def _session(master: str) -> Iterator[SparkSession]:
     """Gives a session whose log goes to a file; the file stays when something fails."""
     try:
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
+        from lamina.spark.jobs.lane import typed_failures
         from lamina.spark.session import session
     except ImportError as error:
         raise InvalidRequest(
@@ -127,7 +127,8 @@ def _session(master: str) -> Iterator[SparkSession]:
         with _errors_into(log.fileno()):
             spark = there or session(master=master, name="lamina pipeline")
         try:
-            yield spark
+            with typed_failures():
+                yield spark
         finally:
             if there is None:
                 spark.stop()
@@ -137,10 +138,6 @@ def _session(master: str) -> Iterator[SparkSession]:
     except LaminaError:
         _mention(log.name)
         raise
-    except PySparkException as error:
-        _mention(log.name)
-        first = str(error).strip().partition("\n")[0]
-        raise Unavailable(f"Spark failed: {first}") from error
     else:
         os.unlink(log.name)
     finally:
