@@ -25,8 +25,6 @@ from lamina.spark.jobs.lane import gathered, over_tasks
 from lamina.spark.jobs.place import Place
 from lamina.spark.jobs.topics import Chosen, Spans, Topic
 
-NextWork = Callable[[Intent | None], dict[str, Any] | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
@@ -144,7 +142,7 @@ def _run(
     spark: SparkSession,
     copy: _Copy,
     state: str | None,
-    next_work: NextWork,
+    next_work: sinking.NextWork,
     *,
     dry_run: bool,
     progress: Progress,
@@ -158,15 +156,18 @@ def _run(
         return _summary(copy, intents, {}, dry_run=True)
     counts: dict[int, dict[int, int]] = {}
 
-    def store(intent: Intent) -> None:
-        counts[intent.number] = _store(spark, copy, intent, progress)
+    def stage(intent: Intent) -> Callable[[], None]:
+        counts[intent.number], commit = _stage(spark, copy, intent, progress)
+        return commit
 
-    intents = sinking.settle(journal, next_work, store)
+    intents = sinking.settle(journal, next_work, stage)
     return _summary(copy, intents, counts, dry_run=False)
 
 
-def _store(spark: SparkSession, copy: _Copy, intent: Intent, progress: Progress) -> dict[int, int]:
-    """Stages the rows of an intent on the executors, and commits them."""
+def _stage(
+    spark: SparkSession, copy: _Copy, intent: Intent, progress: Progress
+) -> tuple[dict[int, int], Callable[[], None]]:
+    """Stages the rows of an intent on the executors; returns their counts and the commit."""
     spans = topics.from_plain(intent.work["spans"])
     columns = copy.source.columns
     rows = topics.rows_of(copy.place, copy.source, spans, columns, skip_lost=copy.skip_lost)
@@ -187,8 +188,8 @@ def _store(spark: SparkSession, copy: _Copy, intent: Intent, progress: Progress)
         return writer.write(mapped()), counts
 
     answers = over_tasks(spark, rows.tasks, stage, progress)
-    writer.commit([message for message, _ in answers])
-    return gathered(counts for _, counts in answers)
+    messages = [message for message, _ in answers]
+    return gathered(counts for _, counts in answers), lambda: writer.commit(messages)
 
 
 def _schema(columns: tuple[str, ...], rules: mapping.Mapped) -> StructType:

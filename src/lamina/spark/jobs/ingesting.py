@@ -11,11 +11,13 @@ Rules.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.functions import col, struct, timestamp_millis, to_json
 from pyspark.sql.types import BinaryType, NumericType, StringType, StructType, TimestampType
 
@@ -25,7 +27,6 @@ from lamina.spark.jobs.job import Progress, Summary
 from lamina.spark.jobs.journal import Intent
 from lamina.spark.jobs.lane import over_rows, typed_failures
 from lamina.spark.jobs.place import Place
-from lamina.spark.jobs.topics import Topic
 
 TABLE = "table"
 FORMATS: dict[str, dict[str, str]] = {
@@ -80,15 +81,17 @@ def ingest(
 
     counts: dict[int, int] = {}
 
-    def store(intent: Intent) -> None:
+    def stage(intent: Intent) -> Callable[[], None]:
         files = None if asked.format == TABLE else intent.work["files"]
         frame = _rows(_loaded(spark, asked, source, files), asked)
-        counts[intent.number] = _store(frame, place, target, application, intent, progress)
+        writer = sinking.writer_of(place, target, application, intent.number, frame.schema)
+        messages, counts[intent.number] = _staged(frame, writer, progress)
+        return lambda: writer.commit(messages)
 
     with typed_failures():
         intents = sinking.planned(journal, next_work)
     if not dry_run:
-        intents = sinking.settle(journal, next_work, store)
+        intents = sinking.settle(journal, next_work, stage)
     rows = [_row(source, intent, counts) for intent in intents]
     files = sum(len(intent.work["files"]) for intent in intents)
     totals = {"files": files, "to": target.name, "writer": application}
@@ -106,20 +109,15 @@ def _row(source: str, intent: Intent, counts: Mapping[int, int]) -> dict[str, An
     return row | ({"records": counts[intent.number]} if intent.number in counts else {})
 
 
-def _store(
-    frame: DataFrame,
-    place: Place,
-    target: Topic,
-    application: str,
-    intent: Intent,
-    progress: Progress,
-) -> int:
-    writer = sinking.writer_of(place, target, application, intent.number, frame.schema)
+def _staged(
+    frame: DataFrame, writer: DataSourceArrowWriter, progress: Progress
+) -> tuple[list[Any], int]:
+    """Stages rows on the executors; returns the tasks' messages, and how many rows there were."""
 
-    def stage(batches: Any) -> tuple[Any, int]:
+    def stage(batches: Iterator[pa.RecordBatch]) -> tuple[Any, int]:
         counted = 0
 
-        def passing() -> Any:
+        def passing() -> Iterator[pa.RecordBatch]:
             nonlocal counted
             for batch in batches:
                 counted += batch.num_rows
@@ -129,8 +127,7 @@ def _store(
         return message, counted
 
     answers = over_rows(frame, stage, progress)
-    writer.commit([message for message, _ in answers])
-    return sum(count for _, count in answers)
+    return [message for message, _ in answers], sum(count for _, count in answers)
 
 
 def _loaded(

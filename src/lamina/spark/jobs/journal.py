@@ -74,6 +74,14 @@ class Journal:
         """Makes an intent durable in one step."""
         self._files.replace(self._path, encode(intent))
 
+    def take_back(self, before: Intent | None) -> None:
+        """Puts what was meant before in the place of the last intent."""
+        if before is not None:
+            self.write(before)
+        else:
+            self._files.remove(self._path)
+            self._files.sync_directory(self._directory)
+
     def alone(self) -> AbstractContextManager[None]:
         """Keeps other runs of the same job away; raises Locked if there is one."""
         return alone_in(self._files, self._directory)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter
 from pyspark.sql.types import StructType
@@ -29,6 +29,11 @@ from lamina.storage.files import LocalFiles
 TAKES_TRANSACTIONS = ("frame", "keratin")
 """The formats that remember what an idempotent producer has stored."""
 COMMIT_TIMEOUT_MS = 600_000
+
+NextWork: TypeAlias = Callable[[Intent | None], dict[str, Any] | None]
+"""Says what is to be done after an intent, or after none; None if nothing is."""
+Stage: TypeAlias = Callable[[Intent], Callable[[], None]]
+"""Stages the rows of an intent, and returns what commits them."""
 
 
 def application_of(job: str, target: str, *inputs: Any) -> str:
@@ -75,29 +80,34 @@ def writer_of(
     return made
 
 
-def settle(
-    journal: Journal,
-    next_work: Callable[[Intent | None], dict[str, Any] | None],
-    store: Callable[[Intent], None],
-) -> list[Intent]:
-    """Stores what a killed run left open, then what is new; returns what was stored, in order."""
+def settle(journal: Journal, next_work: NextWork, stage: Stage) -> list[Intent]:
+    """Stores what a killed run left open, then what is new; returns what was stored, in order.
+
+    An intent of this run whose staging fails is taken back: nobody was asked to commit it. One of a
+    killed run is not, because it may be decided even later, by whoever has the store open.
+    """
     settled = []
     with journal.alone(), typed_failures():
         last = journal.last()
         if last is not None and not last.is_stored:
-            last = _stored(journal, store, last)
+            stage(last)()
+            last = _stored(journal, last)
             settled.append(last)
         work = next_work(last)
         if work is not None:
             intent = Intent(last.number + 1 if last else 1, False, work)
             journal.write(intent)
-            settled.append(_stored(journal, store, intent))
+            try:
+                commit = stage(intent)
+            except Exception:
+                journal.take_back(last)
+                raise
+            commit()
+            settled.append(_stored(journal, intent))
     return settled
 
 
-def planned(
-    journal: Journal, next_work: Callable[[Intent | None], dict[str, Any] | None]
-) -> list[Intent]:
+def planned(journal: Journal, next_work: NextWork) -> list[Intent]:
     """Says what `settle` would store, and changes nothing."""
     last = journal.last()
     found = [last] if last is not None and not last.is_stored else []
@@ -105,8 +115,7 @@ def planned(
     return found if work is None else [*found, Intent(0, False, work)]
 
 
-def _stored(journal: Journal, store: Callable[[Intent], None], intent: Intent) -> Intent:
-    store(intent)
+def _stored(journal: Journal, intent: Intent) -> Intent:
     done = Intent(intent.number, True, intent.work)
     journal.write(done)
     return done
