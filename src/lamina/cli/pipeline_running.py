@@ -48,7 +48,7 @@ def run(
 
     Errors of Lamina pass; what else Spark raises becomes one of them.
     """
-    with _session(master) as spark, Bar() as bar:
+    with spark_session(master) as spark, Bar() as bar:
         summary = work(spark, bar)
     emit(summary, as_json=as_json)
     if summary.has_failed:
@@ -110,7 +110,7 @@ class Bar:
 
 
 @contextlib.contextmanager
-def _session(master: str) -> Iterator[SparkSession]:
+def spark_session(master: str) -> Iterator[SparkSession]:
     """Gives a session whose log goes to a file; the file stays when something fails."""
     try:
         from pyspark.sql import SparkSession
