@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format clean \
+CHROMIUM := $(VENV)/.chromium
+VENDORED := src/lamina/server/console/static/vendor
+
+.PHONY: demo test test-long lint format clean console screenshots \
 	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -25,11 +28,27 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint
+# The browser for the console's tests: Debian's, or Playwright's own. Without one they are skipped.
+$(CHROMIUM): $(READY)
+	tests/console/chromium.sh $(BIN)/playwright
+	touch $@
+
+test: lint $(CHROMIUM)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# Takes the console's plotting library from npm again, at the version and with the bytes we know.
+console:
+	cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run lint
+	cp console/node_modules/uplot/dist/uPlot.min.css $(VENDORED)/uplot.css
+	cp console/node_modules/uplot/LICENSE $(VENDORED)/uplot.LICENSE.txt
+	{ cat console/node_modules/uplot/dist/uPlot.iife.min.js; echo 'export default uPlot;'; } > $(VENDORED)/uplot.js
+	cd $(VENDORED) && sha256sum --check SHA256SUMS
+
+screenshots: $(READY) $(CHROMIUM)
+	$(BIN)/python -m tests.console.screenshots docs/images
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
