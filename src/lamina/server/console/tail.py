@@ -120,7 +120,8 @@ class Tail:
         found = {}
         for part in mark.split(","):
             number, _, offset = part.partition(":")
-            if not (number + offset).isdecimal() or int(number) not in self.next_offsets:
+            numbers = number.isdecimal() and offset.isdecimal() and len(part) < 40
+            if not numbers or int(number) not in self.next_offsets:
                 raise InvalidRequest(f"{mark[:40]!r} is not where a tail was")
             found[int(number)] = int(offset)
         self.next_offsets |= found

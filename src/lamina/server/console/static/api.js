@@ -20,6 +20,7 @@ async function call(path, options = {}) {
     throw new Refused(0, { message: "the server does not answer" });
   }
   const body = await answer.json().catch(() => null);
+  options.signal?.throwIfAborted(); // a view that is gone must not be drawn into the next one
   if (!answer.ok) {
     if (answer.status === 401) document.dispatchEvent(new CustomEvent("logged-out"));
     throw new Refused(answer.status, body);

@@ -165,10 +165,10 @@ export function view(main, context) {
 
   /** Keeps the keyboard where it was: in the drawing, one depth further. */
   function refocus() {
-    const first = carry && place.querySelector("button:not(:disabled)");
+    const first = carry && place.querySelector("button:not(:disabled):not([hidden])");
     if (!first) return;
     first.focus();
-    carry = false;
+    carry = document.activeElement !== first;
   }
 
   async function look(signal) {
