@@ -16,7 +16,7 @@ from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, NotAllowed
 from lamina.server import auth
 from lamina.server.auth import Caller
-from lamina.server.console import feeds, sessions, tail
+from lamina.server.console import depth, feeds, sessions, tail
 from lamina.server.console.feeds import View
 from lamina.server.console.history import LENGTH, History, Rings
 from lamina.server.console.pages import HEADERS
@@ -173,6 +173,33 @@ def test_a_thousand_topics_cost_a_page() -> None:
         assert asked(search="many.0007")["total"] == 1
         store.append("many.0999", [b"x"] * 10)
         assert asked(sort="records")["rows"][0]["name"] == "many.0999"
+
+
+def test_many_segments_are_joined_and_part_again_on_the_way_down() -> None:
+    with Store("/data", files=SimulatedFiles()) as store:
+        store.create_topic("t", config={"segment.bytes": 1024})
+        for _ in range(80):
+            store.append("t", [b"x" * 200] * 16)
+        every = store.layers("t")
+        assert len(every) >= 300
+
+        def asked(step: str, **given: int) -> dict[str, Any]:
+            view = View(store, History(), Caller("me"), {"topic": "t", **given})
+            return depth.DEPTHS[step](view)
+
+        found = asked("layers")
+        bands = found["layers"]
+        assert len(bands) <= depth.LAYERS_MAX + 4
+        assert len(json.dumps(found)) < 60_000
+        assert sum(band["joined"] for band in bands) == found["count"] == len(every)
+        deeper = bands[3]
+        inner = asked("layers", first=deeper["base_offset"], end=deeper["next_offset"])["layers"]
+        assert [band["joined"] for band in inner] == [1] * deeper["joined"]
+        (block,) = asked("blocks", base=inner[0]["base_offset"])["blocks"]
+        records = asked("records", start=block["base_offset"], end=block["next_offset"])["rows"]
+        assert [row["offset"] for row in records] == list(
+            range(inner[0]["base_offset"], inner[0]["next_offset"])
+        )
 
 
 def test_a_session_ends_when_it_is_closed_idle_or_crowded_out() -> None:

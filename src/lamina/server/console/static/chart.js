@@ -44,7 +44,7 @@ export function chart({ title, lines, show, height = 170, binary = false }) {
       {
         width: Math.max(240, frame.clientWidth),
         height,
-        padding: [10, 8, 0, 0],
+        padding: [10, 26, 0, 0],
         cursor: { drag: { x: false, y: false } },
         legend: { show: false },
         hooks: { setCursor: [(self) => tell(self.cursor.idx)] },

@@ -31,7 +31,7 @@ export function view(main, { topic, partitions, format, options }) {
     h("button", { type: "submit" }, "Apply"), h("span", { class: "grow" }), clear, pause);
   const heads = ["Offset", "Time", format === "wal" ? "Tag" : "Key", "Value"];
   main.append(form, status, h("div", { class: "table tail" },
-    h("table", { "aria-label": "Newest records first" }, h("thead", {}, h("tr", {}, heads.map((each) => h("th", { scope: "col" }, each)))), body)));
+    h("table", { "aria-label": "Newest records first" }, h("thead", {}, h("tr", {}, heads.map((each, i) => h("th", { scope: "col", class: i === 0 ? "num" : null }, each)))), body)));
 
   let source = null;
   let reached = null;
