@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CHROMIUM := $(VENV)/.chromium
+VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo test test-long lint format clean bench \
+.PHONY: demo test test-long lint format clean console screenshots bench \
 	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -25,7 +27,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint
+# The browser for the console's tests: Debian's, or Playwright's own. Without one they are skipped.
+$(CHROMIUM): $(READY)
+	tests/console/chromium.sh $(BIN)/playwright
+	touch $@
+
+test: lint $(CHROMIUM)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(READY)
@@ -45,6 +52,17 @@ bench: build/field/.ready
 
 bench-growth: $(READY)
 	$(BIN)/python -m benchmarks.growth
+
+# Takes the console's plotting library from npm again, at the version and with the bytes we know.
+console:
+	cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run lint
+	cp console/node_modules/uplot/dist/uPlot.min.css $(VENDORED)/uplot.css
+	cp console/node_modules/uplot/LICENSE $(VENDORED)/uplot.LICENSE.txt
+	{ cat console/node_modules/uplot/dist/uPlot.iife.min.js; echo 'export default uPlot;'; } > $(VENDORED)/uplot.js
+	cd $(VENDORED) && sha256sum --check SHA256SUMS
+
+screenshots: $(READY) $(CHROMIUM)
+	$(BIN)/python -m tests.console.screenshots docs/images
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

@@ -28,6 +28,7 @@ from lamina.engine.append_access import AppendAccess
 from lamina.engine.boot import Boot, steady_clock, wall_clock_ms
 from lamina.engine.groups.access import GroupAccess
 from lamina.engine.groups.registry import Groups
+from lamina.engine.insight import InsightAccess
 from lamina.engine.log_reader import Deletion, LogWriter
 from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
@@ -60,7 +61,7 @@ LOGS = (Partition, WalPartition)
 _Result = TypeVar("_Result")
 
 
-class Store(AppendAccess, GroupAccess):
+class Store(AppendAccess, GroupAccess, InsightAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     @typed_errors("opening the store")

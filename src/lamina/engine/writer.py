@@ -30,6 +30,7 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from lamina.config import WriterSettings
+from lamina.engine.pulse import Pulse
 from lamina.engine.requests import (
     LOCK,
     NOT_WAITED,
@@ -91,6 +92,7 @@ class Writer:
         self._failure: LaminaError | None = None
         self._closing: LaminaError | None = None
         self.groups = 0
+        self.pulse = Pulse()
 
     # ------------------------------------------------------------------ the ways in
 
@@ -371,14 +373,21 @@ class Writer:
         except OSError as error:
             answer_all(group, self.poison(error))
             return
+        self.pulse.note_group(
+            len(group),
+            sum([request.count for request in group]),
+            sum([request.size_bytes for request in group]),
+        )
         waiting = answer_written(group, outcomes)
         if not waiting:
             return
+        started = time.perf_counter_ns()
         try:
             self._log.sync()
         except (OSError, LaminaError) as error:
             answer_all(waiting, self.poison(error))
             return
+        self.pulse.note_sync(time.perf_counter_ns() - started)
         answer(waiting)
 
 

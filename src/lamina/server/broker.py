@@ -106,6 +106,17 @@ class Broker:
         """Tells who presents a key; raises NotAllowed."""
         return ANYBODY if self._keys is None else self._keys.caller(key)
 
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether callers have to present a key."""
+        return self._keys is not None
+
+    def guarded(
+        self, caller: Caller, name: str, *, scope: Scope, topic: str | None
+    ) -> contextlib.AbstractContextManager[Store]:
+        """Lets a caller use the store for one call that is in no table, with the same checks."""
+        return self._counted(caller, name, scope=scope, topic=topic)
+
     @contextlib.contextmanager
     def _counted(
         self, caller: Caller, name: str, *, scope: Scope, topic: str | None

@@ -3,6 +3,7 @@
     /v1/…       the table of operations, produce, fetch and watch (`openapi.py` describes them all)
     /health     what is wrong, if anything          /ready     whether calls are answered
     /metrics    for Prometheus                      /docs, /openapi.json
+    /console    the log as a page (`console/`)
 
 Rules.
 1. A body is read up to `max.request.bytes` and for `idle.ms`, and no further.
@@ -45,6 +46,7 @@ from lamina.errors import (
 from lamina.server import jsonrows, openapi
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
+from lamina.server.console.pages import Console
 from lamina.wire import failures, values
 from lamina.wire.messages import Order, Poll, Question, decode_object
 from lamina.wire.operations import OPERATIONS, Operation
@@ -88,6 +90,7 @@ class Routes:
         self._broker = broker
         self._threads = anyio.CapacityLimiter(64)
         self._waiters = anyio.CapacityLimiter(broker.settings.waiting)
+        self.console = Console(broker, _failed)
 
     def application(self) -> Starlette:
         """Makes the application."""
@@ -101,6 +104,7 @@ class Routes:
             Route(_RECORDS, self._typed(self._fetch), methods=["GET"]),
             Route(_WATCH, self._typed(self._watch), methods=["GET"]),
             Route(_POLL, self._typed(self._poll_group), methods=["POST"]),
+            *self.console.routes(),
         ]
         by_path: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS.values():
@@ -354,9 +358,12 @@ class HttpDoor:
             raise Unavailable(f"cannot listen on {where}: {error}") from error
         self.port = int(self._socket.getsockname()[1])
         protocol = type("Hasty", (_Hasty,), {"idle_s": settings.idle_ms / 1000})
+        routes = Routes(broker)
+        self._console = routes.console
+        self._console.start()
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Routes(broker).application(),
+                routes.application(),
                 http=protocol,
                 log_config=None,
                 access_log=False,
@@ -376,6 +383,7 @@ class HttpDoor:
 
     def close(self) -> None:
         """Ends the server once its calls at work are answered."""
+        self._console.stop()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

@@ -45,6 +45,13 @@ class ServerSettings(Settings):
         "API keys (made by `lamina key create`); with one, every call needs a key",
         allowed=ANY_TEXT,
     )
+    archive: str = setting(
+        "",
+        "archive",
+        "s3://bucket/prefix or a directory, empty for none",
+        "where topics with remote.storage.enable are archived",
+        allowed=ANY_TEXT,
+    )
     tls_certificate: str = setting(
         "",
         "tls.certificate",

@@ -1,0 +1,1 @@
+"""The console: the log as a page, served beside the HTTP API."""

@@ -1,0 +1,222 @@
+"""The last quarter of an hour, a sample every two seconds: rates, lags, group sizes, fsyncs.
+
+One thread samples, for everybody who looks. What it keeps is a ring of four-byte numbers for each
+series, all with the same clock; a series whose topic or group is gone is dropped.
+
+Rules.
+1. Sampling reads counters and indexes, never records, and takes at most a fortieth of the time: if
+   there is much to sample, it is sampled less often.
+2. A number that is not known is NaN here and null in JSON, never 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.engine.insight import WriterFacts
+from lamina.engine.log_reader import PartitionInfo
+from lamina.engine.pulse import Pulse, percentile
+from lamina.engine.store import Store
+from lamina.errors import LaminaError
+
+_log = logging.getLogger("lamina.server")
+
+TICK_S = 2.0
+LENGTH = 450
+SHARE = 40
+TREND = 60
+Key: TypeAlias = tuple[str, ...]
+"""("topic", name, "records"), ("group", topic, name, "seconds"), ("writer", "p99_us"), …"""
+
+
+class Rings:
+    """Series of numbers with one clock; each keeps its last `LENGTH`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ticks = 0
+        self._times: NDArray[np.float64] = np.full(LENGTH, np.nan)
+        self._rings: dict[Key, NDArray[np.float32]] = {}
+
+    def add(self, now_s: float, values: Mapping[Key, float]) -> None:
+        """Adds one sample of every series there is now; others are dropped."""
+        with self._lock:
+            slot = self._ticks % LENGTH
+            self._times[slot] = now_s
+            for key in [key for key in self._rings if key not in values]:
+                del self._rings[key]
+            for key, value in values.items():
+                ring = self._rings.get(key)
+                if ring is None:
+                    ring = self._rings[key] = np.full(LENGTH, np.nan, dtype=np.float32)
+                ring[slot] = value
+            self._ticks += 1
+
+    def _order(self, count: int) -> NDArray[np.int64]:
+        count = min(count, self._ticks, LENGTH)
+        return np.arange(self._ticks - count, self._ticks) % LENGTH
+
+    def times(self) -> list[float]:
+        """Returns when the samples were taken, oldest first, in seconds."""
+        with self._lock:
+            found: list[float] = self._times[self._order(LENGTH)].round(3).tolist()
+            return found
+
+    def series(self, key: Key, count: int = LENGTH) -> list[float | None]:
+        """Returns the last numbers of a series, oldest first; None where one is not known."""
+        with self._lock:
+            ring = self._rings.get(key)
+            if ring is None:
+                return [None] * len(self._order(count))
+            values = ring[self._order(count)].tolist()
+        return [None if math.isnan(value) else round(value, 3) for value in values]
+
+    def last(self, key: Key) -> float | None:
+        """Returns the newest number of a series."""
+        found = self.series(key, 1)
+        return found[-1] if found else None
+
+
+@dataclass(slots=True)
+class _Before:
+    """The counts of the sample before: rates are differences."""
+
+    at_s: float
+    ends: dict[str, int] = field(default_factory=dict)
+    pulses: dict[str, Pulse] = field(default_factory=dict)
+
+
+class History:
+    """Samples a store; `last_pulses` are what each writer did in the last interval."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rings = Rings()
+        self.last_pulses: dict[str, Pulse] = {}
+        self.interval_s = TICK_S
+        self._clock = clock
+        self._before: _Before | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, store: Callable[[], Store]) -> None:
+        """Starts to sample; `store` raises while there is none."""
+        self._thread = threading.Thread(
+            target=self._run, args=(store,), name="lamina-console", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends sampling."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, store: Callable[[], Store]) -> None:
+        pause_s = 0.1
+        while not self._stopping.wait(pause_s):
+            started = self._clock()
+            try:
+                self.sample(store())
+            except LaminaError:  # recovering, or stopping
+                continue
+            except Exception:
+                _log.exception("a sample for the console failed; the next one is tried")
+            spent_s = self._clock() - started
+            self.interval_s = max(TICK_S, SHARE * spent_s)
+            pause_s = self.interval_s - spent_s
+
+    def sample(self, store: Store) -> None:
+        """Takes one sample."""
+        now_s = self._clock()
+        extents, writers = store.extents(), store.writers()
+        ends = {name: sum(part.durable_offset for part in parts) for name, parts in extents.items()}
+        pulses = {each.name: each.pulse for each in writers}
+        before, self._before = self._before, _Before(now_s, ends, pulses)
+        values: dict[Key, float] = dict(_of_groups(store)) | dict(_of_tier(store))
+        if before is not None and now_s > before.at_s:
+            self.last_pulses = {
+                name: pulse.minus(before.pulses[name])
+                for name, pulse in pulses.items()
+                if name in before.pulses and before.pulses[name].groups != pulse.groups
+            }
+            elapsed_s = now_s - before.at_s
+            values |= dict(self._of_topics(extents, writers, before, elapsed_s))
+            values |= dict(_of_writers(writers, self.last_pulses, elapsed_s))
+        self.rings.add(time.time(), values)
+
+    def _of_topics(
+        self,
+        extents: Mapping[str, list[PartitionInfo]],
+        writers: Iterable[WriterFacts],
+        before: _Before,
+        elapsed_s: float,
+    ) -> Iterator[tuple[Key, float]]:
+        written: dict[str, int] = {}
+        for each in writers:
+            if each.topic is not None and each.name in self.last_pulses:
+                added = self.last_pulses[each.name].size_bytes
+                written[each.topic] = written.get(each.topic, 0) + added
+        for name, parts in extents.items():
+            end = sum(part.durable_offset for part in parts)
+            records = max(0, end - before.ends.get(name, end)) / elapsed_s
+            held = sum(part.written_offset - part.earliest_offset for part in parts)
+            size_bytes = sum(part.size_bytes for part in parts)
+            # Topics that share a log have no count of their own: their average record tells.
+            about = records * size_bytes / held if held else 0.0
+            yield ("topic", name, "records"), records
+            yield ("topic", name, "bytes"), written[name] / elapsed_s if name in written else about
+
+
+def _of_groups(store: Store) -> Iterator[tuple[Key, float]]:
+    for topic, name in store.groups():
+        try:
+            lags = store.describe_group(topic, name).partitions
+        except LaminaError:  # deleted in the meantime
+            continue
+        yield ("group", topic, name, "records"), float(sum(lag.records for lag in lags))
+        yield ("group", topic, name, "seconds"), max((lag.seconds for lag in lags), default=0.0)
+
+
+def _of_tier(store: Store) -> Iterator[tuple[Key, float]]:
+    status = store.tier_status()
+    if status:
+        yield ("tier", "records"), float(sum(each.records_behind for each in status))
+        yield ("tier", "bytes"), float(sum(each.bytes_behind for each in status))
+        yield ("tier", "seconds"), max(each.seconds_behind for each in status)
+
+
+def _of_writers(
+    writers: Iterable[WriterFacts], pulses: Mapping[str, Pulse], elapsed_s: float
+) -> Iterator[tuple[Key, float]]:
+    total = reduce(Pulse.plus, pulses.values(), Pulse())
+    for name, value in measures(total, elapsed_s).items():
+        yield ("writer", name), float("nan") if value is None else float(value)
+    depths, behind = 0, 0
+    for each in writers:
+        depths += each.depth
+        behind += each.unsynced_records
+    yield ("writer", "depth"), float(depths)
+    yield ("writer", "unsynced"), float(behind)
+
+
+def measures(pulse: Pulse, elapsed_s: float) -> dict[str, Any]:
+    """Returns what a writer did in an interval, as people read it."""
+    return {
+        "groups": pulse.groups / elapsed_s,
+        "records": pulse.records / elapsed_s,
+        "bytes": pulse.size_bytes / elapsed_s,
+        "group_p50": percentile(pulse.group_requests, 0.5),
+        "group_p99": percentile(pulse.group_requests, 0.99),
+        "fsync_p50_us": percentile(pulse.sync_microseconds, 0.5),
+        "fsync_p99_us": percentile(pulse.sync_microseconds, 0.99),
+    }

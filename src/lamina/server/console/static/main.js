@@ -1,0 +1,170 @@
+// The frame around the views: who looks, where they are, the theme and the keys.
+
+import { session } from "./api.js";
+import { h, note, put } from "./dom.js";
+import { login } from "./login.js";
+
+const VIEWS = {
+  topics: { label: "Topics", load: () => import("./views/topics.js") },
+  topic: { load: () => import("./views/topic.js"), under: "topics" },
+  groups: { label: "Groups", load: () => import("./views/groups.js") },
+  group: { load: () => import("./views/group.js"), under: "groups" },
+  writers: { label: "Writer", load: () => import("./views/writers.js") },
+  archive: { label: "Archive", load: () => import("./views/archive.js") },
+  spark: { label: "Spark", load: () => import("./views/queries.js") },
+  reports: { label: "Reports", load: () => import("./views/reports.js") },
+  jobs: { label: "Jobs", load: () => import("./views/jobs.js") },
+};
+const SHOWN = Object.entries(VIEWS).filter(([, view]) => view.label);
+const main = document.getElementById("main");
+let current = null;
+let turn = 0;
+let caller = null;
+
+/** Where the address leads: `#/topic/orders/layers?p=0` is a view, its parts and its options. */
+function route() {
+  const [path, options] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...parts] = path.split("/").map(decodeURIComponent);
+  return { name: VIEWS[name] ? name : "topics", parts, options: new URLSearchParams(options) };
+}
+
+async function show() {
+  if (!caller) return;
+  const mine = ++turn;
+  const at = route();
+  const same = current && current.name === at.name && current.parts.join("/") === at.parts.join("/");
+  mark(VIEWS[at.name].under ?? at.name);
+  if (same && current.view.moved) {
+    current.view.moved(at.options);
+    return;
+  }
+  const module = await VIEWS[at.name].load();
+  if (mine !== turn) return;
+  current?.view.stop?.();
+  current = { ...at, view: { stop() {} } };
+  main.replaceChildren();
+  try {
+    current.view = module.view(main, { ...at, caller, may: caller.scope === "admin" }) ?? current.view;
+  } catch (error) {
+    note(error.message, "bad");
+    throw error;
+  }
+  const title = main.querySelector("h1")?.textContent;
+  document.title = title ? `${title} – Lamina` : "Lamina";
+}
+
+function mark(name) {
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function buildNav() {
+  const links = SHOWN.map(([name, view], i) =>
+    h("a", { href: `#/${name}`, "data-view": name, "aria-keyshortcuts": String(i + 1) }, view.label, h("kbd", { "aria-hidden": "true" }, i + 1)),
+  );
+  document.getElementById("nav").replaceChildren(...links);
+}
+
+// ------------------------------------------------------------------ who
+
+function begin(told) {
+  caller = told.caller;
+  const who = document.getElementById("who");
+  const out = h("button", { type: "button", class: "quiet", onclick: logOut }, "Log out");
+  const prefix = caller.prefix ? `, topics ${caller.prefix}…` : "";
+  who.replaceChildren(h("span", { class: "chip" }, `${caller.scope}${prefix}`), ...(told.needs_key ? [out] : []));
+  healthy(told.health);
+  buildNav();
+  current = null;
+  show();
+}
+
+function healthy(health) {
+  const place = document.getElementById("health");
+  place.dataset.status = health.status;
+  put(place, health.status === "ok" ? "healthy" : health.problems.join("; "));
+}
+
+async function logOut() {
+  await session.logOut();
+  location.reload();
+}
+
+function enter() {
+  turn += 1;
+  current?.view.stop?.();
+  current = null;
+  caller = null;
+  document.getElementById("nav").replaceChildren();
+  document.getElementById("who").replaceChildren();
+  login(main, begin);
+}
+
+async function start() {
+  const told = await session.who().catch((error) => note(error.message, "bad"));
+  if (!told) setTimeout(start, 2000);
+  else if (told.caller) begin(told);
+  else enter();
+}
+
+setInterval(async () => {
+  if (!caller || document.hidden) return;
+  const told = await session.who().catch(() => null);
+  if (told?.health) healthy(told.health);
+  else if (!told) healthy({ status: "gone", problems: ["the server does not answer"] });
+}, 5000);
+
+// ------------------------------------------------------------------ theme and keys
+
+const THEMES = ["auto", "light", "dark"];
+const themeButton = document.getElementById("theme");
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  localStorage.setItem("lamina-theme", name);
+  themeButton.setAttribute("aria-label", `Theme: ${name}`);
+  put(themeButton, { auto: "Auto", light: "Light", dark: "Dark" }[name]);
+  document.dispatchEvent(new CustomEvent("themed"));
+}
+
+themeButton.addEventListener("click", () => {
+  theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+});
+
+const HELP = [
+  ["1 … 7", "go to a view"],
+  ["/", "search"],
+  ["Tab, Enter", "choose a row, a layer, a record"],
+  ["↑ ↓", "walk through layers, blocks and records"],
+  ["Backspace", "zoom out"],
+  ["Space", "pause or resume the tail"],
+  ["?", "this list"],
+];
+
+function help() {
+  const rows = HELP.map(([keys, what]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, keys)), h("td", {}, what)));
+  const close = h("button", { type: "button", class: "main", onclick: () => dialog.close() }, "Close");
+  const dialog = h("dialog", { "aria-label": "Keyboard shortcuts", onclose: () => dialog.remove() }, h("h2", {}, "Keys"), h("table", {}, rows), h("p", { class: "buttons" }, close));
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+document.getElementById("help").addEventListener("click", help);
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.matches("input, select, textarea")) return;
+  const view = SHOWN[Number(event.key) - 1];
+  if (view) location.hash = `#/${view[0]}`;
+  else if (event.key === "/") document.querySelector("input[type=search]")?.focus();
+  else if (event.key === "?") help();
+  else return;
+  event.preventDefault();
+});
+
+theme(THEMES.includes(localStorage.getItem("lamina-theme")) ? localStorage.getItem("lamina-theme") : "auto");
+addEventListener("hashchange", show);
+document.addEventListener("logged-out", () => caller && enter());
+start();
