@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli import cat, group, pipeline, segment, serving, tier, topic
+from lamina.cli import cat, group, pipeline, segment, serving, tier, topic, torture
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
@@ -39,6 +39,7 @@ app.command(epilog="Example: lamina dump data/topics/orders/0/segments/000000000
     segment.dump
 )
 app.command(epilog="Example: lamina verify data/")(segment.verify)
+app.command(epilog="Example: lamina torture --seed 7 --fault F4 --format wal")(torture.torture)
 
 
 @app.command(epilog="Example: lamina doctor --data data")

@@ -176,15 +176,17 @@ class Segment:
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
         length = min(limit.max_bytes, 1 << 26) + READ_AHEAD_BYTES
+        seen = -1
         while True:
             buffer, start = self.window(position, length, bound)
             found = self.codec.scan(buffer, position - start, expected_offset=offset, limit=limit)
             if len(found):
                 return found, start, buffer
-            whole = start + memoryview(buffer).nbytes >= bound.position
+            end = start + memoryview(buffer).nbytes
+            whole = end >= bound.position or end == seen  # the file may be shorter than it was
             if whole or found.stop is not Stop.TORN:
                 raise Damaged(self, position, offset, found.stop)
-            length *= 4
+            length, seen = length * 4, end
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
         """Finds the first sound record behind a damaged one: (offset, position)."""

@@ -212,7 +212,7 @@ def _cold_blocks(reader: PartitionReader, layer: Layer, window: Window) -> list[
     entry = reader.cold.entry_for(layer.base_offset)
     if entry is None:
         raise OffsetOutOfRange(f"{reader.place.name}: {layer.base_offset} is not archived any more")
-    table = reader.cold.index_of(entry)
+    table = reader.cold.segment_of(entry, entry.base_offset)
     marks = dict(entry.marks)
     newest: list[int | None] = [marks.get(number) for number in range(len(table))]
     end = (layer.next_offset, table.block_range(len(table) - 1)[1])

@@ -31,13 +31,6 @@ class ServerSettings(Settings):
     http_port: int = setting(
         9301, "http.port", "port, 0 for any", "JSON, health, metrics", allowed=(0, 65_535)
     )
-    archive: str = setting(
-        "",
-        "archive",
-        "URL or directory, empty for none",
-        "the object store of topics with remote.storage.enable",
-        allowed=ANY_TEXT,
-    )
     keys_file: str = setting(
         "",
         "keys.file",

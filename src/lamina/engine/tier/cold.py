@@ -201,10 +201,6 @@ class ColdLog:
 
     # ------------------------------------------------------------------ objects
 
-    def index_of(self, entry: ArchivedObject) -> layout.Segment:
-        """Returns where each block of an object is: held, or by one range."""
-        return self._segment(entry, entry.base_offset)
-
     def _key(self, entry: ArchivedObject) -> str:
         return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
 
