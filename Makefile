@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format clean \
+.PHONY: demo test test-long lint format clean fuzz \
 	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -30,6 +30,10 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000
+	$(BIN)/python -m tests.fuzz.run --target doors --inputs 100000
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
