@@ -7,6 +7,7 @@ changed as documents, and `Target.seal` gives changed bytes the checksums that f
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any, Literal
@@ -91,9 +92,9 @@ def _other_node(node: Any, drawn: random.Random, depth: int) -> Any:
         if action < 0.1:
             del node[place]
         elif action < 0.2 and isinstance(node, dict):
-            node[drawn.choice((*TEXTS, place + "_"))] = node[place]
+            node[drawn.choice((*TEXTS, place + "_"))] = copy.deepcopy(node[place])
         elif action < 0.2:
-            node.insert(place, node[place])
+            node.insert(place, copy.deepcopy(node[place]))
         else:
             node[place] = _other_node(node[place], drawn, depth + 1)
         return node
@@ -103,7 +104,7 @@ def _other_node(node: Any, drawn: random.Random, depth: int) -> Any:
         case 2:
             return drawn.choice(TEXTS)
         case 3:
-            return drawn.choice(OTHERS)
+            return copy.deepcopy(drawn.choice(OTHERS))
         case 4 if isinstance(node, int) and not isinstance(node, bool):
             return node + drawn.choice((-1, 1))
         case 5 if isinstance(node, str):
