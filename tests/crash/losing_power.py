@@ -22,7 +22,8 @@ from lamina.config import WriterSettings
 from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
-from tests.support.simulated import Choice, Disk, SimulatedFiles
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 
 DATA = "/srv/data"
 NOW_MS = 1_700_000_000_000

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lamina.storage.files import Files
+from lamina.torture.disk import Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.crash.losing_power import REPLAY, Scribe, kill_recoveries, run
 from tests.support.file_system import FileSystemContract
-from tests.support.simulated import Disk, SimulatedFiles
 
 FORMATS = ("frame", "keratin")
 SEEDS = 1

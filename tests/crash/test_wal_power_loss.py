@@ -15,6 +15,7 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.engine.store import Store
+from lamina.torture.simulated import SimulatedFiles
 from tests.crash.losing_power import (
     REPLAY,
     Life,
@@ -24,7 +25,6 @@ from tests.crash.losing_power import (
     read,
     run,
 )
-from tests.support.simulated import SimulatedFiles
 
 TAGS = (None, b"red", b"green", b"redder")
 

@@ -19,7 +19,8 @@ from lamina.config import WalSettings, WriterSettings
 from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
 from lamina.errors import LaminaError, Poisoned, StorageFull, Unavailable, UnknownTopic
-from tests.support.simulated import Choice, SimulatedFiles
+from lamina.torture.disk import Choice
+from lamina.torture.simulated import SimulatedFiles
 
 DATA = "/srv/data"
 FORMATS = ("frame", "keratin", "wal")

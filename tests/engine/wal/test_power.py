@@ -13,8 +13,9 @@ import pytest
 
 from lamina.config import WalSettings, WriterSettings
 from lamina.engine.store import Store
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.engine.wal.stores import contents
-from tests.support.simulated import Choice, Disk, SimulatedFiles
 
 DATA = "/srv/data"
 NOW_MS = 1_700_000_000_000
