@@ -6,7 +6,7 @@
 
 A mutant is a piece of a source file and what stands in its place, in a copy of the source. What
 catches it is a row of the matrix (`F8/bit:frame:300` is the row, a format, a number of rounds) or a
-test (`tests/…`); one that fails, or never ends, has caught it. A catcher that fails on the sound
+test (`tests/…`); one that fails has caught it. A catcher that fails on the sound
 source as well proves nothing: `--sound` runs each of them there.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-CAUGHT_S = 240
+CAUGHT_S = 600
 _ROW = """
 import sys
 from lamina.torture.rows import rows
@@ -110,8 +110,8 @@ MUTANTS = (
         "keratin-checksum",
         "the checksum of a keratin record",
         "formats/keratin/log.py",
-        "    if peek_u32_be(record + _VERSION + checked) != crc32c(record + _VERSION, checked):\n",
-        "    if peek_u32_be(record + _VERSION + checked) != crc32c(record, checked) and checked < 0:\n",
+        " != crc32c(record + _VERSION, checked):\n",
+        " != crc32c(record + _VERSION, checked) and checked < 0:\n",
         ("F8/bit:keratin:400",),
     ),
     Mutant(
@@ -142,7 +142,8 @@ MUTANTS = (
         "no-tombstone",
         "a tombstone before a segment's files go",
         "engine/partition.py",
-        "        self.place.files.replace(os.path.join(self.place.segments, name), tomb.encode(marker))\n",
+        "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
+        ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
         (POWER,),
     ),
@@ -335,7 +336,8 @@ MUTANTS = (
         "no-archive-fence",
         "a store that lost the archive to another one lists nothing more",
         "engine/tier/shelf.py",
-        "                if (found.writer, found.fencing_epoch) != (self.writer, wanted.fencing_epoch):\n",
+        "                if (found.writer, found.fencing_epoch)"
+        " != (self.writer, wanted.fencing_epoch):\n",
         "                if found.fencing_epoch < 0:\n",
         ("tests/tier/test_seam.py", "tests/tier/test_s3.py"),
     ),
@@ -414,9 +416,7 @@ def catch(mutant: Mutant) -> str | None:
         (copy / "lamina" / mutant.path).write_text(mutant.applied())
         for catcher in mutant.caught_by:
             code, _ = run_catcher(catcher, copy)
-            if code == NOT_RUN:
-                continue
-            if code != 0:
+            if code not in (0, None, NOT_RUN):
                 return catcher
     return None
 
@@ -425,7 +425,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--sound", action="store_true", help="run every catcher on the sound source")
+    parser.add_argument(
+        "--sound", action="store_true", help="run every catcher on the sound source"
+    )
     given = parser.parse_args()
     chosen = [each for each in MUTANTS if not given.names or each.name in given.names]
     if given.list:
@@ -433,14 +435,17 @@ def main() -> None:
             print(f"{each.name:36} {each.step}")
         return
     if given.sound:
-        failing = [each for each in sorted({c for m in chosen for c in m.caught_by}) if run_catcher(each, SOURCE)[0]]
+        catchers = sorted({catcher for each in chosen for catcher in each.caught_by})
+        failing = [each for each in catchers if run_catcher(each, SOURCE)[0] != 0]
         print(*failing, sep="\n")
         sys.exit(bool(failing))
     survivors = []
     for each in chosen:
         started = time.monotonic()
         caught = catch(each)
-        print(f"{each.name:36} {caught or 'SURVIVES'} {time.monotonic() - started:.0f} s", flush=True)
+        print(
+            f"{each.name:36} {caught or 'SURVIVES'} {time.monotonic() - started:.0f} s", flush=True
+        )
         survivors += [] if caught else [each.name]
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants are caught")
     sys.exit(bool(survivors))

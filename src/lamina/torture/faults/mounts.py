@@ -38,7 +38,8 @@ def _run(*words: str) -> str | None:
 
 
 @contextmanager
-def _mounted(where: Path, *words: str) -> Iterator[Path]:
+def mounted(where: Path, *words: str) -> Iterator[Path]:
+    """Mounts something for as long as it is needed."""
     where.mkdir(parents=True, exist_ok=True)
     problem = _run("mount", *words, str(where))
     demand(problem is None, "I12", f"mount: {problem}")
@@ -70,8 +71,8 @@ def needs_loop() -> str | None:
     """Says why no image can be mounted here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            image = _image(Path(folder) / "image")
-            with _mounted(Path(folder) / "at", "-o", "loop", str(image)):
+            image = make_image(Path(folder) / "image")
+            with mounted(Path(folder) / "at", "-o", "loop", str(image)):
                 return None
         except AssertionError as error:
             return f"loop mounts are not allowed here: {error}"
@@ -84,7 +85,7 @@ def needs_loop() -> str | None:
 def _small_disk(scratch: Path) -> Iterator[tuple[Path, str]]:
     """A file system of its own where mounts are allowed; else files that may not grow further."""
     if needs_mounts() is None:
-        with _mounted(scratch / "full", "-t", "tmpfs", "-o", f"size={TMPFS_KIB}k", "tmpfs") as at:
+        with mounted(scratch / "full", "-t", "tmpfs", "-o", f"size={TMPFS_KIB}k", "tmpfs") as at:
             yield at, "tmpfs"
         return
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -192,7 +193,8 @@ def _covers(found: dict[int, bytes], acked: dict[int, bytes]) -> bool:
 # ---------------------------------------------------------------- a disk that loses power
 
 
-def _image(path: Path) -> Path:
+def make_image(path: Path) -> Path:
+    """Makes an empty ext4 image."""
     with path.open("wb") as file:
         file.truncate(IMAGE_MIB << 20)
     problem = _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,nodiscard", str(path))
@@ -220,23 +222,23 @@ def _lose_power(trial: Trial, workers: Workers, number: int) -> None:
     drawn = trial.luck(number)
     image, copy = trial.scratch / f"{number}.image", trial.scratch / f"{number}.copy"
     witness = Witness(trial.format)
-    with _mounted(trial.scratch / "live", "-o", "loop", str(_image(image))) as at:
+    with mounted(trial.scratch / "live", "-o", "loop", str(make_image(image))) as at:
         errand = Errand(str(at / "data"), trial.format, str(trial.seed), number)
         process_id = workers.send(errand)
         time.sleep(drawn.choice((drawn.uniform(0, 0.05), drawn.uniform(0.05, 0.6))))
         os.kill(process_id, signal.SIGSTOP)
-        _copy_quiet(image, copy)
+        copy_quiet(image, copy)
         kill(process_id)
         for words in workers.listen():
             witness.hear(words)
     trial.counts["acknowledged appends"] += len(witness.names)
-    with _mounted(trial.scratch / "after", "-o", "loop", str(copy)) as at:
+    with mounted(trial.scratch / "after", "-o", "loop", str(copy)) as at:
         witness.check(str(at / "data"))
     image.unlink()
     copy.unlink()
 
 
-def _copy_quiet(image: Path, copy: Path) -> None:
+def copy_quiet(image: Path, copy: Path) -> None:
     """Copies an image at one moment: while its writer stands, until image and copy are the same."""
     for _ in range(COPIES_MAX):
         shutil.copyfile(image, copy)
