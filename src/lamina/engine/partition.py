@@ -218,7 +218,7 @@ class Partition(PartitionReader):
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         waits = retention.waited_for(self.settings, self.progress())
-        return retention.explain(self.facts(), self.settings, self.place.now_ms(), waits)
+        return retention.explain(self.facts(), self.settings, self.place.aging_ms(), waits)
 
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
@@ -297,7 +297,7 @@ class Partition(PartitionReader):
         sealed = self.layout.sealed
         if not sealed or sealed[0].next_offset > archived_end:
             return []
-        decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
+        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
         going = {each.segment.base_offset for each in decisions if each.goes}
         entries = self.cold.entries if self.cold is not None else ()
         return [

@@ -80,9 +80,9 @@ class Recovery:
             return Recovered([], self._start_at(self._first_offset()), self.ledger)
         active = self._active(bases[-1])
         if active.tail.next_offset < self.watermark:
-            finished = active.finish()
-            end = Bound(self.watermark, finished.end.position)  # it held all that is lost
-            sealed.append(self._as_sealed(finished.base_offset, end, finished.index))
+            finished = active.finish()  # it may hold nothing; it spans what it held
+            spans = Bound(self.watermark, finished.end.position)
+            sealed.append(self._as_sealed(finished.base_offset, spans, finished.index))
             self._lose(active.tail.next_offset, self.watermark, active.path("log"))
             active = self._start_at(self.watermark)
         self._name_missing_ranges([*sealed, active])

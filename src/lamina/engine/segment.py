@@ -176,7 +176,7 @@ class Segment:
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
         length = min(limit.max_bytes, 1 << 26) + READ_AHEAD_BYTES
-        seen = 0
+        seen = -1
         while True:
             buffer, start = self.window(position, length, bound)
             end = start + memoryview(buffer).nbytes

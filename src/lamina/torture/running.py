@@ -36,6 +36,8 @@ def run_row(
         trial = Trial(row, format_name, seed, rounds, Path(scratch), case)
         try:
             row.run(trial)
+            if not trial.counts:
+                raise Violation("I12", "nothing was tried: there is no such case")
         except Violation as violation:
             if violation not in trial.failures:  # not in a case: the whole trial runs again
                 trial.failures.append(
