@@ -72,7 +72,7 @@ MUTANTS = (
         "engine/active.py",
         "        tail = self.tail\n        self.file.sync()\n",
         "        tail = self.tail\n",
-        (POWER,),
+        ("F3/dropped:keratin:200", POWER),
     ),
     Mutant(
         "no-directory-fsync",
@@ -80,7 +80,7 @@ MUTANTS = (
         "engine/active.py",
         "            segment._open_indexes()\n            files.sync_directory(directory)\n",
         "            segment._open_indexes()\n",
-        (POWER,),
+        ("F7/names:keratin:400", POWER),
     ),
     Mutant(
         "replace-without-fsync",
@@ -88,7 +88,7 @@ MUTANTS = (
         "storage/files.py",
         "                position += memoryview(piece).nbytes\n            file.sync()\n",
         "                position += memoryview(piece).nbytes\n",
-        (POWER,),
+        ("F3/dropped:keratin:400", POWER),
     ),
     Mutant(
         "replace-without-directory-fsync",
@@ -96,7 +96,7 @@ MUTANTS = (
         "storage/files.py",
         "        raise\n    files.sync_directory(os.path.dirname(path))\n",
         "        raise\n",
-        (POWER,),
+        ("F7/names:keratin:400", POWER),
     ),
     Mutant(
         "frame-checksum",
@@ -104,7 +104,7 @@ MUTANTS = (
         "formats/frame/log.py",
         "    if peek_u32(frame + length - 8) != crc32(frame, length - 8):\n",
         "    if peek_u32(frame + length - 8) != crc32(frame, length - 8) and length < 0:\n",
-        ("F8/bit:frame:400",),
+        ("F8/bit:frame:150",),
     ),
     Mutant(
         "keratin-checksum",
@@ -112,7 +112,7 @@ MUTANTS = (
         "formats/keratin/log.py",
         " != crc32c(record + _VERSION, checked):\n",
         " != crc32c(record + _VERSION, checked) and checked < 0:\n",
-        ("F8/bit:keratin:400",),
+        ("F8/bit:keratin:150",),
     ),
     Mutant(
         "wal-checksum",
@@ -120,7 +120,7 @@ MUTANTS = (
         "formats/wal/log.py",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
-        ("F8/bit:wal:400",),
+        ("F8/bit:wal:150",),
     ),
     Mutant(
         "no-watermark",
@@ -145,7 +145,7 @@ MUTANTS = (
         "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
         ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
-        (POWER,),
+        ("F7/names:frame:800", POWER),
     ),
     Mutant(
         "tombstone-goes-first",
@@ -153,7 +153,7 @@ MUTANTS = (
         "engine/recovery.py",
         "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
         "            place.files.remove(path)\n",
-        (POWER,),
+        ("F7/names:frame:1500", POWER),
     ),
     Mutant(
         "removal-without-reason",
@@ -163,7 +163,7 @@ MUTANTS = (
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
         "            self.ledger = self.ledger.with_gap(gap)\n"
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
-        (POWER,),
+        ("F7/names:frame:800", POWER),
     ),
     Mutant(
         "roll-without-fsync",
@@ -171,7 +171,7 @@ MUTANTS = (
         "engine/partition.py",
         "        self._sync_file(current)\n        return ActiveSegment.create(\n",
         "        return ActiveSegment.create(\n",
-        (POWER,),
+        ("F3/dropped:keratin:800", POWER),
     ),
     Mutant(
         "recovered-not-synced",
@@ -179,7 +179,7 @@ MUTANTS = (
         "engine/recovery.py",
         "                file.write_at(first, bytes(part))\n        file.sync()\n",
         "                file.write_at(first, bytes(part))\n",
-        (POWER,),
+        ("F3/dropped:frame:800", POWER),
     ),
     Mutant(
         "recovered-names-not-synced",
@@ -188,7 +188,7 @@ MUTANTS = (
         "        files.sync_directory(self.place.directory)\n"
         "        files.sync_directory(self.place.segments)\n",
         "",
-        (POWER,),
+        ("F7/names:frame:800", POWER),
     ),
     Mutant(
         "not-poisoned",
@@ -197,7 +197,7 @@ MUTANTS = (
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
         "        except (OSError, LaminaError):\n            answer(waiting)\n",
-        ("tests/engine/test_writer_failures.py",),
+        ("F12/failed-sync:keratin:400", "tests/engine/test_writer_failures.py"),
     ),
     Mutant(
         "full-disk-not-undone",
@@ -206,7 +206,7 @@ MUTANTS = (
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._prepared = tail.position\n",
         "        self._prepared = tail.position\n",
-        ("tests/faults/test_io_errors.py",),
+        ("F13/no-space:keratin:400", "tests/faults/test_io_errors.py"),
     ),
     Mutant(
         "wal-lying-ack",
@@ -215,7 +215,7 @@ MUTANTS = (
         "        if self._unsynced and self.active is not None:\n"
         "            self._sync_file(self.active)\n",
         "        if self._unsynced and self.active is not None:\n",
-        (WAL_POWER,),
+        ("F3/dropped:wal:200", WAL_POWER),
     ),
     Mutant(
         "wal-rotation-order",
@@ -223,7 +223,7 @@ MUTANTS = (
         "engine/wal/shard.py",
         "        if old is not None:\n            self.sync()\n",
         "        if old is not None:\n            self._unsynced = False\n",
-        (WAL_POWER,),
+        ("F3/dropped:wal:800", WAL_POWER),
     ),
     Mutant(
         "wal-file-without-directory-fsync",
@@ -231,7 +231,7 @@ MUTANTS = (
         "engine/wal/shard.py",
         "            files.sync_directory(self.directory)\n            files.replace(",
         "            files.replace(",
-        (WAL_POWER,),
+        ("F7/names:wal:800", WAL_POWER),
     ),
     Mutant(
         "checkpoint-without-fsync",
@@ -239,7 +239,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "        for file in self._files:\n            file.sync()\n",
         "",
-        (WAL_POWER,),
+        ("F3/dropped:wal:800", WAL_POWER),
     ),
     Mutant(
         "checkpoint-without-directory-fsync",
@@ -247,7 +247,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "            self._ground.files.sync_directory(self._created[-1].directory)\n",
         "            self._created.clear()\n",
-        (WAL_POWER,),
+        ("F7/names:wal:800", WAL_POWER),
     ),
     Mutant(
         "head-hole",
@@ -273,7 +273,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         '        """Makes all events durable."""\n        self._file.sync()\n',
         '        """Makes all events durable."""\n',
-        (GROUP_POWER,),
+        ("F3/dropped:keratin:400", GROUP_POWER),
     ),
     Mutant(
         "group-ahead",
@@ -322,7 +322,7 @@ MUTANTS = (
         "engine/producers.py",
         "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
         "        self._file.write_at(self._position, data)\n",
-        (POWER,),
+        ("F3/dropped:frame:800", POWER),
     ),
     Mutant(
         "no-read-back",
