@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo test test-long lint format clean console screenshots bench \
+.PHONY: demo test test-long lint format clean console screenshots fuzz bench \
 	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -63,6 +63,10 @@ console:
 
 screenshots: $(READY) $(CHROMIUM)
 	$(BIN)/python -m tests.console.screenshots docs/images
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000
+	$(BIN)/python -m tests.fuzz.run --target doors --inputs 100000
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

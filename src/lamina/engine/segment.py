@@ -179,14 +179,16 @@ class Segment:
         seen = -1
         while True:
             buffer, start = self.window(position, length, bound)
+            end = start + memoryview(buffer).nbytes
+            if position > end:  # the file is shorter than it was
+                raise Damaged(self, position, offset, Stop.TORN)
             found = self.codec.scan(buffer, position - start, expected_offset=offset, limit=limit)
             if len(found):
                 return found, start, buffer
-            end = start + memoryview(buffer).nbytes
-            whole = end >= bound.position or end == seen  # the file may be shorter than it was
+            whole = end >= bound.position or end == seen  # no more comes, however much is asked for
             if whole or found.stop is not Stop.TORN:
                 raise Damaged(self, position, offset, found.stop)
-            length, seen = length * 4, end
+            length, seen = 4 * length, end
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
         """Finds the first sound record behind a damaged one: (offset, position)."""
