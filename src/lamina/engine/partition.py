@@ -321,6 +321,12 @@ class Partition(PartitionReader):
         self.layout = Layout(kept, self.layout.active)
         remove_files(self.place, self.codec, segment.base_offset)
 
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+        if gaps:
+            with self._noting:
+                self.ledger = self.place.enter_gaps(self.ledger, gaps)
+
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
         with self._noting, contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.engine.report import RecoveryReport
@@ -86,6 +86,12 @@ class Place:
             grown = known.with_archived(gap.first, gap.end, gap.at_ms)
         else:
             grown = known.with_gap(gap)
+        self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
+        return grown
+
+    def enter_gaps(self, known: Ledger, gaps: Sequence[Gap]) -> Ledger:
+        """Writes many more gaps durably, at once, and returns the ledger with them."""
+        grown = known.with_gaps(gaps)
         self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
         return grown
 

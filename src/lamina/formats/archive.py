@@ -19,6 +19,7 @@ since it was read. What is not listed is not served; listing an object is what a
 | index_offset  | where the object's index and footer start: one range gives both            |
 | index_crc32   | CRC-32 of that range, which nothing else protects when it is read alone    |
 | marks         | [block, largest timestamp up to its end]: where a search by time may start |
+| generation    | only of rewritten objects: the number in the key; the file is version 2    |
 
 Objects are sorted and do not overlap. `marks` may be missing (a list rebuilt from headers has
 none): a search by time then starts at the object's first block.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
+VERSION_REWRITTEN = 2
 MARKS_MAX = 32
 
 _FILE = {
@@ -62,6 +64,7 @@ _OBJECT = {
     "index_crc32": int,
     "marks": list,
 }
+_REWRITTEN = {"generation": int}
 _TIMES = ("min_timestamp_ms", "max_timestamp_ms")
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -80,6 +83,7 @@ class ArchivedObject:
     index_offset: int
     index_crc32: int
     marks: tuple[tuple[int, int], ...] = ()
+    generation: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.record_count <= self.max_offset - self.base_offset + 1:
@@ -135,18 +139,25 @@ def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: i
 
 def encode(manifest: Manifest) -> bytes:
     """Encodes a list; equal lists give equal bytes."""
-    fields = {"version": VERSION, **asdict(manifest)}
-    objects = fields.pop("objects")
+    is_plain = not any(entry.generation for entry in manifest.objects)
+    fields = {"version": VERSION if is_plain else VERSION_REWRITTEN, **asdict(manifest)}
+    objects = [_written(each) for each in fields.pop("objects")]
     seal = strict_json.seal({**fields, "objects": objects})
     lines = ",\n".join(json.dumps(each) for each in objects)
     head = json.dumps(fields)[:-1]
     return f'{head}, "objects": [\n{lines}\n], "{strict_json.SEAL}": "{seal}"}}\n'.encode()
 
 
+def _written(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leaves the generation out where it is none, so that older readers read the list."""
+    return {name: value for name, value in fields.items() if name != "generation" or value}
+
+
 def decode(buffer: Buffer) -> Manifest:
     """Decodes a list; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
+    is_plain = document.get("version") == VERSION
+    strict_json.check_version(document, VERSION if is_plain else VERSION_REWRITTEN)
     document = strict_json.check_seal(document)
     strict_json.check_fields(document, "the archive's manifest", _FILE)
     del document["version"]
@@ -161,7 +172,7 @@ def _object(number: int, value: object) -> ArchivedObject:
     where = f"object {number}"
     fields = dict(strict_json.as_object(value, where))
     times = {name: _time(fields.pop(name, None), where) for name in _TIMES}
-    strict_json.check_fields(fields, where, _OBJECT)
+    strict_json.check_fields(fields, where, _OBJECT, _REWRITTEN)
     marks = tuple((_time(block, where), _time(time, where)) for block, time in _pairs(fields))
     return ArchivedObject(**{**fields, **times, "marks": marks})
 

@@ -14,6 +14,7 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 | retention | removed by age or size                                                         |
 | trim      | removed because somebody asked                                                 |
 | deleted   | removed record by record (erasure, deletes by tag)                             |
+| compacted | a later record of the same key is kept                                         |
 | truncated | a torn tail that had been given offsets but was never durable                  |
 | archived  | moved to the object store, where it is read from: not missing at all           |
 | lost      | durable once, now damaged or gone: the only reason that is a failure           |
@@ -21,8 +22,11 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import asdict, dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -33,9 +37,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
-REASONS = ("retention", "trim", "deleted", "truncated", "lost", "archived")
+REASONS = ("retention", "trim", "deleted", "compacted", "truncated", "lost", "archived")
 ARCHIVED = "archived"
-REMOVED = frozenset({"retention", "trim", "deleted"})
+SKIPPED = frozenset({"deleted", "compacted"})
+"""The reasons for single records, which may be many: readers go on behind them without a word."""
+REMOVED = SKIPPED | {"retention", "trim"}
 """The reasons that are a decision: what was removed so is not served from any copy."""
 
 
@@ -72,9 +78,26 @@ class Ledger:
 
     def with_gap(self, new: Gap) -> Ledger:
         """Returns the ledger with one more gap, which wins over older ones that it overlaps."""
-        kept = [part for gap in self.gaps for part in _outside(gap, new)]
+        return self.with_gaps([new])
+
+    def with_gaps(self, new: Sequence[Gap]) -> Ledger:
+        """Returns the ledger with many more gaps, sorted and apart, in one go."""
         joined: list[Gap] = []
-        for gap in sorted([*kept, new], key=lambda gap: gap.first):
+        kept: list[Gap] = []
+        firsts = [gap.first for gap in new]
+        for gap in self.gaps:
+            rest: Gap | None = gap
+            for row in range(max(0, bisect_right(firsts, gap.first) - 1), len(new)):
+                if rest is None or new[row].first >= rest.end:
+                    break
+                if new[row].end > rest.first:
+                    if rest.first < new[row].first:
+                        kept.append(replace(rest, end=new[row].first))
+                    after = max(rest.first, new[row].end)
+                    rest = replace(rest, first=after) if after < rest.end else None
+            if rest is not None:
+                kept.append(rest)
+        for gap in sorted([*kept, *new], key=lambda gap: gap.first):
             last = joined[-1] if joined else None
             if last and last.end == gap.first and last.reason == gap.reason:
                 latest = max(last, gap, key=lambda each: each.at_ms)
@@ -98,23 +121,16 @@ class Ledger:
 
     def at(self, offset: int) -> Gap | None:
         """Returns the gap that an offset lies in."""
-        return next((gap for gap in self.gaps if gap.first <= offset < gap.end), None)
+        row = bisect_right(self.gaps, offset, key=lambda gap: gap.first) - 1
+        return self.gaps[row] if row >= 0 and offset < self.gaps[row].end else None
 
     def between(self, first: int, end: int) -> tuple[Gap, ...]:
         """Returns the gaps that have an offset in a range."""
-        touching = (gap for gap in self.gaps if gap.first < end and first < gap.end)
-        return tuple(touching) if first < end else ()
-
-
-def _outside(gap: Gap, new: Gap) -> list[Gap]:
-    parts = []
-    if gap.first < new.first:
-        end = min(gap.end, new.first)
-        parts.append(Gap(gap.first, end, gap.reason, gap.at_ms, gap.detail))
-    if new.end < gap.end:
-        first = max(gap.first, new.end)
-        parts.append(Gap(first, gap.end, gap.reason, gap.at_ms, gap.detail))
-    return parts
+        if first >= end:
+            return ()
+        row = max(0, bisect_right(self.gaps, first, key=lambda gap: gap.first) - 1)
+        touching = itertools.takewhile(lambda gap: gap.first < end, self.gaps[row:])
+        return tuple(gap for gap in touching if first < gap.end)
 
 
 def encode(ledger: Ledger) -> bytes:

@@ -13,7 +13,7 @@
       quarantine/
 
     and in the object store, below its prefix (document 001 gives the first):
-      data/<topic>/<partition>/<base:020>.seg
+      data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>-<generation>.seg
       data/<topic>/<partition>/{manifest.json,ledger.json}
       data/<topic>/<partition>/state/<name>
       data/<topic>/topic.json
@@ -67,7 +67,7 @@ _WAL_TOPIC = re.compile(r"[0-9a-f]{16}")
 _SNAPSHOT = re.compile(r"snapshot-([0-9]{1,19})\.bin")
 _SHARD = re.compile(r"shard-([0-9]{2,9})")
 _GROUP = re.compile(r"([A-Za-z0-9.%-]+)-([0-9]{1,19})_([A-Za-z0-9.%-]+)\.(snap|delta)")
-_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})\.seg")
+_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})(?:-([1-9][0-9]{0,9}))?\.seg")
 
 
 def topic_name(name: str) -> str:
@@ -250,16 +250,22 @@ def sink_application(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """The key of an archived segment in the object store."""
+    """The key of an archived segment in the object store.
+
+    `generation` counts how often the records at that place were written anew: joined with others,
+    or without those that were erased. Objects never change, so each time has a key of its own.
+    """
 
     topic: str
     partition: int
     base_offset: int
+    generation: int = 0
 
     @property
     def name(self) -> str:
-        """The key below the store's prefix, as document 001 gives it."""
-        return f"data/{self.topic}/{self.partition}/{self.base_offset:020}.seg"
+        """The key below the store's prefix, as document 001 gives it, but for a rewritten one."""
+        rewritten = f"-{self.generation}" if self.generation else ""
+        return f"data/{self.topic}/{self.partition}/{self.base_offset:020}{rewritten}.seg"
 
 
 def object_key(name: str) -> ObjectKey | None:
@@ -268,7 +274,7 @@ def object_key(name: str) -> ObjectKey | None:
     base_offset = _number(match[3]) if match else None
     if match is None or base_offset is None or not _is_topic_name(match[1]):
         return None
-    parsed = ObjectKey(match[1], int(match[2]), base_offset)
+    parsed = ObjectKey(match[1], int(match[2]), base_offset, int(match[4] or 0))
     return parsed if parsed.name == name else None
 
 

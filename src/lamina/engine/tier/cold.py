@@ -185,7 +185,7 @@ class ColdLog:
     # ------------------------------------------------------------------ objects
 
     def _key(self, entry: ArchivedObject) -> str:
-        return ObjectKey(self.topic, self.partition, entry.base_offset).name
+        return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
 
     def _segment(self, entry: ArchivedObject, offset: int) -> layout.Segment:
         """Returns an object's index: held, or by one range."""

@@ -13,11 +13,12 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,15 @@ from lamina.engine.tier.cold import BlockCache, ColdLog
 from lamina.engine.tier.metadata import Metadata
 from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
-from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
+from lamina.errors import (
+    Busy,
+    Closed,
+    CorruptData,
+    Fenced,
+    InvalidRequest,
+    LaminaError,
+    Unavailable,
+)
 from lamina.formats.ledger import REMOVED
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
@@ -70,6 +79,7 @@ class _Kept:
     wanted_since: float | None = None
     last_error: str = ""
     fenced: bool = False
+    held: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -146,6 +156,8 @@ class Tier:
         with self._lock:
             self._mark_deleted()
             for kept in self._current():
+                if kept.held:
+                    continue
                 try:
                     self._look_after(kept, force=force)
                     kept.last_error = ""
@@ -197,9 +209,44 @@ class Tier:
         self._kept = {each: kept for each, kept in self._kept.items() if each in open_now}
         return [kept for kept in self._kept.values() if kept.partition.settings.is_archived]
 
+    def archived(self) -> list[Partition]:
+        """Returns the partitions that are archived."""
+        with self._lock:
+            return [kept.partition for kept in self._current()]
+
+    @contextlib.contextmanager
+    def hold(self, partition: Partition, *, claim: bool = True) -> Iterator[Archiver]:
+        """Gives a partition's archive to a job: until it ends, nothing else changes the list.
+
+        What the job has listed is shown at its end. Appends with acks=archived wait for it. Without
+        `claim` the list is only read.
+        """
+        with self._lock:
+            self.attach(partition)
+            kept = self._kept.get(partition)
+            if kept is None:
+                raise InvalidRequest(
+                    f"{partition.place.name} is not archived: set remote.storage.enable"
+                )
+            if kept.held:
+                raise Busy(f"{partition.place.name}: another job has its archive")
+            if claim:
+                self._claim(kept)
+            elif not kept.claimed:
+                kept.shelf.load()
+            kept.held = True
+        try:
+            yield kept.archiver
+        finally:
+            with self._lock:
+                kept.held = False
+                self._show(kept)
+            self._wake.set()
+
     # ------------------------------------------------------------------ one partition
 
-    def _look_after(self, kept: _Kept, *, force: bool) -> None:
+    def _claim(self, kept: _Kept) -> None:
+        """Takes the archive over, once; raises Fenced if another store has it by now."""
         if kept.fenced:
             raise Fenced(f"{kept.shelf.name} was taken over by another store")
         kept.shelf.about = self._topics()[kept.shelf.about.name]
@@ -207,6 +254,9 @@ class Tier:
             kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
             kept.claimed = True
             self._show(kept)
+
+    def _look_after(self, kept: _Kept, *, force: bool) -> None:
+        self._claim(kept)
         self._seal_for_waiting(kept)
         self._upload(kept, force=force)
         self.metadata.save(kept.shelf, kept.partition.ledger)
@@ -260,7 +310,7 @@ class Tier:
         kept.shelf.commit(replace(manifest, objects=left))
         self._show(kept)
         for entry in going:
-            self.objects.delete(kept.shelf.key(entry.base_offset))
+            self.objects.delete(kept.shelf.key(entry))
 
     def _remove_local(self, kept: _Kept) -> None:
         partition, end = kept.partition, kept.shelf.manifest.end_offset

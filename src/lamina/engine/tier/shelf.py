@@ -15,6 +15,7 @@ Rules.
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -65,9 +66,16 @@ class Shelf:
         """How messages call it."""
         return f"{self.objects.url}/{paths.archive_partition(self.about.name, self.partition)}"
 
-    def key(self, base_offset: int) -> str:
-        """Returns the key of the object that begins at an offset."""
-        return paths.ObjectKey(self.about.name, self.partition, base_offset).name
+    def key(self, entry: ArchivedObject) -> str:
+        """Returns the key of an object."""
+        name, generation = self.about.name, entry.generation
+        return paths.ObjectKey(name, self.partition, entry.base_offset, generation).name
+
+    def next_generation(self) -> int:
+        """Returns a generation that no object of the partition has, listed or not."""
+        prefix = paths.archive_partition(self.about.name, self.partition)
+        keys = [paths.object_key(info.key) for info in self.objects.list(prefix)]
+        return max([key.generation for key in keys if key is not None], default=0) + 1
 
     def _empty(self) -> Manifest:
         about = self.about
@@ -106,17 +114,24 @@ class Shelf:
             )
 
     def rebuilt(self) -> Manifest:
-        """Makes the list from the objects' headers alone, leaving out what was removed."""
+        """Makes the list from the objects' headers alone, leaving out what was removed.
+
+        Where objects overlap the one that was written last counts: it may have been written
+        because records were to go.
+        """
         removed = self.read_ledger()
         kept: list[ArchivedObject] = []
-        for info in self.listed():
-            entry = self._entry_from_headers(info)
-            if entry is None or (kept and entry.base_offset <= kept[-1].max_offset):
+        found = [entry for info in self.listed() if (entry := self._entry_from_headers(info))]
+        for entry in sorted(found, key=lambda each: (-each.generation, each.base_offset)):
+            row = bisect_right(kept, entry.base_offset, key=lambda each: each.base_offset)
+            if row and entry.base_offset <= kept[row - 1].max_offset:
+                continue
+            if row < len(kept) and kept[row].base_offset <= entry.max_offset:
                 continue
             gap = removed.at(entry.base_offset)
             if gap and gap.reason in ledger.REMOVED and gap.end >= entry.next_offset:
                 continue
-            kept.append(entry)
+            kept.insert(row, entry)
         end_offset = kept[-1].next_offset if kept else 0
         return dataclasses.replace(self._empty(), end_offset=end_offset, objects=tuple(kept))
 
@@ -147,7 +162,8 @@ class Shelf:
             return None
         if key is None or key.base_offset != header.base_offset:
             return None
-        return entry_of(segment, crc32_of(as_bytes(tail)))
+        entry = entry_of(segment, crc32_of(as_bytes(tail)))
+        return dataclasses.replace(entry, generation=key.generation)
 
     def read_ledger(self) -> Ledger:
         """Reads the archived copy of the partition's ledger; empty without a good one."""

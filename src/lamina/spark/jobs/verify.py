@@ -203,7 +203,7 @@ _DOCUMENTS = {
 
 def _keys_of(manifest: manifest_file.Manifest) -> dict[str, ArchivedObject]:
     return {
-        paths.ObjectKey(manifest.topic, manifest.partition, entry.base_offset).name: entry
+        paths.ObjectKey(manifest.topic, manifest.partition, entry.base_offset, entry.generation).name: entry
         for entry in manifest.objects
     }
 
@@ -284,5 +284,5 @@ def _object(each: Descriptor[Look], objects: Objects) -> Seen:
 
 def _without_marks(entry: ArchivedObject) -> dict[str, object]:
     fields = asdict(entry)
-    del fields["marks"]
+    del fields["marks"], fields["generation"]
     return fields
