@@ -11,6 +11,7 @@
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
       quarantine/
+      erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
 
     and in the object store, below its prefix (document 001 gives the first):
       data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>-<generation>.seg
@@ -39,6 +40,7 @@ SEGMENTS = "segments"
 GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
+ERASING = "erasing"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"

@@ -121,7 +121,7 @@ class Shelf:
         """
         removed = self.read_ledger()
         kept: list[ArchivedObject] = []
-        found = [entry for info in self.listed() if (entry := self._entry_from_headers(info))]
+        found = [entry for info in self.listed() if (entry := self.entry_from_headers(info))]
         for entry in sorted(found, key=lambda each: (-each.generation, each.base_offset)):
             row = bisect_right(kept, entry.base_offset, key=lambda each: each.base_offset)
             if row and entry.base_offset <= kept[row - 1].max_offset:
@@ -141,7 +141,7 @@ class Shelf:
         found = [(paths.object_key(info.key), info) for info in self.objects.list(prefix)]
         return [info for key, info in sorted(_ours(found), key=lambda pair: pair[0].base_offset)]
 
-    def _entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
+    def entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
         """Reads header, footer and index; None for what is not an object of this partition."""
         size = info.size_bytes
         if size < layout.HEADER.size + layout.BLOCK_BYTES_MIN + layout.FOOTER.size:

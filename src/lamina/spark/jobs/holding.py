@@ -50,14 +50,15 @@ def archived(store: Store, topics: list[str] | None) -> list[Partition]:
     if store.tier is None:
         raise InvalidRequest("say where the archive is: --archive s3://bucket/prefix")
     found = store.tier.archived()
-    _check_known(store, topics)
+    check_known(store, topics)
     for name in topics or ():
         if not any(each.place.topic == name for each in found):
             raise InvalidRequest(f"topic {name!r} is not archived: set remote.storage.enable")
     return [each for each in found if not topics or each.place.topic in topics]
 
 
-def _check_known(store: Store, topics: list[str] | None) -> None:
+def check_known(store: Store, topics: list[str] | None) -> None:
+    """Refuses the name of a topic that is not there."""
     for name in topics or ():
         if name not in store.topics():
             raise UnknownTopic(f"there is no topic {name!r}; there are {store.topics()}")
