@@ -81,7 +81,8 @@ def stage(
 ) -> Staged | None:
     """Copies what stays of a segment; None if all of it does, and nothing needs to be done.
 
-    Without a directory nothing is copied: for who only wants to know. `is_tainted` tells whether bytes that are no sound record hold what is to go.
+    Without a directory nothing is copied: for who only wants to know. `is_tainted` tells whether
+    bytes that are no sound record hold what is to go.
     """
     codec, log = CODECS[segment.format], _LOGS[segment.format]
     data = memoryview(map_file(segment.path)).cast("B")

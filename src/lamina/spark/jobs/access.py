@@ -40,7 +40,9 @@ class Access:
         """Takes along what the environment of this process says."""
         if not objects.url.startswith(("s3://", "s3a://")):
             return cls(objects.url)
-        found = {option: os.environ[name] for name, option in VARIABLES.items() if name in os.environ}
+        found = {
+            option: os.environ[name] for name, option in VARIABLES.items() if name in os.environ
+        }
         return cls(objects.url, found)
 
     def open(self) -> Objects:

@@ -33,10 +33,10 @@ from lamina.errors import Fenced, RecordsMissing
 from lamina.formats.archive import ArchivedObject, Manifest
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
-from lamina.spark.jobs import holding, lane
+from lamina.spark.jobs import bulk_lane, holding
 from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.lane import Descriptor
 
 BATCH_RECORDS, BATCH_BYTES = 1 << 18, 4 << 20
 SAMPLE_BYTES = 4 << 20
@@ -74,7 +74,10 @@ def run(
     with holding.held(target, archive) as store, ExitStack() as stack:
         partitions = holding.archived(store, topics)
         assert store.tier is not None, "partitions are archived somewhere"
-        held = [(each, stack.enter_context(store.tier.hold(each, claim=not dry_run))) for each in partitions]
+        held = [
+            (each, stack.enter_context(store.tier.hold(each, claim=not dry_run)))
+            for each in partitions
+        ]
         plans = [_plan(spark, partition, archiver) for partition, archiver in held]
         found = [each for plan in plans for each in plan]
         if dry_run:
@@ -82,7 +85,7 @@ def run(
             made: list[ArchivedObject | None] = [None] * len(found)
         else:
             work = Uploading(store.path, Access.of(store.tier.objects))
-            made = lane.run(spark, [[each] for each in found], work, progress)
+            made = bulk_lane.run(spark, [[each] for each in found], work, progress)
         rows, start = [], 0
         for (partition, archiver), plan in zip(held, plans, strict=True):
             entries = [each for each in made[start : start + len(plan)] if each is not None]
@@ -131,9 +134,7 @@ def _totals(rows: list[dict[str, object]]) -> dict[str, object]:
 # ---------------------------------------------------------------- planning
 
 
-def _plan(
-    spark: SparkSession, partition: Partition, archiver: Archiver
-) -> list[Descriptor[Span]]:
+def _plan(spark: SparkSession, partition: Partition, archiver: Archiver) -> list[Descriptor[Span]]:
     """Cuts what waits to be archived into spans of about one object each."""
     pending = archiver.pending()
     if not pending:
@@ -190,9 +191,7 @@ def _ratio(
     return max(0.01, len(sample.data) / max(1.0, share * oldest.size_bytes))
 
 
-def spans(
-    ranges: list[SealedRange], start: int, span_bytes: int
-) -> Iterator[tuple[int, int, int]]:
+def spans(ranges: list[SealedRange], start: int, span_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Yields (first, end, bytes) of spans of about so many bytes, without gap or overlap.
 
     Neighbours are joined while they fit; a range that is larger alone is cut by its offsets.

@@ -30,17 +30,17 @@ from lamina.engine.tier.shelf import Shelf
 from lamina.errors import CorruptData, ObjectMissing
 from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.ledger import Ledger
-from lamina.spark.jobs import holding, lane, rewriting
+from lamina.spark.jobs import bulk_lane, holding, rewriting
 from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.lane import Descriptor
 from lamina.spark.jobs.rewriting import Group, Rewriting, Rewritten, Stays
 
 KEYS_BYTES = 64 << 20
 """How many bytes of keys are gathered before those that are not the last are dropped."""
 
 
-def run(
+def run(  # noqa: PLR0913 - a job's choices, each by its name
     spark: SparkSession,
     target: Store | str,
     archive: Archive = None,
@@ -68,7 +68,7 @@ def run(
         access = Access.of(store.tier.objects)
         works = _works(spark, access, plans, progress, keep_last=keep_last)
         found = [each for plan in plans for each in plan]
-        made = lane.run(spark, [[each] for each in found], works, progress)
+        made = bulk_lane.run(spark, [[each] for each in found], works, progress)
         start = 0
         for (partition, archiver), plan, row in zip(held, plans, rows, strict=True):
             mine = list(zip((each.what for each in plan), made[start:], strict=False))
@@ -87,7 +87,9 @@ def _clean(store: Store, partitions: Sequence[Partition], age_ms: int) -> int:
     topics = {each.place.topic for each in partitions}
     found = [
         info
-        for info in orphans.orphans(objects, partitions[0].place.now_ms() if partitions else 0, age_ms)
+        for info in orphans.orphans(
+            objects, partitions[0].place.now_ms() if partitions else 0, age_ms
+        )
         if any(info.key.startswith(f"data/{topic}/") for topic in topics)
     ]
     orphans.clean(objects, found)
@@ -123,9 +125,7 @@ def _totals(rows: list[dict[str, object]]) -> dict[str, object]:
 # ---------------------------------------------------------------- planning
 
 
-def _plan(
-    partition: Partition, archiver: Archiver, *, keep_last: bool
-) -> list[Descriptor[Group]]:
+def _plan(partition: Partition, archiver: Archiver, *, keep_last: bool) -> list[Descriptor[Group]]:
     policy, shelf = policy_of(partition.settings), archiver.shelf
     entries = shelf.manifest.objects
     if keep_last:
@@ -197,13 +197,16 @@ def _works(
 
     found = [
         Descriptor(
-            plan[0].path, plan[0].identity, 0, sum(each.size_bytes for each in plan),
+            plan[0].path,
+            plan[0].identity,
+            0,
+            sum(each.size_bytes for each in plan),
             [each.what for each in plan],
         )
         for plan in plans
         if plan
     ]
-    kept = lane.run(spark, [[each] for each in found], look, progress)
+    kept = bulk_lane.run(spark, [[each] for each in found], look, progress)
     names = [(each.what[0].about.name, each.what[0].partition) for each in found]
     return _Thinning(access, dict(zip(names, kept, strict=True)))
 

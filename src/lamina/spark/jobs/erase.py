@@ -6,8 +6,8 @@
     aside     files in `quarantine/` that hold such bytes are removed: they cannot be read anyway
     backups   copies of the directory that are named get the same
 
-Then the raw bytes of all of that are searched; what is compressed also as it reads. The receipt says
-what was looked at, how much went and what is left; the job has failed while anything is.
+Then the raw bytes of all of that are searched; what is compressed also as it reads. The receipt
+says what was looked at, how much went and what is left; the job has failed while anything is.
 
 Records that are appended while it runs are not meant. Offsets of the others stay; the ledger says
 `deleted`. Killed at any point, it is run again: what has gone is gone, the rest is found again.
@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -35,10 +36,10 @@ from lamina.engine.wal import erasing as wal_erasing
 from lamina.errors import InvalidRequest
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import Gap
-from lamina.spark.jobs import holding, lane, rewriting
+from lamina.spark.jobs import bulk_lane, holding, rewriting
 from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.lane import Descriptor
 from lamina.spark.jobs.rewriting import Group, Rewriting, Spares, runs_of
 from lamina.spark.jobs.searching import Found, Searching
 from lamina.storage import paths
@@ -142,8 +143,8 @@ def _erase(
         erased["quarantine"] = _set_aside(store.path, work)
     found = [*_files(store.path), *(_objects(objects) if objects is not None else ())]
     found = [each for each in found if _is_meant(each, topics)]
-    size = lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
-    searched = lane.run(spark, lane.pack(found, size), work, progress)
+    size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
+    searched = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
     return _Receipt(store.path, erased, list(zip(found, searched, strict=True)))
 
 
@@ -175,8 +176,8 @@ def _hot(
             partition.exclusively(partition.roll)
     found = [each for partition in partitions for each in _sealed(partition)]
     work = _Staging(spares, None if dry_run else staging)
-    size = lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
-    staged = lane.run(spark, lane.pack(found, size), work, progress)
+    size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
+    staged = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
     if not dry_run:
         by_name = {each.place.name: each for each in partitions}
         for each, made in zip(found, staged, strict=True):
@@ -244,12 +245,10 @@ def _wal(store: Store, spares: Spares, topics: list[str] | None, *, dry_run: boo
     for partition in partitions:
         if not dry_run:
             for tag in spares.tags:
-                deletion = Deletion(tag=tag)
-                partition.exclusively(lambda each=partition, what=deletion: each.delete(what))
+                partition.exclusively(partial(partition.delete, Deletion(tag=tag)))
             partition.exclusively(partition.roll)
-        gone += partition.exclusively(
-            lambda each=partition: wal_erasing.erase(each, spares, dry_run=dry_run)
-        )
+        erasing_it = partial(wal_erasing.erase, partition, spares, dry_run=dry_run)
+        gone += partition.exclusively(erasing_it)
     if partitions and not dry_run:
         store.purge_wal()
     return gone
@@ -277,13 +276,15 @@ def _cold(
             others = [entry for info in shelf.listed() if (entry := shelf.entry_from_headers(info))]
             keys = {shelf.key(entry) for entry in listed}
             others = [entry for entry in others if shelf.key(entry) not in keys]
-            groups: list[list[ArchivedObject]] = [[entry] for entry in (*shelf.manifest.objects, *others)]
+            groups: list[list[ArchivedObject]] = [
+                [entry] for entry in (*shelf.manifest.objects, *others)
+            ]
             found = rewriting.described(shelf, groups, partition, partition.place.now_ms())
             found = [_noted(each, each.what.entries[0] in listed) for each in found]
             if dry_run:
                 continue
             work = Rewriting(Access.of(tier.objects), spares, always=False)
-            made = lane.run(spark, [[each] for each in found], work, progress)
+            made = bulk_lane.run(spark, [[each] for each in found], work, progress)
             pairs = list(zip((each.what for each in found), made, strict=True))
             old = rewriting.commit(store, partition, shelf, pairs, "deleted")
             rewriting.delete(tier.objects, shelf, old)

@@ -1,155 +1,144 @@
-"""The bulk lane: descriptors of segments and objects go out, small results come back.
+"""The bulk lane: tasks that read, work and answer inside the Python workers, no rows in the JVM.
 
-    driver: plan ──▶ one task each ──mapInArrow──▶ worker: bytes through the kernels ──▶ results
-
-A task is one row of a DataFrame and a few descriptors of what lies side by side. Its bytes are read, checked and written
-inside the Python worker; no record passes through the JVM, and nothing is shuffled. The driver
-hears of each task as it ends, and commits when all have.
+A job hands over a list of tasks and a function; Spark runs one task in each of its partitions,
+through `mapInArrow`, and the answers come back to the driver in the order of the tasks.
 
 Rules.
-1. A descriptor says what and where, never how to get in: what opens an archive (`access.Access`)
-   goes with the code of the task, so that no row, plan or log of Spark shows it.
-2. What a task returns is small. What it writes is seen by nobody before the driver commits, and a
-   task that runs twice writes the same.
-3. An error of ours inside a task comes back as itself, not as a text of Spark's.
+1. A task's answer is small: a report, never records.
+2. What a retry cannot mend (a wrong request, damaged data) comes back as the typed error that it
+   is; anything else fails the task, and Spark tries it again.
+3. Nothing here commits.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import pickle
+import re
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark import Accumulator, inheritable_thread_target
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from lamina.errors import LaminaError
+from lamina.errors import CorruptData, InvalidRequest, LaminaError, Unavailable
 from lamina.spark.jobs.job import Progress
 
-TASK_BYTES = 256 << 20
-TASKS_PER_CORE = 4
-POLL_S = 0.05
-RESULTS = "number long, outcome binary"
+ANSWER = "answer binary"
+LOOK_S = 0.2
+TASKS = "tasks"
 
-_What = TypeVar("_What")
-_Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor(Generic[_What]):
-    """One thing to work on: where it is, whose it is, where it begins, how many bytes it has.
-
-    `what` is whatever else the work needs to know; it is pickled.
-    """
-
-    path: str
-    identity: str
-    base: int
-    size_bytes: int
-    what: _What
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+Rows = Iterator[pa.RecordBatch]
 
 
-def pack(
-    found: Iterable[Descriptor[_What]], task_bytes: int = TASK_BYTES
-) -> list[list[Descriptor[_What]]]:
-    """Puts small neighbours into one task, up to about so many bytes; a large one is alone."""
-    tasks: list[list[Descriptor[_What]]] = []
-    room = 0
-    for each in found:
-        if not tasks or each.size_bytes > room:
-            tasks.append([])
-            room = task_bytes
-        tasks[-1].append(each)
-        room -= each.size_bytes
-    return tasks
-
-
-def task_bytes_for(spark: SparkSession, total_bytes: int, most: int = TASK_BYTES) -> int:
-    """Chooses how large tasks are: every core gets some, and none is huge."""
-    cores = spark.sparkContext.defaultParallelism
-    return max(1, min(most, total_bytes // (TASKS_PER_CORE * cores) + 1))
-
-
-def run(
+def over_tasks(
     spark: SparkSession,
-    tasks: Sequence[Sequence[Descriptor[_What]]],
-    work: Callable[[Descriptor[_What]], _Result],
+    tasks: Sequence[_Task],
+    work: Callable[[_Task], _Answer],
     progress: Progress,
-) -> list[_Result]:
-    """Works on every descriptor, one Spark task for each list of them; results in their order.
-
-    Raises the error of the first task that failed for good.
-    """
-    flat = [each for task in tasks for each in task]
-    progress.expect(sum(each.size_bytes for each in flat), "bytes")
-    if not flat:
+) -> list[_Answer]:
+    """Runs a function on each task, on the executors; returns the answers in order."""
+    if not tasks:
         return []
-    done = spark.sparkContext.accumulator(0)
-    ends = list(itertools.accumulate(len(task) for task in tasks))
-    ranges = [range(end - len(task), end) for task, end in zip(tasks, ends, strict=True)]
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-        _working(flat, ranges, work, done), RESULTS
-    )
-    outcomes: dict[int, Any] = {}
-    for number, outcome in _collected(spark, frame.collect, done, progress):
-        outcomes[number] = pickle.loads(bytes(outcome))  # noqa: S301 - from our own workers
-    for number in range(len(flat)):
-        if isinstance(outcomes[number], LaminaError):
-            raise outcomes[number]
-    return [outcomes[number] for number in range(len(flat))]
+
+    def one(batches: Rows) -> Rows:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield _answered(lambda number=number: work(tasks[number]))  # type: ignore[misc]
+
+    frame = spark.range(0, len(tasks), 1, numPartitions=len(tasks)).mapInArrow(one, ANSWER)
+    return _collected(frame, progress)
 
 
-def _working(
-    found: Sequence[Descriptor[_What]],
-    ranges: Sequence[range],
-    work: Callable[[Descriptor[_What]], _Result],
-    done: Accumulator[int],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes what a worker runs: a row says which task, and the descriptors came with the code."""
+def over_rows(
+    frame: DataFrame, work: Callable[[Rows], _Answer], progress: Progress
+) -> list[_Answer]:
+    """Runs a function on the rows of each partition of a frame; returns the answers in order."""
 
-    def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tasks = [task for batch in batches for task in batch.column("id").to_pylist()]
-        for number in [number for task in tasks for number in ranges[task]]:
-            try:
-                outcome: object = work(found[number])
-            except LaminaError as error:
-                outcome = error
-            done.add(found[number].size_bytes)
-            yield pa.record_batch(
-                {
-                    "number": pa.array([number], pa.int64()),
-                    "outcome": pa.array([pickle.dumps(outcome)], pa.binary()),
-                }
-            )
+    def one(batches: Rows) -> Rows:
+        yield _answered(lambda: work(batches))
 
-    return working
+    return _collected(frame.mapInArrow(one, ANSWER), progress)
 
 
-def _collected(
-    spark: SparkSession, collect: Callable[[], list[Any]], done: Accumulator[int], progress: Progress
-) -> list[Any]:
-    """Runs the tasks in a thread and reports what has ended meanwhile."""
-    rows: list[Any] = []
-    failures: list[BaseException] = []
+def _answered(work: Callable[[], Any]) -> pa.RecordBatch:
+    try:
+        answer = work()
+    except (InvalidRequest, CorruptData) as error:
+        answer = error
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], ["answer"])
 
-    def collecting() -> None:
-        try:
-            rows.extend(collect())
-        except BaseException as error:
-            failures.append(error)
 
-    thread = threading.Thread(target=inheritable_thread_target(spark)(collecting), name="lamina-lane")
-    thread.start()
-    told = 0
-    while thread.is_alive():
-        thread.join(POLL_S)
-        if done.value > told:
-            progress.advance(done.value - told)
-            told = done.value
-    if failures:
-        raise failures[0]
-    return rows
+def _collected(frame: DataFrame, progress: Progress) -> list[Any]:
+    with told(frame.sparkSession, progress), typed_failures():
+        rows = frame.collect()
+    answers = [pickle.loads(row.answer) for row in rows]  # noqa: S301 - our own workers'
+    for answer in answers:
+        if isinstance(answer, LaminaError):
+            raise answer
+    return answers
+
+
+@contextlib.contextmanager
+def told(spark: SparkSession, progress: Progress) -> Iterator[None]:
+    """Tells how many tasks of the Spark jobs that run meanwhile are done."""
+    context, group, ended = spark.sparkContext, uuid.uuid4().hex, threading.Event()
+    tracker = context.statusTracker()
+
+    def watch() -> None:
+        done = expected = 0
+        while not ended.wait(LOOK_S):
+            jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(at) for job in jobs if job for at in job.stageIds]
+            total = sum(stage.numTasks for stage in stages if stage)
+            if total > expected:
+                progress.expect(total, TASKS)
+                expected, done = total, 0
+            now = sum(stage.numCompletedTasks for stage in stages if stage)
+            progress.advance(now - done)
+            done = now
+
+    watcher = threading.Thread(target=watch, name="lamina-progress", daemon=True)
+    context.setJobGroup(group, "lamina pipeline")
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+@contextlib.contextmanager
+def typed_failures() -> Iterator[None]:
+    """Turns what Spark raises into an error of Lamina: ours where it was one in a worker."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _typed(str(error)) from error
+
+
+def _typed(said: str) -> LaminaError:
+    """Finds in Spark's report what went wrong; SQL states 22 and 42 are wrong data and requests."""
+    ours = re.findall(r"^(?:\w+: )*lamina\.errors\.\w+: (.*)$", said, re.MULTILINE)
+    if ours:
+        return Unavailable(ours[-1])
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it failed"]
+    named = [line for line in lines if re.search(r"\[[A-Z_.]{4,}\]", line)]
+    problem = (named or lines)[0].rpartition("SparkException: ")[2]
+    wrong = re.search(r"SQLSTATE: (22|42)", said) is not None
+    return (InvalidRequest if wrong else Unavailable)(f"Spark: {problem}")
+
+
+def gathered(counts: Iterable[dict[Any, int]]) -> dict[Any, int]:
+    """Adds up counts by name, sorted."""
+    total: dict[Any, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))

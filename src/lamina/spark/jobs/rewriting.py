@@ -31,7 +31,7 @@ from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
 from lamina.spark.jobs.access import Access
 from lamina.spark.jobs.archive import UNLIMITED, require_claim
-from lamina.spark.jobs.lane import Descriptor
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.storage.objects import Objects
 
 GAPS_MAX = 4096
@@ -161,16 +161,14 @@ class Rewriting:
                 yield batch if stays.all() else batch.filter(pa.array(stays))
 
 
-def batches_of(
-    shelf: Shelf, entries: Sequence[ArchivedObject]
-) -> Iterator[pa.RecordBatch]:
+def batches_of(shelf: Shelf, entries: Sequence[ArchivedObject]) -> Iterator[pa.RecordBatch]:
     """Yields the records of some objects, one object in memory at a time."""
     for entry in entries:
         yield from strm_segment.read_from(shelf.objects.read(shelf.key(entry)).data)
 
 
 class _Nothing:
-    """A source without records: an object that is there already is ours to the byte, or no match."""
+    """A source without records: an object that is there is ours to the byte, or no match."""
 
     def sealed_ranges(self) -> list[SealedRange]:
         return []

@@ -31,7 +31,7 @@ from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import FrameType
 from lamina.spark.jobs.access import Access
-from lamina.spark.jobs.lane import Descriptor
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.rewriting import Spares
 from lamina.storage import paths
 

@@ -27,10 +27,10 @@ from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
 from lamina.formats import archive as manifest_file
 from lamina.formats import ledger, topic
 from lamina.formats.archive import ArchivedObject
-from lamina.spark.jobs import lane
+from lamina.spark.jobs import bulk_lane
 from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.lane import Descriptor
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
@@ -76,11 +76,11 @@ def run(
     found: list[Descriptor[Look]] = []
     findings: list[Finding] = []
     if data is not None:
-        local, unread = _local(data)
+        local, unread = local_files(data)
         found += local
         findings += unread
     if objects is not None:
-        cold, wrong = _cold(objects)
+        cold, wrong = archived_objects(objects)
         found += cold
         findings += wrong
     size_bytes = sum(each.size_bytes for each in found)
@@ -90,7 +90,7 @@ def run(
         return Summary("verify", True, [], totals)
     seen = looked_at(spark, found, objects, progress)
     findings += [finding for each in seen for finding in each.findings]
-    findings += _still_missing(objects, found, seen)
+    findings += still_missing(objects, found, seen)
     totals |= {
         "records": sum(each.records for each in seen),
         "skipped": sum(not each.is_ours for each in seen),
@@ -114,18 +114,18 @@ def looked_at(
 ) -> list[Seen]:
     """Looks at everything, in the workers."""
     access = Access.of(objects) if objects is not None else None
-    task_bytes = lane.task_bytes_for(spark, sum(each.size_bytes for each in found), TASK_BYTES)
+    task_bytes = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found), TASK_BYTES)
 
     def look(each: Descriptor[Look]) -> Seen:
         return look_at(each, access)
 
-    return lane.run(spark, lane.pack(found, task_bytes), look, progress)
+    return bulk_lane.run(spark, bulk_lane.pack(found, task_bytes), look, progress)
 
 
 # ---------------------------------------------------------------- planning
 
 
-def _local(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
+def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
     """Lists a directory: a segment is one thing with its indexes, everything else a file."""
     boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
     boot.require_directory()
@@ -143,7 +143,9 @@ def _local(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
         size = _size(name) + sum(_size(stem + each) for each in _INDEXES if kind == "segment")
         grows = is_live and (name in last or suffix in (".delta", ".idx", ".data"))
         base = segment.base_offset if segment is not None else 0
-        found.append(Descriptor(name, os.path.relpath(name, boot.data), base, size, Look(kind, grows)))
+        found.append(
+            Descriptor(name, os.path.relpath(name, boot.data), base, size, Look(kind, grows))
+        )
     return found, unread
 
 
@@ -167,7 +169,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _cold(objects: Objects) -> tuple[list[Descriptor[Look]], list[Finding]]:
+def archived_objects(objects: Objects) -> tuple[list[Descriptor[Look]], list[Finding]]:
     """Lists an archive, and reads its small documents."""
     infos = {info.key: info for info in objects.list(paths.ARCHIVE)}
     listed: dict[str, ArchivedObject] = {}
@@ -203,19 +205,21 @@ _DOCUMENTS = {
 
 def _keys_of(manifest: manifest_file.Manifest) -> dict[str, ArchivedObject]:
     return {
-        paths.ObjectKey(manifest.topic, manifest.partition, entry.base_offset, entry.generation).name: entry
+        paths.ObjectKey(
+            manifest.topic, manifest.partition, entry.base_offset, entry.generation
+        ).name: entry
         for entry in manifest.objects
     }
 
 
-def _still_missing(
+def still_missing(
     objects: Objects | None, found: Sequence[Descriptor[Look]], seen: Sequence[Seen]
 ) -> Iterator[Finding]:
     """Yields the listed objects that are not there, unless the list has let them go since."""
     missing = [each for each, saw in zip(found, seen, strict=True) if saw.is_missing]
     if objects is None or not missing:
         return
-    still = {each.path for each in _cold(objects)[0] if each.what.entry is not None}
+    still = {each.path for each in archived_objects(objects)[0] if each.what.entry is not None}
     for each in missing:
         if each.path in still:
             path = f"{objects.url}/{each.path}"
