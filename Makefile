@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-long lint format clean \
-	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
+	bench-formats bench-groups bench-jobs bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+bench-jobs: $(READY)
+	$(BIN)/python -m benchmarks.jobs
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

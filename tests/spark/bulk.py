@@ -13,7 +13,7 @@ from tests.spark.logs import fill, stored
 CONFIG: dict[str, Any] = {
     "remote.storage.enable": True,
     "segment.bytes": 16 << 10,
-    "archive.object.bytes": 8 << 10,
+    "archive.object.bytes": 16 << 10,
 }
 NEVER_MS = 1 << 31
 LARGE = {"archive.object.bytes": 128 << 20}

@@ -1,4 +1,4 @@
-"""The driver of a bulk job is killed around its commit; nothing is lost, and a second run ends it."""
+"""The driver of a bulk job is killed around its commit: nothing is lost, a second run ends it."""
 
 from __future__ import annotations
 

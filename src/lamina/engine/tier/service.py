@@ -241,7 +241,8 @@ class Tier:
             with self._lock:
                 kept.held = False
                 self._show(kept)
-            self._wake.set()
+            if kept.wanted_since is not None:
+                self._wake.set()
 
     # ------------------------------------------------------------------ one partition
 

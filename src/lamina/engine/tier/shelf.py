@@ -57,6 +57,7 @@ class Shelf:
     _etag: str | None = None
     _is_guessed: bool = False
     _ledger_etag: str | None = None
+    _is_ledger_damaged: bool = False
 
     def __post_init__(self) -> None:
         self.manifest = self._empty()
@@ -170,14 +171,15 @@ class Shelf:
         try:
             stored = self.objects.read(paths.archive_ledger(self.about.name, self.partition))
         except ObjectMissing:
-            self._ledger_etag = None
+            self._ledger_etag, self._is_ledger_damaged = None, False
             return Ledger()
-        self._ledger_etag = stored.etag
+        self._ledger_etag, self._is_ledger_damaged = stored.etag, False
         try:
             return ledger.decode(stored.data)
         except NewerFormat:
             raise
         except CorruptData:
+            self._is_ledger_damaged = True
             return Ledger()
 
     # ------------------------------------------------------------------ writing
@@ -242,8 +244,8 @@ class Shelf:
         self._put(dataclasses.replace(self.rebuilt(), fencing_epoch=epoch + 1))
 
     def save_ledger(self, gaps: Ledger) -> None:
-        """Replaces the archived copy of the ledger, if it says anything else."""
-        if self.read_ledger() != gaps:
+        """Replaces the archived copy of the ledger, if it says anything else, or nothing sound."""
+        if self.read_ledger() != gaps or self._is_ledger_damaged:
             key = paths.archive_ledger(self.about.name, self.partition)
             self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)
 
