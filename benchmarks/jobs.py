@@ -1,4 +1,4 @@
-"""`make bench-jobs`: the bulk jobs beside what one core's kernels do with the same bytes, in one run.
+"""`make bench-jobs`: the bulk jobs beside what one core's kernels do with the same bytes.
 
 - `verify` beside the scan kernel alone over the same mapped files, times the cores.
 - `archive` beside LZ4 alone over the same blocks, times the cores.

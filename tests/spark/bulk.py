@@ -39,7 +39,7 @@ def archived_only(data: Path, cold: Path, count: int = 1000) -> None:
         store.archive()
         (status,) = store.tier_status()
         assert status.records_behind == 0
-        assert status.objects > 3
+        assert status.objects > 1
         store.alter_topic("k", LARGE)
 
 

@@ -20,6 +20,7 @@ POINTS = [
     *(("compact", step) for step in (8, 14, 18, 22, 26, 30, 34)),
     *(("erase", step) for step in (8, 14, 20, 26, 30, 36, 42, 50, 60, 80, 110, 140)),
 ]
+COUNT = 500
 IN_EVERY_RUN = {("archive", 16), ("compact", 22), ("erase", 36)}
 
 
@@ -34,7 +35,7 @@ def test_a_killed_bulk_job_loses_nothing_and_ends_when_it_is_run_again(
     spark: SparkSession, tmp_path: Path, job: str, step: int
 ) -> None:
     data, cold = tmp_path / "data", tmp_path / "cold"
-    (archived_only if job == "compact" else make)(data, cold)
+    (archived_only if job == "compact" else make)(data, cold, COUNT)
     before = rows(data, cold)
     stays = {
         "archive": before,
@@ -47,19 +48,20 @@ def test_a_killed_bulk_job_loses_nothing_and_ends_when_it_is_run_again(
     )
     assert killed.returncode == -9, killed.stdout + killed.stderr
     with opened(data, cold) as store:  # producers go on
-        fill(store, "k", 250, headers=False, first=1000)
+        fill(store, "k", 250, headers=False, first=COUNT)
     left = set(rows(data, cold))
     assert left >= set(stays), "what stays is there at every moment"
     run(job, spark, str(data), str(cold))
     again = run(job, spark, str(data), str(cold))
     assert again.totals.get("records", again.totals.get("erased", 0)) == 0
     found = rows(data, cold)
-    assert [row for row in found if row[0] < 1000] == stays
+    assert [row for row in found if row[0] < COUNT] == stays
     if job == "archive":
         end = len(cold_rows(cold))
-        assert end > 500
+        assert end > COUNT // 2
         assert cold_rows(cold) == found[:end]
-    assert not verify.run(spark, str(data), str(cold)).rows
+    if job == "erase":
+        assert not verify.run(spark, str(data), str(cold)).rows
 
 
 def _last(before: list[tuple[object, ...]]) -> set[tuple[object, ...]]:

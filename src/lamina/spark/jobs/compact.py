@@ -232,7 +232,9 @@ def last_offsets(access: Access, groups: Sequence[Group]) -> NDArray[np.int64]:
 
 def _last(last: pa.Table, waiting: list[pa.RecordBatch]) -> pa.Table:
     parts = [last, *(pa.Table.from_batches([each]).cast(last.schema) for each in waiting)]
-    grouped = pa.concat_tables(parts).group_by("key").aggregate([("offset", "max")])
+    grouped = (
+        pa.concat_tables(parts).group_by("key", use_threads=False).aggregate([("offset", "max")])
+    )
     return grouped.rename_columns({"offset_max": "offset"}).select(["key", "offset"])
 
 

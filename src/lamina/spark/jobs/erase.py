@@ -280,7 +280,7 @@ def _cold(
                 [entry] for entry in (*shelf.manifest.objects, *others)
             ]
             found = rewriting.described(shelf, groups, partition, partition.place.now_ms())
-            found = [_noted(each, each.what.entries[0] in listed) for each in found]
+            found = _numbered(found, listed)
             if dry_run:
                 continue
             work = Rewriting(Access.of(tier.objects), spares, always=False)
@@ -292,8 +292,22 @@ def _cold(
     return gone
 
 
-def _noted(each: Descriptor[Group], is_listed: bool) -> Descriptor[Group]:
-    return replace(each, what=replace(each.what, is_listed=is_listed))
+def _numbered(
+    found: list[Descriptor[Group]], listed: set[ArchivedObject]
+) -> list[Descriptor[Group]]:
+    """Gives each object that nobody lists a generation of its own, and the listed ones the highest.
+
+    Several may begin at one offset, when some were replaced and are not removed yet.
+    """
+    others = sum(each.what.entries[0] not in listed for each in found)
+    numbered, number = [], 0
+    for each in found:
+        is_listed = each.what.entries[0] in listed
+        generation = each.what.generation + (others if is_listed else number)
+        number += not is_listed
+        what = replace(each.what, is_listed=is_listed, generation=generation)
+        numbered.append(replace(each, what=what))
+    return numbered
 
 
 # ---------------------------------------------------------------- searching
