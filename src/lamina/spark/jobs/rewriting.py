@@ -235,7 +235,8 @@ def commit(
     if not done:
         return []
     now_ms = partition.place.now_ms()
-    pairs = [pair for _, each in done for pair in zip(each.starts, each.ends, strict=True)]
+    found = [pair for _, each in done for pair in zip(each.starts, each.ends, strict=True)]
+    pairs = _merged(sorted(found))
     longest = sorted(pairs, key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
     partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in sorted(longest)])
     assert store.tier is not None, "the archive is held"
@@ -246,6 +247,17 @@ def commit(
     objects = tuple(sorted([*left, *new], key=lambda entry: entry.base_offset))
     shelf.commit(replace(shelf.manifest, objects=objects))
     return [entry for group, _ in done for entry in group.entries]
+
+
+def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins ranges that overlap or touch: one record may have been in several objects."""
+    joined: list[tuple[int, int]] = []
+    for first, end in pairs:
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((first, end))
+    return joined
 
 
 def delete(objects: Objects, shelf: Shelf, entries: Sequence[ArchivedObject]) -> None:
