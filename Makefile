@@ -7,7 +7,8 @@ CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo test test-long lint format clean console screenshots fuzz bench \
-	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
+	bench-formats bench-groups bench-growth bench-jobs bench-log bench-server bench-spark \
+	bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +68,9 @@ screenshots: $(READY) $(CHROMIUM)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000
 	$(BIN)/python -m tests.fuzz.run --target doors --inputs 100000
+
+bench-jobs: $(READY)
+	$(BIN)/python -m benchmarks.jobs
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

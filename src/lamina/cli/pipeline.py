@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lamina.cli import pipeline_bulk
 from lamina.cli.pipeline_running import HERE, DryRun, Master, run
 from lamina.cli.target import Data, Json, Server, TopicName, settings_of
 from lamina.errors import InvalidRequest
@@ -24,6 +25,8 @@ app = typer.Typer(
     no_args_is_help=True,
     epilog="Example: lamina pipeline export orders lake/orders --data data",
 )
+
+app.add_typer(pipeline_bulk.app)
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic that is appended to.")]
 Rules = Annotated[

@@ -65,6 +65,26 @@ class IndexFile:
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Compares the entries with those of the log beside it; missing last ones are no damage."""
+        log = f"{os.path.splitext(path)[0]}.{self.log_suffix}"
+
+        def anew(entries: Entries, facts: Named) -> Entries | None:
+            if not os.path.exists(log):
+                return None
+            try:
+                return self.rebuild(map_file(log), facts, entries)
+            except InvalidRequest:  # no index can be made of this log: its own findings say why
+                return None
+
+        return self.compare(path, data, anew, lambda: not verify_file(log))
+
+    def compare(
+        self,
+        path: str,
+        data: Buffer,
+        anew: Callable[[Entries, Named], Entries | None],
+        is_log_sound: Callable[[], bool],
+    ) -> Iterator[Finding]:
+        """Compares the entries with what a log gives anew; None is no log to compare with."""
         facts = named(path)
         try:
             contents = self.decode(data)
@@ -78,21 +98,16 @@ class IndexFile:
         base_offset = _base_offset(contents, facts)
         if facts.number not in (None, base_offset):
             yield Finding(path, 0, f"the index is of segment {base_offset}, its name says another")
-        else:
-            yield from self._compare(path, contents.entries, facts)
-
-    def _compare(self, path: str, entries: Entries, facts: Named) -> Iterator[Finding]:
-        log = f"{os.path.splitext(path)[0]}.{self.log_suffix}"
-        if not os.path.exists(log):
             return
-        try:
-            anew = self.rebuild(map_file(log), facts, entries)[: len(entries)]
-        except InvalidRequest:  # no index can be made of this log: its own findings say why
+        entries = contents.entries
+        made = anew(entries, facts)
+        if made is None:
             return
-        agreeing = entries[: len(anew)] == anew
-        row = len(anew) if agreeing.all() else int(np.argmin(agreeing))
+        made = made[: len(entries)]
+        agreeing = entries[: len(made)] == made
+        row = len(made) if agreeing.all() else int(np.argmin(agreeing))
         # An index of a log that was damaged later is still right: the log is what is reported.
-        if row < len(entries) and not verify_file(log):
+        if row < len(entries) and is_log_sound():
             problem = f"entry {row} does not agree with the log; the index can be rebuilt"
             yield Finding(path, self._position_of(row), problem)
 

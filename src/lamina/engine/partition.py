@@ -331,6 +331,12 @@ class Partition(PartitionReader):
         """Tells whether the topic was deleted, also when another has its name by now."""
         return type(self.writer.failure) is Closed or super().is_deleted()
 
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+        if gaps:
+            with self._noting:
+                self.ledger = self.place.enter_gaps(self.ledger, gaps)
+
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
         with self._noting, contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.engine.report import RecoveryReport
@@ -103,6 +103,12 @@ class Place:
     def write_ledger(self, known: Ledger) -> None:
         """Replaces the ledger, durably."""
         self.files.replace(self.ledger_path, ledger.encode(known))
+
+    def enter_gaps(self, known: Ledger, gaps: Sequence[Gap]) -> Ledger:
+        """Writes many more gaps durably, at once, and returns the ledger with them."""
+        grown = known.with_gaps(gaps)
+        self.write_ledger(grown)
+        return grown
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""

@@ -39,7 +39,7 @@ from lamina.errors import (
 )
 from lamina.formats import topic
 from lamina.formats.archive import ArchivedObject
-from lamina.formats.ledger import ARCHIVED, REMOVED, Gap, Ledger
+from lamina.formats.ledger import ARCHIVED, REMOVED, SKIPPED, Gap, Ledger
 from lamina.formats.scan import Limit
 from lamina.storage import paths
 
@@ -165,7 +165,8 @@ class PartitionReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yields batches from an offset up to the end as it is now (or to `end`).
 
-        Raises RecordsMissing at a gap, having yielded everything before it.
+        Raises RecordsMissing at a gap, having yielded everything before it; single records that
+        were deleted or compacted away are left out.
         """
         if start < 0:
             raise OffsetOutOfRange(f"{self.place.name}: offsets count from 0, got {start}")
@@ -175,12 +176,18 @@ class PartitionReader:
         stop = stop if end is None else min(stop, end)
         offset = start
         while offset < stop:
-            for batch, following in self._scan_segment(offset, stop, limit, isolation):
-                if batch is not None:
-                    yield batch
-                offset = following
-            if offset < stop:
-                offset = self._step_over(offset, isolation)
+            try:
+                for batch, following in self._scan_segment(offset, stop, limit, isolation):
+                    if batch is not None:
+                        yield batch
+                    offset = following
+                if offset < stop:
+                    offset = self._step_over(offset, isolation)
+            except RecordsMissing as missing:
+                gap = self.ledger.at(missing.first)
+                if gap is None or gap.reason not in SKIPPED:
+                    raise
+                offset = missing.end
 
     def _scan_segment(
         self, offset: int, stop: int, limit: Limit, isolation: Isolation

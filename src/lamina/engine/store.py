@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -357,6 +357,23 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         if self.tier is None:
             raise InvalidRequest("the store was opened without `archive`")
         self.tier.tick(force=True)
+
+    def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
+        """Returns the partitions that have segments of their own, for jobs that work on those."""
+        self._require_open()
+        return [each for each in self._segmented() if not topics or each.place.topic in topics]
+
+    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
+        """Returns the partitions behind the write-ahead log, for jobs that work on those."""
+        self._require_open()
+        found = [each for each in self._partitions.values() if isinstance(each, WalPartition)]
+        return [each for each in found if not topics or each.place.topic in topics]
+
+    def purge_wal(self) -> None:
+        """Copies everything into segments and frees every WAL file that holds a record."""
+        self._require_open()
+        if self._wal is not None:
+            self._wal.purge()
 
     def tier_status(self) -> list[TierStatus]:
         """Tells of each archived partition how far its archive is behind, and the last error."""

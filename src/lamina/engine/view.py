@@ -141,9 +141,17 @@ class PartitionView(PartitionReader):
             tail = self._tail(bases[-1], watermark, live=live, stop=begun)
         known = {segment.base_offset: segment for segment in self.layout.sealed}
         sealed = tuple(
-            known.get(base) or self._sealed(base, following) for base, following in pairwise(bases)
+            self._still(known.get(base), following) or self._sealed(base, following)
+            for base, following in pairwise(bases)
         )
         self.layout = Layout(sealed, tail)
+
+    def _still(self, known: SealedSegment | None, following: int) -> SealedSegment | None:
+        """Returns a segment that was seen before, unless an erasure has replaced its file since."""
+        if known is None or known.next_offset != following:
+            return None
+        size = self.place.files.size(known.path("log"))
+        return known if size == memoryview(known.mapped()).nbytes else None
 
     def _explain_tombs(self, gone: set[int], bases: list[int]) -> None:
         """Takes the reason from a tombstone whose writer was killed before it entered it."""

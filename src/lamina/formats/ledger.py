@@ -14,6 +14,7 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 | retention | removed by age or size                                                         |
 | trim      | removed because somebody asked                                                 |
 | deleted   | removed record by record (erasure, deletes by tag)                             |
+| compacted | a later record of the same key is kept                                         |
 | truncated | a torn tail that had been given offsets but was never durable                  |
 | archived  | moved to the object store, where it is read from: not missing at all           |
 | lost      | durable once, now damaged or gone: the only reason that is a failure           |
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
-REASONS = ("retention", "trim", "deleted", "truncated", "lost", "archived")
+REASONS = ("retention", "trim", "deleted", "compacted", "truncated", "lost", "archived")
 ARCHIVED = "archived"
-REMOVED = frozenset({"retention", "trim", "deleted"})
+SKIPPED = frozenset({"deleted", "compacted"})
+"""The reasons for single records, which may be many: readers go on behind them without a word."""
+REMOVED = SKIPPED | {"retention", "trim"}
 """The reasons that are a decision: what was removed so is not served from any copy."""
 
 

@@ -11,9 +11,10 @@
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
       quarantine/
+      erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
 
     and in the object store, below its prefix (document 001 gives the first):
-      data/<topic>/<partition>/<base:020>.seg
+      data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>.<generation>.seg
       data/<topic>/<partition>/{manifest.json,ledger.json}
       data/<topic>/<partition>/state/<name>
       data/<topic>/topic.json
@@ -40,6 +41,7 @@ GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
 POSITIONS = "positions"
+ERASING = "erasing"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"

@@ -72,6 +72,11 @@ class Metadata:
         """Saves a topic's own file, if it has changed."""
         self._save(paths.archive_topic_settings(about.name), topic.encode(about))
 
+    def forget(self, topic_name: str, partition: int) -> None:
+        """Has everything of a partition saved again, because a copy was found damaged."""
+        self._put.clear()
+        self._ledgers.pop((topic_name, partition), None)
+
     def mark_deleted(self, about: TopicFile) -> None:
         """Marks the archive of a deleted topic, if it has one: nobody is shown it any more."""
         key = paths.archive_topic_settings(about.name)

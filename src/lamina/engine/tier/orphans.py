@@ -8,7 +8,9 @@ it what is left would look like a topic.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lamina.engine.tier.archive_store import archived_topic, archived_topics
 from lamina.engine.tier.shelf import Shelf
@@ -46,16 +48,28 @@ def _deleted(objects: Objects, about: TopicFile, until_ms: int) -> list[ObjectIn
 
 
 def _unlisted(objects: Objects, name: str, partition: int) -> Iterator[ObjectInfo]:
-    """Yields what the list does not name; nothing without a good list: that is to be rebuilt."""
+    """Yields what the list does not name; nothing without a good list: that is to be rebuilt.
+
+    One that was replaced is as old as what replaced it: readers may have an older list.
+    """
     try:
         manifest = archive.decode(objects.read(paths.archive_manifest(name, partition)).data)
     except ObjectMissing:
         return
-    listed = {(entry.base_offset, entry.generation) for entry in manifest.objects}
-    for info in objects.list(paths.archive_partition(name, partition)):
+    keys = [
+        paths.ObjectKey(name, partition, entry.base_offset, entry.generation).name
+        for entry in manifest.objects
+    ]
+    there = {info.key: info for info in objects.list(paths.archive_partition(name, partition))}
+    bases = [entry.base_offset for entry in manifest.objects]
+    for info in there.values():
         key = paths.object_key(info.key)
-        if key is not None and (key.base_offset, key.generation) not in listed:
-            yield info
+        if key is None or info.key in keys:
+            continue
+        row = bisect_right(bases, key.base_offset) - 1
+        instead = there.get(keys[row]) if row >= 0 else None
+        modified_ms = max(info.modified_ms, instead.modified_ms if instead else 0)
+        yield replace(info, modified_ms=modified_ms)
 
 
 def clean(objects: Objects, found: list[ObjectInfo]) -> None:

@@ -14,15 +14,17 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from lamina.config import TopicSettings
+from lamina.engine.partition import Partition
 from lamina.engine.sealed import Archivable
 from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.cold import BlockCache, ColdLog
@@ -30,7 +32,15 @@ from lamina.engine.tier.joining import Policy
 from lamina.engine.tier.metadata import Metadata
 from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
-from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
+from lamina.errors import (
+    Busy,
+    Closed,
+    CorruptData,
+    Fenced,
+    InvalidRequest,
+    LaminaError,
+    Unavailable,
+)
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
@@ -72,6 +82,7 @@ class _Kept:
     wanted_since: float | None = None
     last_error: str = ""
     fenced: bool = False
+    held: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -148,6 +159,8 @@ class Tier:
         with self._lock:
             self._mark_deleted()
             for kept in self._current():
+                if kept.held:
+                    continue
                 try:
                     self._look_after(kept, force=force)
                     if not kept.archiver.pending():  # or a tick that tries nothing would hide it
@@ -200,9 +213,46 @@ class Tier:
         self._kept = {each: kept for each, kept in self._kept.items() if each in open_now}
         return [kept for kept in self._kept.values() if kept.partition.settings.is_archived]
 
+    def archived(self) -> list[Partition]:
+        """Returns the archived partitions of segmented topics, which jobs may rewrite."""
+        with self._lock:
+            found = [kept.partition for kept in self._current()]
+        return [each for each in found if isinstance(each, Partition)]
+
+    @contextlib.contextmanager
+    def hold(self, partition: Partition, *, claim: bool = True) -> Iterator[Archiver]:
+        """Gives a partition's archive to a job: until it ends, nothing else changes the list.
+
+        What the job has listed is shown at its end. Appends with acks=archived wait for it. Without
+        `claim` the list is only read.
+        """
+        with self._lock:
+            self.attach(partition)
+            kept = self._kept.get(partition)
+            if kept is None:
+                raise InvalidRequest(
+                    f"{partition.place.name} is not archived: set remote.storage.enable"
+                )
+            if kept.held:
+                raise Busy(f"{partition.place.name}: another job has its archive")
+            if claim:
+                self._claim(kept)
+            elif not kept.claimed:
+                kept.shelf.load()
+            kept.held = True
+        try:
+            yield kept.archiver
+        finally:
+            with self._lock:
+                kept.held = False
+                self._show(kept)
+            if kept.wanted_since is not None:
+                self._wake.set()
+
     # ------------------------------------------------------------------ one partition
 
-    def _look_after(self, kept: _Kept, *, force: bool) -> None:
+    def _claim(self, kept: _Kept) -> None:
+        """Takes the archive over, once; raises Fenced if another store has it by now."""
         if kept.fenced:
             raise Fenced(f"{kept.shelf.name} was taken over by another store")
         kept.shelf.about = self._topics()[kept.shelf.about.name]
@@ -210,6 +260,9 @@ class Tier:
             kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
             kept.claimed = True
             self._show(kept)
+
+    def _look_after(self, kept: _Kept, *, force: bool) -> None:
+        self._claim(kept)
         self.metadata.save_topic(kept.shelf.about)  # before objects: it says how to read them
         self._seal_for_waiting(kept)
         self._upload(kept, force=force)

@@ -57,6 +57,7 @@ class Shelf:
     _etag: str | None = None
     _is_guessed: bool = False
     _ledger_etag: str | None = None
+    _is_ledger_damaged: bool = False
 
     def __post_init__(self) -> None:
         self.manifest = self._empty()
@@ -73,6 +74,12 @@ class Shelf:
     def key_of(self, entry: ArchivedObject) -> str:
         """Returns the key of a listed object."""
         return self.key(entry.base_offset, entry.generation)
+
+    def next_generation(self) -> int:
+        """Returns a generation that no object of the partition has, listed or not."""
+        prefix = paths.archive_partition(self.about.name, self.partition)
+        keys = [paths.object_key(info.key) for info in self.objects.list(prefix)]
+        return max([key.generation for key in keys if key is not None], default=0) + 1
 
     def _empty(self) -> Manifest:
         about = self.about
@@ -111,9 +118,12 @@ class Shelf:
             )
 
     def rebuilt(self) -> Manifest:
-        """Makes the list from the objects' headers alone, leaving out what was removed."""
+        """Makes the list from the objects' headers alone, leaving out what was removed.
+
+        Where objects overlap those count that span the most, of equal ones the last written.
+        """
         removed = self.read_ledger()
-        found = [self._entry_from_headers(info) for info in self.listed()]
+        found = [self.entry_from_headers(info) for info in self.listed()]
         kept = archive.without_overlap(
             entry
             for entry in found
@@ -128,7 +138,7 @@ class Shelf:
         found = [(paths.object_key(info.key), info) for info in self.objects.list(prefix)]
         return [info for key, info in sorted(_ours(found), key=lambda pair: pair[0].base_offset)]
 
-    def _entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
+    def entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
         """Reads header, footer and index; None for what is not an object of this partition."""
         size = info.size_bytes
         if size < layout.HEADER.size + layout.BLOCK_BYTES_MIN + layout.FOOTER.size:
@@ -157,14 +167,15 @@ class Shelf:
         try:
             stored = self.objects.read(paths.archive_ledger(self.about.name, self.partition))
         except ObjectMissing:
-            self._ledger_etag = None
+            self._ledger_etag, self._is_ledger_damaged = None, False
             return Ledger()
-        self._ledger_etag = stored.etag
+        self._ledger_etag, self._is_ledger_damaged = stored.etag, False
         try:
             return ledger.decode(stored.data)
         except NewerFormat:
             raise
         except CorruptData:
+            self._is_ledger_damaged = True
             return Ledger()
 
     # ------------------------------------------------------------------ writing
@@ -258,8 +269,8 @@ class Shelf:
         self._put(dataclasses.replace(self.rebuilt(), fencing_epoch=epoch + 1))
 
     def save_ledger(self, gaps: Ledger) -> None:
-        """Replaces the archived copy of the ledger, if it says anything else."""
-        if self.read_ledger() != gaps:
+        """Replaces the archived copy of the ledger, if it says anything else, or nothing sound."""
+        if self.read_ledger() != gaps or self._is_ledger_damaged:
             key = paths.archive_ledger(self.about.name, self.partition)
             self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)
 

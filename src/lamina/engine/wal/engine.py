@@ -441,6 +441,18 @@ class WalEngine:
                         shard_log.shard.finish()
             self._sources.wal.close()
 
+    def purge(self) -> None:
+        """Leaves no record in the WAL: into segments, a new file, two snapshots, the old go."""
+        with self._changing:
+            self._flush()
+            self.checkpoint()
+            for shard_log in self._logs:
+                if shard_log.shard.active is not None:
+                    shard_log.writer.exclusively(shard_log.shard.rotate)
+            self.snapshot()
+            self.snapshot()
+            self._free()
+
     def _settle(self) -> None:
         with self._changing:
             self._flush()

@@ -1,0 +1,90 @@
+"""A whole segment checked by one walk over its log: every record, and both indexes beside it.
+
+`filekinds.verify_file` looks at one file at a time, and an index sends it over the log again. A
+job that checks everything looks at the three files together, and walks the log once.
+
+Rules.
+1. Nothing here changes a file, and no damage raises.
+2. A segment that grows is read, not mapped: what its writer cuts off must not be touched. Its
+   indexes are read before its log, which then has all that they speak of.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import Buffer
+
+from lamina.engine import filekinds, inspection
+from lamina.engine.codec import CODECS, Codec
+from lamina.engine.findings import Finding, map_file, named
+from lamina.engine.index import SegmentIndex
+from lamina.formats.scan import Limit, Scan
+from lamina.storage.files import LocalFiles
+
+STEP = Limit(max_records=1 << 20, max_bytes=1 << 20)
+"""How much is walked before its times are read again for the index: so much is still cached."""
+_CODECS = {inspection.FRAME_LOG: CODECS["frame"], inspection.KERATIN_LOG: CODECS["keratin"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a walk over a segment found: damaged spots, and the index that its log gives anew."""
+
+    codec: Codec
+    findings: tuple[Finding, ...]
+    index: SegmentIndex
+    records: int
+
+
+def check_segment(path: str, *, is_growing: bool = False) -> Checked | None:
+    """Checks the segment of a `.log`, with the indexes beside it; None if it is not Lamina's.
+
+    Raises InvalidRequest when the log cannot be read.
+    """
+    stem = os.path.splitext(path)[0]
+    beside = {
+        suffix: raw
+        for suffix in ("idx", "timeidx", "tidx")
+        if (raw := _read(f"{stem}.{suffix}")) is not None
+    }
+    data: Buffer = _read(path) or b"" if is_growing else map_file(path)
+    kind = filekinds.kind_of(path, data)
+    codec = _CODECS.get(kind) if isinstance(kind, inspection.LogFile) else None
+    if codec is None or not isinstance(kind, inspection.LogFile):
+        return None
+    index = SegmentIndex(codec, named(path).number or 0)
+    findings: list[Finding] = []
+    records = 0
+    for step in kind.walk(path, data, STEP):
+        if isinstance(step, Scan):
+            records += len(step)
+            _extend(codec, index, data, step)
+        else:
+            findings.append(step)
+    entries = {"idx": index.offsets(), codec.time_suffix: index.times()}
+    is_sound = not findings
+    for suffix, raw in beside.items():
+        index_path = f"{stem}.{suffix}"
+        index_kind = filekinds.kind_of(index_path, raw)
+        if suffix in entries and isinstance(index_kind, filekinds.IndexFile):
+            made = entries[suffix]
+            findings += index_kind.compare(
+                index_path, raw, lambda *_, made=made: made, lambda: is_sound
+            )
+    return Checked(codec, tuple(findings), index, records)
+
+
+def _extend(codec: Codec, index: SegmentIndex, data: Buffer, found: Scan) -> None:
+    first = codec.offset_at(data, int(found.positions[0]))
+    timestamps = codec.timestamps_at(data, found.positions)
+    index.extend(np.asarray(found.positions), timestamps, base_offset=first, origin=0)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return LocalFiles().read(path)
+    except FileNotFoundError:
+        return None

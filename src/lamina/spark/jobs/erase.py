@@ -1,0 +1,347 @@
+"""`erase`: every record of some keys or tags leaves every tier, and a search shows that it has.
+
+    hot       the active segment is sealed, then each segment with such records is written anew
+    wal       deleted by tag, copied into segments, those written anew, the WAL's files freed
+    cold      each object with such records is written anew, listed or not; the old one is deleted
+    aside     files in `quarantine/` that hold such bytes are removed: they cannot be read anyway
+    backups   copies of the directory that are named get the same
+
+Then the raw bytes of all of that are searched; what is compressed also as it reads. The receipt
+says what was looked at, how much went and what is left; the job has failed while anything is.
+
+Records that are appended while it runs are not meant. Offsets of the others stay; the ledger says
+`deleted`. Killed at any point, it is run again: what has gone is gone, the rest is found again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from lamina.engine import erasing
+from lamina.engine.erasing import Sealed, Staged
+from lamina.engine.log_reader import Deletion
+from lamina.engine.partition import Partition
+from lamina.engine.store import Store
+from lamina.engine.tier.opening import Archive
+from lamina.engine.wal import erasing as wal_erasing
+from lamina.errors import InvalidRequest
+from lamina.formats.archive import ArchivedObject
+from lamina.formats.ledger import Gap
+from lamina.spark.jobs import bulk_lane, holding, rewriting
+from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.job import Progress, Silent, Summary
+from lamina.spark.jobs.rewriting import Group, Rewriting, Spares, runs_of
+from lamina.spark.jobs.searching import Found, Searching
+from lamina.storage import paths
+from lamina.storage.objects import Objects
+
+TIERS = ("hot", "wal", "cold", "quarantine", "other")
+
+
+@dataclass(slots=True)
+class _Receipt:
+    """What is known of each tier of one directory."""
+
+    where: str
+    erased: dict[str, int]
+    searched: list[tuple[Descriptor[str], Found]]
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """A row for each tier that has anything in it."""
+        for tier in TIERS:
+            mine = [(each, found) for each, found in self.searched if each.what == tier]
+            if mine or self.erased.get(tier):
+                left = [each.path for each, found in mine if found.remains]
+                yield {
+                    "where": self.where,
+                    "tier": tier,
+                    "erased": self.erased.get(tier, 0),
+                    "files": len(mine),
+                    "bytes": sum(each.size_bytes for each, _ in mine),
+                    "mentions": sum(found.mentions for _, found in mine),
+                    "remains": sum(found.remains for _, found in mine),
+                    "left_in": ", ".join(left[:3]) or None,
+                }
+
+
+def run(  # noqa: PLR0913 - what is erased and where, each by its name
+    spark: SparkSession,
+    target: Store | str,
+    archive: Archive = None,
+    *,
+    keys: Sequence[bytes] = (),
+    tags: Sequence[bytes] = (),
+    topics: list[str] | None = None,
+    backups: Sequence[str] = (),
+    dry_run: bool = False,
+    progress: Progress = Silent(),
+) -> Summary:
+    """Erases the records of some keys or tags from some topics or from all, and searches for them.
+
+    `target` is a store that this process has open, or a directory that nobody has.
+    """
+    spares = Spares(tuple(keys), tuple(tags))
+    if not (keys or tags) or not all([*keys, *tags]):
+        raise InvalidRequest("say which records: keys or tags, none of them empty")
+    receipts = []
+    with holding.held(target, archive) as store:
+        holding.check_known(store, topics)
+        _require_archive(store, topics)
+        receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
+    for backup in backups:
+        with holding.held(backup) as store:
+            receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
+    rows = [row for receipt in receipts for row in receipt.rows()]
+    remains = sum(int(str(row["remains"])) for row in rows)
+    digest = hashlib.sha256(b"\0".join(sorted([*keys, *tags]))).hexdigest()
+    totals = {
+        "erased": sum(int(str(row["erased"])) for row in rows),
+        "searched_bytes": sum(int(str(row["bytes"])) for row in rows),
+        "remains": remains,
+        "sha256": digest,
+    }
+    return Summary("erase", dry_run, rows, totals, has_failed=remains > 0 and not dry_run)
+
+
+def _require_archive(store: Store, topics: list[str] | None) -> None:
+    """Refuses to leave an archive out."""
+    if store.tier is None:
+        for each in store.segmented(topics):
+            if each.settings.is_archived:
+                raise InvalidRequest(
+                    f"{each.place.topic} is archived; say where: --archive s3://bucket/prefix"
+                )
+
+
+def _erase(
+    spark: SparkSession,
+    store: Store,
+    spares: Spares,
+    topics: list[str] | None,
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> _Receipt:
+    erased = {"hot": _hot(spark, store, spares, topics, progress, dry_run=dry_run)}
+    erased["wal"] = _wal(store, spares, topics, dry_run=dry_run)
+    objects = store.tier.objects if store.tier is not None else None
+    if objects is not None:
+        erased["cold"] = _cold(spark, store, spares, topics, progress, dry_run=dry_run)
+    access = Access.of(objects) if objects is not None else None
+    work = Searching(spares, access)
+    if not dry_run:
+        erased["quarantine"] = _set_aside(store.path, work)
+    found = [*_files(store.path), *(_objects(objects) if objects is not None else ())]
+    found = [each for each in found if _is_meant(each, topics)]
+    size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
+    searched = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
+    return _Receipt(store.path, erased, list(zip(found, searched, strict=True)))
+
+
+def _is_meant(each: Descriptor[str], topics: list[str] | None) -> bool:
+    """Leaves out the files of other topics; what belongs to no topic is always searched."""
+    parts = each.identity.split("/")
+    if not topics or parts[0] not in (paths.TOPICS, paths.ARCHIVE) or len(parts) < 2:
+        return True
+    return parts[1] in topics
+
+
+# ---------------------------------------------------------------- segments
+
+
+def _hot(
+    spark: SparkSession,
+    store: Store,
+    spares: Spares,
+    topics: list[str] | None,
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> int:
+    staging = os.path.join(store.path, paths.ERASING)
+    partitions = store.segmented(topics)
+    if not dry_run:
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was cut off
+        for partition in partitions:
+            partition.exclusively(partition.roll)
+    found = [each for partition in partitions for each in _sealed(partition)]
+    work = _Staging(spares, None if dry_run else staging)
+    size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
+    staged = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
+    if not dry_run:
+        by_name = {each.place.name: each for each in partitions}
+        for each, made in zip(found, staged, strict=True):
+            if made is not None:
+                _swap(by_name[each.identity], each.base, made)
+        for partition in partitions:
+            partition.exclusively(partition.save_manifest)
+        shutil.rmtree(staging, ignore_errors=True)
+    return sum(len(each.gone) for each in staged if each is not None)
+
+
+def _sealed(partition: Partition) -> list[Descriptor[Sealed]]:
+    name = partition.codec.name
+    return [
+        Descriptor(
+            each.path("log"),
+            partition.place.name,
+            each.base_offset,
+            each.size_bytes,
+            Sealed(name, each.path("log"), each.base_offset, each.next_offset, each.size_bytes),
+        )
+        for each in partition.layout.sealed
+    ]
+
+
+def _swap(partition: Partition, base_offset: int, staged: Staged) -> None:
+    """Puts what stays of a segment in its place, unless retention took it meanwhile."""
+    starts, ends = runs_of(np.array(staged.gone, dtype=np.int64))
+    now_ms = partition.place.now_ms()
+    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+    gaps = [Gap(first, end, "deleted", now_ms) for first, end in pairs]
+
+    def swap() -> None:
+        if any(each.base_offset == base_offset for each in partition.layout.sealed):
+            erasing.swap(partition, base_offset, staged, gaps)
+
+    partition.exclusively(swap)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """The work of a task: a copy of what stays of a segment."""
+
+    spares: Spares
+    directory: str | None
+
+    def __call__(self, each: Descriptor[Sealed]) -> Staged | None:
+        searching = Searching(self.spares, None)
+        below = f"{each.identity}/{each.base:020}"
+        directory = os.path.join(self.directory, below) if self.directory is not None else None
+        return erasing.stage(
+            each.what, directory, self.spares, lambda raw: len(searching.hits(raw)) > 0
+        )
+
+
+def _wal(store: Store, spares: Spares, topics: list[str] | None, *, dry_run: bool) -> int:
+    """Deletes by tag, writes segments without what is deleted, and frees the WAL's files.
+
+    Also what was deleted before by the same tag, and only hidden so far, goes.
+    """
+    if not spares.tags:
+        return 0
+    gone = 0
+    partitions = store.wal_partitions(topics)
+    for partition in partitions:
+        if not dry_run:
+            for tag in spares.tags:
+                partition.exclusively(partial(partition.delete, Deletion(tag=tag)))
+            partition.exclusively(partition.roll)
+        erasing_it = partial(wal_erasing.erase, partition, spares, dry_run=dry_run)
+        gone += partition.exclusively(erasing_it)
+    if partitions and not dry_run:
+        store.purge_wal()
+    return gone
+
+
+# ---------------------------------------------------------------- objects
+
+
+def _cold(
+    spark: SparkSession,
+    store: Store,
+    spares: Spares,
+    topics: list[str] | None,
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> int:
+    assert store.tier is not None, "objects are in an archive"
+    tier, gone = store.tier, 0
+    with ExitStack() as stack:
+        partitions = [each for each in tier.archived() if not topics or each.place.topic in topics]
+        for partition in partitions:
+            shelf = stack.enter_context(tier.hold(partition, claim=not dry_run)).shelf
+            listed = set(shelf.manifest.objects)
+            others = [entry for info in shelf.listed() if (entry := shelf.entry_from_headers(info))]
+            keys = {shelf.key_of(entry) for entry in listed}
+            others = [entry for entry in others if shelf.key_of(entry) not in keys]
+            groups: list[list[ArchivedObject]] = [
+                [entry] for entry in (*shelf.manifest.objects, *others)
+            ]
+            found = rewriting.described(shelf, groups, partition, partition.place.now_ms())
+            found = _numbered(found, listed)
+            if dry_run:
+                continue
+            work = Rewriting(Access.of(tier.objects), spares, always=False)
+            made = bulk_lane.run(spark, [[each] for each in found], work, progress)
+            pairs = list(zip((each.what for each in found), made, strict=True))
+            old = rewriting.commit(store, partition, shelf, pairs, "deleted")
+            rewriting.delete(tier.objects, shelf, old)
+            gone += sum(each.records for group, each in pairs if group.is_listed)
+    return gone
+
+
+def _numbered(
+    found: list[Descriptor[Group]], listed: set[ArchivedObject]
+) -> list[Descriptor[Group]]:
+    """Gives each object that nobody lists a generation of its own, and the listed ones the highest.
+
+    Several may begin at one offset, when some were replaced and are not removed yet.
+    """
+    others = sum(each.what.entries[0] not in listed for each in found)
+    numbered, number = [], 0
+    for each in found:
+        is_listed = each.what.entries[0] in listed
+        generation = each.what.generation + (others if is_listed else number)
+        number += not is_listed
+        what = replace(each.what, is_listed=is_listed, generation=generation)
+        numbered.append(replace(each, what=what))
+    return numbered
+
+
+# ---------------------------------------------------------------- searching
+
+
+def _set_aside(data: str, work: Searching) -> int:
+    """Removes what was set aside and holds such bytes; returns how many files went."""
+    gone = 0
+    for each in _files(data):
+        if each.what == "quarantine" and work(each).remains:
+            os.unlink(each.path)
+            gone += 1
+    return gone
+
+
+def _files(data: str) -> Iterator[Descriptor[str]]:
+    """Yields every file of a directory with its tier."""
+    for folder, _, names in os.walk(data):
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            below = os.path.relpath(path, data)
+            tier = _TIER_OF.get(below.split(os.sep)[0], "other")
+            if os.path.isfile(path) and below != paths.LOCK:
+                yield Descriptor(path, below, 0, os.path.getsize(path), tier)
+
+
+_TIER_OF = {
+    paths.TOPICS: "hot",
+    paths.WAL: "wal",
+    paths.SEGMENTS: "wal",
+    paths.QUARANTINE: "quarantine",
+}
+
+
+def _objects(objects: Objects) -> Iterator[Descriptor[str]]:
+    for info in objects.list(""):
+        yield Descriptor(info.key, info.key, 0, info.size_bytes, "cold")

@@ -1,0 +1,292 @@
+"""`verify`: every checksum of a directory and of its archive, looked at where the bytes are.
+
+Reads only. Beside a live writer a record that is being written is no finding: what looks damaged
+in a file that grows is looked at again, and only what stays the same is reported. A file that
+retention took in the meantime is no finding either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lamina.engine.boot import Boot, wall_clock_ms
+from lamina.engine.checking import check_segment
+from lamina.engine.coldfile import STRM
+from lamina.engine.documents import recognise
+from lamina.engine.filekinds import kind_of
+from lamina.engine.findings import Finding, files_below, map_file, unreadable
+from lamina.engine.tier.encoding import examine
+from lamina.engine.tier.opening import Archive, open_archive
+from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
+from lamina.formats import archive as manifest_file
+from lamina.formats import ledger, topic
+from lamina.formats.archive import ArchivedObject
+from lamina.spark.jobs import bulk_lane
+from lamina.spark.jobs.access import Access
+from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.job import Progress, Silent, Summary
+from lamina.storage import paths
+from lamina.storage.files import LocalFiles
+from lamina.storage.objects import Objects
+
+FINDINGS = "path string, position long, problem string, resumes_at long"
+LOOKS = 4
+PAUSE_S = 0.05
+TASK_BYTES = 1 << 30
+_INDEXES = (".idx", ".timeidx", ".tidx")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What to look at: a segment with its indexes, another file, or an object of the archive."""
+
+    kind: str
+    is_growing: bool = False
+    entry: ArchivedObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look gave; `is_ours` is False for a file that Lamina did not write."""
+
+    findings: tuple[Finding, ...]
+    is_ours: bool = True
+    records: int = 0
+    is_missing: bool = False
+
+
+def run(
+    spark: SparkSession,
+    data: str | None = None,
+    archive: Archive = None,
+    *,
+    dry_run: bool = False,
+    progress: Progress = Silent(),
+) -> Summary:
+    """Checks a data directory, its archive, or both; the summary's rows are the findings."""
+    objects = open_archive(archive) if archive is not None else None
+    if data is None and objects is None:
+        raise InvalidRequest("say what to verify: a data directory, an archive, or both")
+    found: list[Descriptor[Look]] = []
+    findings: list[Finding] = []
+    if data is not None:
+        local, unread = local_files(data)
+        found += local
+        findings += unread
+    if objects is not None:
+        cold, wrong = archived_objects(objects)
+        found += cold
+        findings += wrong
+    size_bytes = sum(each.size_bytes for each in found)
+    totals = {"files": len(found), "bytes": size_bytes}
+    if dry_run:
+        progress.expect(size_bytes, "bytes")
+        return Summary("verify", True, [], totals)
+    seen = looked_at(spark, found, objects, progress)
+    findings += [finding for each in seen for finding in each.findings]
+    findings += still_missing(objects, found, seen)
+    totals |= {
+        "records": sum(each.records for each in seen),
+        "skipped": sum(not each.is_ours for each in seen),
+        "findings": len(findings),
+    }
+    rows = [asdict(each) for each in sorted(findings, key=lambda each: (each.path, each.position))]
+    return Summary("verify", False, rows, totals, has_failed=bool(findings))
+
+
+def frame_of(spark: SparkSession, summary: Summary) -> DataFrame:
+    """Returns the findings as a DataFrame, to be filtered, joined or written somewhere."""
+    rows = [tuple(row.values()) for row in summary.rows]
+    return spark.createDataFrame(rows, FINDINGS)
+
+
+def looked_at(
+    spark: SparkSession,
+    found: Sequence[Descriptor[Look]],
+    objects: Objects | None,
+    progress: Progress,
+) -> list[Seen]:
+    """Looks at everything, in the workers."""
+    access = Access.of(objects) if objects is not None else None
+    task_bytes = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found), TASK_BYTES)
+
+    def look(each: Descriptor[Look]) -> Seen:
+        return look_at(each, access)
+
+    return bulk_lane.run(spark, bulk_lane.pack(found, task_bytes), look, progress)
+
+
+# ---------------------------------------------------------------- planning
+
+
+def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
+    """Lists a directory: a segment is one thing with its indexes, everything else a file."""
+    boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
+    boot.require_directory()
+    is_live = boot.files.is_locked(boot.path(paths.LOCK))
+    names, unread = files_below(boot.data)
+    last = _last_files(names)
+    there = set(names)
+    found = []
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix in _INDEXES and f"{stem}.log" in there:
+            continue
+        segment = paths.segment_file(os.path.basename(name))
+        kind = "segment" if segment is not None and suffix == ".log" else "file"
+        size = _size(name) + sum(_size(stem + each) for each in _INDEXES if kind == "segment")
+        grows = is_live and (name in last or suffix in (".delta", ".idx", ".data"))
+        base = segment.base_offset if segment is not None else 0
+        found.append(
+            Descriptor(name, os.path.relpath(name, boot.data), base, size, Look(kind, grows))
+        )
+    return found, unread
+
+
+def _last_files(names: list[str]) -> set[str]:
+    """The last log of each directory: what a live writer appends to."""
+    logs = [name for name in names if name.endswith(".log")]
+
+    def number(name: str) -> int:
+        base = os.path.basename(name)
+        segment = paths.segment_file(base)
+        return segment.base_offset if segment else paths.wal_file_index(base) or 0
+
+    grouped = itertools.groupby(sorted(logs, key=os.path.dirname), key=os.path.dirname)
+    return {max(group, key=number) for _, group in grouped}
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def archived_objects(objects: Objects) -> tuple[list[Descriptor[Look]], list[Finding]]:
+    """Lists an archive, and reads its small documents."""
+    infos = {info.key: info for info in objects.list(paths.ARCHIVE)}
+    listed: dict[str, ArchivedObject] = {}
+    findings: list[Finding] = []
+    for key in sorted(infos):
+        decode = _DOCUMENTS.get(key.rpartition("/")[2])
+        if decode is None:
+            continue
+        try:
+            value = decode(objects.read(key).data)
+        except ObjectMissing:
+            continue
+        except CorruptData as error:
+            findings.append(Finding(f"{objects.url}/{key}", error.position, str(error)))
+            continue
+        if isinstance(value, manifest_file.Manifest):
+            listed |= _keys_of(value)
+    found = []
+    for key in sorted({*listed, *(key for key in infos if paths.object_key(key))}):
+        parsed = paths.object_key(key)
+        base = parsed.base_offset if parsed is not None else 0
+        size = infos[key].size_bytes if key in infos else 0
+        found.append(Descriptor(key, key, base, size, Look("object", entry=listed.get(key))))
+    return found, findings
+
+
+_DOCUMENTS = {
+    paths.ARCHIVE_MANIFEST: manifest_file.decode,
+    paths.LEDGER: ledger.decode,
+    paths.TOPIC_SETTINGS: topic.decode,
+}
+
+
+def _keys_of(manifest: manifest_file.Manifest) -> dict[str, ArchivedObject]:
+    return {
+        paths.ObjectKey(
+            manifest.topic, manifest.partition, entry.base_offset, entry.generation
+        ).name: entry
+        for entry in manifest.objects
+    }
+
+
+def still_missing(
+    objects: Objects | None, found: Sequence[Descriptor[Look]], seen: Sequence[Seen]
+) -> Iterator[Finding]:
+    """Yields the listed objects that are not there, unless the list has let them go since."""
+    missing = [each for each, saw in zip(found, seen, strict=True) if saw.is_missing]
+    if objects is None or not missing:
+        return
+    still = {each.path for each in archived_objects(objects)[0] if each.what.entry is not None}
+    for each in missing:
+        if each.path in still:
+            path = f"{objects.url}/{each.path}"
+            yield Finding(path, 0, "the list names this object, and it is not there")
+
+
+# ---------------------------------------------------------------- in the workers
+
+
+def look_at(each: Descriptor[Look], access: Access | None) -> Seen:
+    """Looks at one thing; what grows is looked at again before anything is said against it."""
+    if each.what.kind == "object":
+        assert access is not None, "objects are in an archive"
+        return _object(each, access.open())
+    seen = _file(each)
+    for _ in range(LOOKS - 1):
+        if not (seen.findings and each.what.is_growing):
+            break
+        time.sleep(PAUSE_S)
+        again = _file(each)
+        same = {(finding.path, finding.position) for finding in again.findings}
+        kept = tuple(
+            finding for finding in seen.findings if (finding.path, finding.position) in same
+        )
+        seen = Seen(kept, again.is_ours, again.records)
+    return seen
+
+
+def _file(each: Descriptor[Look]) -> Seen:
+    try:
+        if each.what.kind == "segment":
+            checked = check_segment(each.path, is_growing=each.what.is_growing)
+            if checked is not None:
+                return Seen(checked.findings, records=checked.records)
+        return _any_file(each)
+    except InvalidRequest as error:
+        if not os.path.lexists(each.path):
+            return Seen(())
+        return Seen((unreadable(each.path, str(error).removeprefix(f"{each.path}: ")),))
+
+
+def _any_file(each: Descriptor[Look]) -> Seen:
+    path = each.path
+    data = LocalFiles().read(path) if each.what.is_growing else map_file(path)
+    kind = recognise(path) or kind_of(path, data)
+    if kind is None:
+        return Seen((), is_ours=False)
+    return Seen(tuple(kind.verify(path, data)))
+
+
+def _object(each: Descriptor[Look], objects: Objects) -> Seen:
+    path = f"{objects.url}/{each.path}"
+    entry, key = each.what.entry, paths.object_key(each.path)
+    try:
+        data = objects.read(each.path).data
+    except ObjectMissing:
+        return Seen((), is_missing=entry is not None)
+    findings = tuple(STRM.verify(path, data))
+    if findings or entry is None or key is None:
+        return Seen(findings, records=entry.record_count if entry else 0)
+    found = examine(data, key.topic, key.partition)
+    if _without_marks(found) != _without_marks(entry):
+        return Seen((Finding(path, 0, "the object is sound, but not the one that the list names"),))
+    return Seen((), records=entry.record_count)
+
+
+def _without_marks(entry: ArchivedObject) -> dict[str, object]:
+    fields = asdict(entry)
+    del fields["marks"], fields["generation"]
+    return fields
