@@ -149,7 +149,7 @@ def test_compact_joins_small_objects_and_removes_the_old_ones_later(
     cleaned = compact.run(spark, str(data), str(cold), clean_age_ms=0)
     assert cleaned.totals["orphans_removed"] == len(old)
     (left,) = (cold / "data" / "k" / "0").glob("*.seg")
-    assert left.name == "00000000000000000000-1.seg"
+    assert left.name == "00000000000000000000.1.seg"
     assert rows(data, cold) == everything
 
 
