@@ -8,7 +8,8 @@ Rules.
    Bytes that do not fit are fetched again; if they still do not, the block's offsets are missing
    (RecordsMissing), and what follows it is served.
 2. The list is an immutable value, replaced as a whole: a scan goes on with the one it began with.
-3. Memory is bounded: the cache by its limit, a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
+3. Memory is bounded: the cache by its limit (a few times as much, for blocks are decoded together
+   and one keeps the others), a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from lamina.formats.scan import Limit
 from lamina.formats.strm import layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.block import crc32_of
+from lamina.formats.strm.group import GROUP_BLOCKS, read_group
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey
 
@@ -237,7 +239,30 @@ class ColdLog:
         except ObjectMissing as error:
             base = int(chunk.segment.offsets[chunk.first])
             return [self._missing(chunk.entry, base, chunk.entry.next_offset, error)]
-        return [self._block(chunk, number, raw, start) for number in numbers]
+        blocks: list[pa.RecordBatch | CorruptData] = []
+        for first in range(chunk.first, chunk.end, GROUP_BLOCKS):
+            last = min(first + GROUP_BLOCKS, chunk.end)
+            blocks += self._together(chunk, (first, last), raw, start) or [
+                self._block(chunk, number, raw, start) for number in range(first, last)
+            ]
+        return blocks
+
+    def _together(
+        self, chunk: _Chunk, span: tuple[int, int], raw: memoryview, origin: int
+    ) -> list[pa.RecordBatch]:
+        """Decodes some blocks by one call; nothing where one of them is not sound."""
+        first, end = span
+        start, stop = chunk.segment.block_range(first)[0], chunk.segment.block_range(end - 1)[1]
+        found = read_group(chunk.segment, first, end, raw[start - origin : stop - origin])
+        if found is None:
+            return []
+        key, row, blocks = self._key(chunk.entry), 0, []
+        batch = found.batch.select(self.schema.names)
+        for number, rows in zip(range(first, end), found.rows.tolist(), strict=True):
+            blocks.append(batch.slice(row, rows))
+            self.cache.put((key, chunk.entry, number), blocks[-1], blocks[-1].nbytes)
+            row += rows
+        return blocks
 
     def _block(
         self, chunk: _Chunk, number: int, raw: memoryview, origin: int

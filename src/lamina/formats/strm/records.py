@@ -38,8 +38,8 @@ from lamina.formats.scan import OFFSET_MAX
 from lamina.formats.strm import lz4
 from lamina.records import OUTPUT_SCHEMAS, TIMESTAMP
 
-SCRATCH_BYTES_MAX = 2 << 20
-"""Twice what a writer by the document puts into a block."""
+SCRATCH_BYTES_MAX = 8 << 20
+"""Twice what a writer by the document puts into the blocks that are read together."""
 
 # What reading the records of a block can find.
 FINE, BAD_VARINT, BAD_OFFSET, BAD_KEY, BAD_VALUE, LEFTOVER, BAD_ENVELOPE, UNDECODABLE = range(8)
@@ -218,15 +218,16 @@ def _copy_down(target: int, source: int, length: int, ends: tuple[int, int]) -> 
     """
     apart = source - target
     if (
-        (apart >= 32 or apart < 0)
-        and ends[0] - target >= length + 32
-        and ends[1] - source >= length + 32
+        (apart >= 64 or apart < 0)
+        and ends[0] - target >= length + 64
+        and ends[1] - source >= length + 64
     ):
         done = target + length
         while target < done:
             copy_32(target, source)
-            target += 32
-            source += 32
+            copy_32(target + 32, source + 32)
+            target += 64
+            source += 64
     else:
         move(target, source, length)
 
@@ -269,15 +270,17 @@ def _read_head(at: int, end: int) -> Any:
 
 
 @inlined
-def _read_all(at: int, end: int, columns: Any, block: Any) -> Any:
+def read_all(at: int, end: int, columns: Any, block: Any, ends: Any) -> Any:
     """Reads the records between two addresses; returns what `Columns.fill` needs.
 
-    `columns` are addresses, see `_columns`. `block` is (rows, base offset).
+    `columns` are addresses, see `addresses`. `block` is (first row, rows, base offset), `ends` how
+    far keys and values were filled before.
     """
     offsets, timestamps, key_offsets, value_offsets, key_bits, keys, values = columns
-    rows, base_offset = block
-    row, previous, first_timestamp = 0, -1, 0
-    key_end, key_count, value_end = 0, 0, 0
+    first_row, rows, base_offset = block
+    row, previous, first_timestamp = first_row, -1, 0
+    rows += first_row
+    key_end, key_count, value_end = ends
     least, most = _TIME_MAX, _TIME_MIN
     delta_max = OFFSET_MAX - base_offset
     code = FINE
@@ -287,7 +290,7 @@ def _read_all(at: int, end: int, columns: Any, block: Any) -> Any:
             break
         delta, timestamp = numbers
         key_len, value_len = lengths
-        if (row == 0 and delta != 0) or delta <= previous or delta > delta_max:
+        if (row == first_row and delta != 0) or delta <= previous or delta > delta_max:
             code = BAD_OFFSET  # the first record is the block's base
             break
         poke_i64(offsets + 8 * row, base_offset + delta)
@@ -302,7 +305,7 @@ def _read_all(at: int, end: int, columns: Any, block: Any) -> Any:
             key_end += key_len
             key_count += 1
         _copy_down(values[0] + value_end, starts[1], value_len, (values[1], end))
-        if row == 0:
+        if row == first_row:
             first_timestamp = timestamp
         value_end += value_len
         previous = delta
@@ -313,12 +316,12 @@ def _read_all(at: int, end: int, columns: Any, block: Any) -> Any:
     poke_u32(key_offsets + 4 * rows, key_end)
     poke_u32(value_offsets + 4 * rows, value_end)
     ends = (key_end, key_count, value_end)
-    return code, row, ends, (base_offset + previous, least, most)
+    return code, row - first_row, ends, (base_offset + previous, least, most)
 
 
 @inlined
-def _columns(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) -> Any:
-    """The addresses that `_read_all` writes to, each with its end where lengths vary."""
+def addresses(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) -> Any:
+    """The addresses that `read_all` writes to, each with its end where lengths vary."""
     start = address_of(numbers)
     bits = numbers[positions[3] : positions[3] + (rows + 7 >> 3)]
     bits[:] = 0
@@ -333,9 +336,10 @@ def _columns(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) ->
 def _read_plain(
     payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, block: Any
 ) -> Any:
-    columns = _columns(numbers, positions, keys, room, block[0])
+    columns = addresses(numbers, positions, keys, room, block[0])
     source = address_of(payload)
-    return _read_all(source, source + len(payload), columns, block)
+    place = (0, block[0], block[1])
+    return read_all(source, source + len(payload), columns, place, (0, 0, 0))
 
 
 @kernel
@@ -344,8 +348,8 @@ def _read_lz4(payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, 
     limit = origin + len(room)
     if not lz4.decode_at(source, source + len(payload), origin, limit):
         return UNDECODABLE, 0, (0, 0, 0), (0, 0, 0)
-    columns = _columns(numbers, positions, keys, room, block[0])
-    return _read_all(origin, limit, columns, block)
+    columns = addresses(numbers, positions, keys, room, block[0])
+    return read_all(origin, limit, columns, (0, block[0], block[1]), (0, 0, 0))
 
 
 @inlined

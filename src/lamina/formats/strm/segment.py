@@ -26,7 +26,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import address_of, as_bytes
 from lamina.formats.compile import kernel
 from lamina.formats.scan import WHOLE, Scan, Stop, refuse_start, walk
-from lamina.formats.strm import block
+from lamina.formats.strm import block, group
 from lamina.formats.strm.layout import (
     BLOCK_BYTES_MIN,
     FOOTER,
@@ -149,18 +149,33 @@ def checked_block(segment: Segment, number: int, buffer: Buffer) -> block.Decode
 
 
 def read_from(buffer: Buffer, start_offset: int = 0) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a whole object from an offset on, one batch a block."""
+    """Yields the records of a whole object from an offset on, a few blocks in a batch."""
     data = memoryview(buffer)
     segment = open_segment(data)
-    for number in range(segment.block_of(start_offset), len(segment)):
-        start, end = segment.block_range(number)
-        batch = read_block(segment, number, data[start:end])
-        if int(segment.offsets[number]) >= start_offset:
-            yield batch
-            continue
-        skipped = int(np.searchsorted(batch.column("offset").to_numpy(), start_offset))
-        if skipped < batch.num_rows:
-            yield batch.slice(skipped)
+    first = segment.block_of(start_offset)
+    for number in range(first, len(segment), group.GROUP_BLOCKS):
+        end = min(number + group.GROUP_BLOCKS, len(segment))
+        for batch in read_blocks(segment, number, end, data):
+            if number > first or int(segment.offsets[number]) >= start_offset:
+                yield batch
+                continue
+            skipped = int(np.searchsorted(batch.column("offset").to_numpy(), start_offset))
+            if skipped < batch.num_rows:
+                yield batch.slice(skipped)
+
+
+def read_blocks(
+    segment: Segment, first: int, end: int, data: memoryview
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of neighbouring blocks of a whole object, together or one by one."""
+    start, stop = segment.block_range(first)[0], segment.block_range(end - 1)[1]
+    together = group.read_group(segment, first, end, data[start:stop])
+    if together is not None:
+        yield together.batch
+        return
+    for number in range(first, end):
+        start, stop = segment.block_range(number)
+        yield read_block(segment, number, data[start:stop])
 
 
 def verify(buffer: Buffer) -> Segment:
@@ -176,11 +191,20 @@ def verify_blocks(buffer: Buffer) -> tuple[Segment, NDArray[np.int64]]:
     header = segment.header
     count = 0
     ranges = np.empty((len(segment), 2), dtype=np.int64)
-    for number in range(len(segment)):
-        start, end = segment.block_range(number)
-        decoded = checked_block(segment, number, data[start:end])
-        count += decoded.batch.num_rows
-        ranges[number] = decoded.min_timestamp_ms, decoded.max_timestamp_ms
+    for first in range(0, len(segment), group.GROUP_BLOCKS):
+        end = min(first + group.GROUP_BLOCKS, len(segment))
+        start, stop = segment.block_range(first)[0], segment.block_range(end - 1)[1]
+        together = group.read_group(segment, first, end, data[start:stop])
+        if together is not None:
+            count += together.batch.num_rows
+            ranges[first:end, 0] = together.min_timestamps_ms
+            ranges[first:end, 1] = together.max_timestamps_ms
+            continue
+        for number in range(first, end):
+            start, stop = segment.block_range(number)
+            decoded = checked_block(segment, number, data[start:stop])
+            count += decoded.batch.num_rows
+            ranges[number] = decoded.min_timestamp_ms, decoded.max_timestamp_ms
     if count != header.record_count:
         raise _contradiction(HEADER.at("record_count"), f"{header.record_count} records", count)
     found = int(ranges[:, 0].min()), int(ranges[:, 1].max())
