@@ -66,7 +66,7 @@ def write(where: Target, number: int, timeout_ms: int = 60_000) -> None:
         Stager(place, topics, topic="t", now_ms=START_MS).stage([rows(number * 1000 + 8 * task, 8)])
         for task in range(8)
     ]
-    where.publish(Transaction("app", number, "", tuple(parts)), timeout_ms)
+    where.publish(Transaction("app", number, "", tuple(parts)), LocalFiles(), timeout_ms)
 
 
 def expected(*numbers: int) -> Counter[bytes]:
@@ -104,7 +104,7 @@ def test_writes_to_a_topic_created_again_since_they_were_decided_are_dropped(
             store.create_topic("t")
         place = Staging(LocalFiles(), where.data, "app", 1)
         part = Stager(place, topics, topic="t", now_ms=START_MS).stage([rows(0, 8)])
-        where.publish(Transaction("app", 1, "", (part,)), 10_000)
+        where.publish(Transaction("app", 1, "", (part,)), LocalFiles(), 10_000)
         assert held(service.flight_url) == Counter()
 
 
@@ -138,7 +138,7 @@ def test_a_commit_goes_on_when_a_killed_server_is_back(tmp_path: Path) -> None:
         server.end(signal.SIGKILL)
         back = threading.Timer(1.0, server.start)
         back.start()
-        where.publish(Transaction("app", 2, "", (part,)), 60_000)
+        where.publish(Transaction("app", 2, "", (part,)), LocalFiles(), 60_000)
         back.join()
         write(where, 2)
         assert held(server.url) == expected(1, 2)
@@ -150,7 +150,7 @@ def test_no_server_ends_a_commit_when_its_time_is_up(tmp_path: Path) -> None:
     topics = {"t": TopicFile("t", "keratin", 1, 1, START_MS)}
     part = Stager(place, topics, topic="t", now_ms=START_MS).stage([rows(0, 8)])
     with pytest.raises(Unavailable):
-        where.publish(Transaction("app", 1, "", (part,)), 200)
+        where.publish(Transaction("app", 1, "", (part,)), LocalFiles(), 200)
 
 
 def test_a_server_needs_a_place_to_stage_in() -> None:

@@ -179,7 +179,8 @@ class LogDirectory:
         self._checkpoint: dict[tuple[str, int], PartitionCheckpoint] = {}
         self._live = False
         self._views: dict[tuple[str, int, int], PartitionView] = {}
-        self._current: dict[tuple[str, int, int], list[Stretch]] = {}
+        self._current: set[tuple[str, int, int]] = set()
+        self._stretches: dict[tuple[str, int, int], list[Stretch]] = {}
         self._cold: dict[tuple[str, int, int], ColdSide] = {}
         self._wal = WalTopics(self._boot, self._access)
 
@@ -222,28 +223,38 @@ class LogDirectory:
             entry = self._checkpoint.get((topic, partition))
             published = (entry.last_flushed_offset or 0) if entry else 0
             view.refresh(published, live=self._live)
-            self._current[key] = list(self._found(about, view, partition))
+            self._stretches[key] = self._found(about, view, partition)
+            self._current.add(key)
         return view
 
-    def _found(self, about: TopicFile, view: PartitionView, partition: int) -> Iterator[Stretch]:
-        """Yields where the records of a partition lie now: objects, segments, the tail."""
-        layout = view.layout
+    def _found(self, about: TopicFile, view: PartitionView, partition: int) -> list[Stretch]:
+        """Returns where the records of a partition lie now: objects, segments, the tail.
+
+        A sealed segment keeps its stretch from look to look: there may be thousands.
+        """
+        layout, key = view.layout, (about.name, about.epoch, partition)
+        before = [each for each in self._stretches.get(key, ()) if isinstance(each, SegmentStretch)]
+        if before and before[0].about != about:
+            before = []
+        known = {each.segment.base_offset: each for each in before}
         hot: list[tuple[Segment, Bound]] = [(each, each.end) for each in layout.sealed]
         hot.append((layout.active.segment, layout.active.durable))
-        found: list[Stretch] = [
-            SegmentStretch(self._access, about, partition, segment, bound)
-            for segment, bound in hot
-            if segment.base_offset < bound.next_offset
-        ]
+        found: list[Stretch] = []
+        for segment, bound in hot:
+            same = known.get(segment.base_offset)
+            if same is not None and same.segment is segment:
+                found.append(same)
+            elif segment.base_offset < bound.next_offset:
+                found.append(SegmentStretch(self._access, about, partition, segment, bound))
         archived = _archived(view)
         if archived and self._access.archive is not None:
-            key = about.name, about.epoch, partition
             if key not in self._cold:
                 self._cold[key] = ColdSide(self._access.archive, about, partition, self._cache)
             self._cold[key].cover(archived)
             view.cold = self._cold[key].log
             found += self._cold[key].stretches(archived)
-        yield from sorted(found, key=lambda each: each.first)
+            found.sort(key=lambda each: each.first)
+        return found
 
     def extent(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the first offset that may be read, and one past the last durable one."""
@@ -279,7 +290,7 @@ class LogDirectory:
         if about.topic_ids:
             return self._wal.stretches(about, partition)
         self._view(topic, partition)
-        return self._current[topic, about.epoch, partition]
+        return self._stretches[topic, about.epoch, partition]
 
 
 def _archived(view: PartitionReader) -> list[tuple[int, int]]:

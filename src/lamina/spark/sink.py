@@ -94,7 +94,7 @@ class Sink:
             staged[0].query if staged else "",
             tuple(each.part for each in staged),
         )
-        self._target.publish(transaction, self._options.timeout_ms)
+        self._target.publish(transaction, self._files, self._options.timeout_ms)
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

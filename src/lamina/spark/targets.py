@@ -27,7 +27,7 @@ from lamina.spark.reading import boot_of
 from lamina.spark.served import described, file_of
 from lamina.spark.transactions import Publisher
 from lamina.storage import paths
-from lamina.storage.files import Files, LocalFiles
+from lamina.storage.files import Files
 
 AGAIN_S = 0.1
 BELOW_CHECKPOINT = "lamina-sink"
@@ -43,7 +43,7 @@ class Target(Protocol):
     def topics(self) -> dict[str, TopicFile]:
         """Returns the topics that rows can go to."""
 
-    def publish(self, transaction: Transaction, timeout_ms: int) -> None:
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
         """Commits a transaction; one that was committed before changes nothing."""
 
 
@@ -57,9 +57,9 @@ class DirectoryTarget:
         """Returns the directory's topics."""
         return boot_of(self.data).catalog.peek()
 
-    def publish(self, transaction: Transaction, timeout_ms: int) -> None:
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
         """Commits through whoever has the store open."""
-        publish(self.data, transaction, files=LocalFiles(), timeout_ms=timeout_ms)
+        publish(self.data, transaction, files=files, timeout_ms=timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,8 @@ class ServerTarget:
             found = [described(store, name) for name in store.topics()]
         return {each.name: file_of(each) for each in found if each is not None}
 
-    def publish(self, transaction: Transaction, timeout_ms: int) -> None:
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
         """Commits by appends that are stored once; goes on after a server that went away."""
-        files: Files = LocalFiles()
         deadline_s = time.monotonic() + timeout_ms / 1000
         with _alone(files, os.path.join(self.data, paths.SINK_LOCK), deadline_s):
             while True:
