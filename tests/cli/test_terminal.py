@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_consume_follows_a_server_until_it_is_interrupted(tmp_path: Path) -> Non
         assert terminal.exitstatus in (1, 130) or terminal.signalstatus == signal.SIGINT
 
 
+def test_a_group_is_consumed_until_it_is_interrupted_and_keeps_its_place(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, lamina.connect(server.url) as store:
+        store.create_topic("t")
+        store.append("t", b"early")
+        terminal = spawn("cat", "-G", "g", "-f", r"<%s>\n", "t", "--server", server.url)
+        terminal.expect("<early>")
+        store.append("t", b"late")
+        terminal.expect("<late>")
+        group = store.group("t", "g", start="none")
+        while group.committed() < 2:  # what was shown is acked at once
+            threading.Event().wait(0.05)
+        terminal.sendintr()
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert group.describe().lag == 0
+        again = spawn("cat", "-G", "g", "-e", "t", "--server", server.url)
+        again.expect("Reached end of topic t")
+        assert b"early" not in again.before
+        again.close()
+
+
 def test_serve_says_when_it_is_ready_and_ends_on_ctrl_c(data: str) -> None:
     terminal = spawn(*("serve", "--data", data, "--set", "flight.port=0", "--set", "http.port=0"))
     terminal.expect(r"ready (grpc://127\.0\.0\.1:\d+) http://127\.0\.0\.1:\d+")
@@ -102,3 +124,7 @@ def completed(words: str, **more: str) -> set[str]:
 def test_a_shell_completes_verbs_and_topics(data: str) -> None:
     assert completed("lamina topic de") == {"describe", "delete"}
     assert completed("lamina topic describe t", LAMINA_DATA=data) == {"t"}
+    with lamina.open(data) as store:
+        store.group("t", "billing")
+    assert completed("lamina group de") == {"describe", "delete"}
+    assert completed("lamina group describe b", LAMINA_DATA=data) == {"billing"}

@@ -248,11 +248,11 @@ def test_a_silent_peer_holds_its_stream_and_nothing_of_others(tmp_path: Path) ->
             silent.append((client, writer, reader))
         while service.broker.streams.used < 2:
             time.sleep(0.01)
-        with lamina.connect(service.flight_url, timeout_s=0.5) as store:
+        with lamina.connect(service.flight_url, timeout_s=60) as store:
             store.create_topic("t")
             assert store.fetch("t", 0, 0).num_rows == 0, "calls without a stream go on"
             with pytest.raises(lamina.Unavailable, match="open streams"):
-                store.append("t", b"v")
+                store.append("t", b"v", timeout_s=3)
         for client, _, reader in silent:
             reader.cancel()
             client.close()

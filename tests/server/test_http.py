@@ -103,6 +103,11 @@ def test_a_group_is_made_polled_acked_moved_and_deleted(http: httpx.Client) -> N
     assert http.get("/v1/groups?topic=jobs").json() == {"result": [["jobs", "workers"]]}
     lag = http.get(where).json()["result"]["partitions"][0]
     assert (lag["committed"], lag["records"]) == (4, 0)
+    labels = 'consumergroup="workers",partition="0",topic="jobs"'
+    metrics = http.get("/metrics").text
+    assert f"lamina_consumergroup_lag{{{labels}}} 0.0" in metrics
+    assert f"lamina_consumergroup_current_offset{{{labels}}} 4.0" in metrics
+    assert f"lamina_consumergroup_lag_seconds{{{labels}}} 0.0" in metrics
     moved = http.post(f"{where}/reset", json={"to": "earliest", "execute": True})
     assert moved.json() == {"result": [{"partition": 0, "before": 4, "after": 0}]}
     assert http.post(f"{where}/reset", json={"to": 2}).json()["result"][0]["after"] == 2

@@ -6,6 +6,7 @@ of `--topics`. Columns have the names of Kafka's tool.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +26,8 @@ app = typer.Typer(
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
     """Completes the name of a group, where the command line says of which store."""
-    data, server = context.params.get("data"), context.params.get("server")
+    data = context.params.get("data") or os.environ.get("LAMINA_DATA")
+    server = context.params.get("server") or os.environ.get("LAMINA_SERVER")
     try:
         with readable(data, None if data else server) as store:
             names = {name for _, name in store.groups()}

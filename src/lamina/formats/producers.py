@@ -77,8 +77,7 @@ def decode(buffer: Buffer) -> tuple[list[Entry], int]:
     view = memoryview(buffer).cast("B")
     entries = []
     unsound: int | None = None
-    written = len(bytes(view).rstrip(b"\0"))
-    whole = min(-(-written // ENTRY.size), view.nbytes // ENTRY.size) * ENTRY.size
+    whole = view.nbytes - view.nbytes % ENTRY.size
     for position in range(0, whole, ENTRY.size):
         fields = ENTRY.unpack(view, position)
         body = view[position : position + _CHECKED_BYTES]

@@ -23,6 +23,8 @@ from lamina.errors import Closed, InvalidRequest, UnknownGroup, UnknownTopic
 from lamina.wire.messages import OFFSETS
 from lamina.wire.operations import Named
 
+SLICE_MS = 500
+
 
 class OpenGroups:
     """The group objects of one served store."""
@@ -95,6 +97,3 @@ def poll_in_slices(
         wait_ms -= SLICE_MS
         if batch.num_rows or wait_ms <= 0 or is_over():
             return batch
-
-
-SLICE_MS = 500

@@ -63,6 +63,29 @@ class _Gauges(Collector):
         return self._gauges()
 
 
+def _group_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
+    labels = ["consumergroup", "topic", "partition"]
+    offset, lag, seconds = (
+        GaugeMetricFamily(f"lamina_consumergroup_{name}", text, labels=labels)
+        for name, text in (
+            ("current_offset", "The offset below which a group has acked everything"),
+            ("lag", "Records that a group has not acked"),
+            ("lag_seconds", "The age of the oldest record that a group has not acked"),
+        )
+    )
+    for topic, group in store.groups():
+        try:
+            parts = store.describe_group(topic, group).partitions
+        except LaminaError:  # deleted in the meantime
+            continue
+        for part in parts:
+            where = [group, topic, str(part.partition)]
+            offset.add_metric(where, part.committed)
+            lag.add_metric(where, part.records)
+            seconds.add_metric(where, part.seconds)
+    yield from (offset, lag, seconds)
+
+
 def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     """Yields the gauges of every partition, in the shapes of kafka_exporter."""
     labels = ["topic", "partition"]
@@ -88,6 +111,7 @@ def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
             families["size_bytes"].add_metric(where, part.size_bytes)
             families["segments"].add_metric(where, part.segments)
     yield from families.values()
+    yield from _group_gauges(store)
     yield GaugeMetricFamily(
         "lamina_failed_partitions", "Partitions that take no appends", value=len(store.failures())
     )
