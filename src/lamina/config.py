@@ -186,6 +186,13 @@ class TopicSettings(Settings):
         "how long a poll holds records for its consumer, unless it says otherwise",
         allowed=(1, 12 * 3_600_000),
     )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "producer.id.expiration.ms",
+        "ms",
+        "an idempotent producer that appended nothing for so long is forgotten: a repeat is stored",
+        allowed=(1, 1 << 50),
+    )
     max_message_bytes: int = setting(
         16 << 20,
         "max.message.bytes",
@@ -343,6 +350,7 @@ class WalSettings(Settings):
         "TOPICS_WAL_BYTES": "wal.bytes",
         "TOPICS_WAL_LINGER_MS": "wal.linger.ms",
         "TOPICS_CHECKPOINT_MS": "wal.checkpoint.ms",
+        "TOPICS_CHECKPOINT_MIN_BYTES": "wal.checkpoint.min.bytes",
         "TOPICS_SNAPSHOT_BYTES": "wal.snapshot.bytes",
         "TOPICS_SNAPSHOT_MS": "wal.snapshot.ms",
         "TOPICS_SEGMENT_MAX_EVENTS": "segment.max.events",
@@ -379,6 +387,13 @@ class WalSettings(Settings):
         "ms",
         "how often the compactor copies new records from the WAL into segments",
         allowed=(0, 1 << 40),
+    )
+    checkpoint_min_bytes: int = setting(
+        64 << 10,
+        "wal.checkpoint.min.bytes",
+        "bytes",
+        "topics with less than this in the WAL wait for its rotation, or for wal.snapshot.ms",
+        allowed=(0, 1 << 30),
     )
     snapshot_bytes: int = setting(
         64 << 20,

@@ -4,6 +4,7 @@
     ├── InvalidRequest        fix the call
     │   ├── UnsupportedField    … or choose a format that keeps the field
     │   ├── UnknownTopic        … or create the topic
+    │   ├── UnknownGroup        … or make the group
     │   ├── OffsetOutOfRange    … or start at an offset that is there
     │   ├── OutOfSequence       … or continue where this producer left off
     │   └── NotAllowed          … or use a key that may: the server refused this one
@@ -56,6 +57,10 @@ class UnsupportedField(InvalidRequest):
 
 class UnknownTopic(InvalidRequest):
     """There is no such topic or partition."""
+
+
+class UnknownGroup(InvalidRequest):
+    """The topic has no such consumer group."""
 
 
 class OffsetOutOfRange(InvalidRequest):

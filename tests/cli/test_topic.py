@@ -150,6 +150,64 @@ def test_cat_has_the_flags_of_kcat(lamina: Any, where: list[str], typed: Any) ->
     assert ok(lamina("cat", "-C", "-t", "t", "-o", 3, "-e", "-q", *where)).out == "piped\n"
 
 
+def test_cat_consumes_with_a_group(lamina: Any, where: list[str], typed: Any) -> None:
+    ok(lamina("topic", "create", "t", "u", *where))
+    typed(b"1\n2\n3\n")
+    ok(lamina("cat", "-P", "-t", "t", *where))
+    typed(b"4\n")
+    ok(lamina("cat", "-P", "-t", "u", *where))
+    assert ok(lamina("cat", "-G", "g", "-c", 2, "t", *where)).out == "1\n2\n"
+    rest = ok(lamina("cat", "-G", "g", "-e", "-q", "-f", "%t %o %s;", "t", "u", *where))
+    assert rest.out == "t 2 3;u 0 4;"
+    assert ok(lamina("cat", "-G", "g", "-e", "-q", "t", *where)).out == "", "all are acked"
+    rows = ok(lamina("group", "describe", "g", "--json", *where)).rows
+    assert [(row["topic"], row["current_offset"]) for row in rows] == [("t", 3), ("u", 1)]
+    stored = ("cat", "-C", "-t", "t", "-o", "stored", "-e", "-q")
+    assert ok(lamina(*stored, "-X", "group.id=g", *where)).out == ""
+    ok(lamina("group", "seek", "g", "--to", 1, "--topics", "t", "--yes", *where))
+    assert ok(lamina(*stored, "-X", "group.id=g", *where)).out == "2\n3\n"
+    assert lamina(*stored, *where).code == 2
+    assert lamina("cat", "-G", "g", *where).code == 2
+    assert lamina("cat", "-G", "g", "-C", "t", *where).code == 2
+
+
+def test_cat_produces_files_and_tells(
+    lamina: Any, where: list[str], tmp_path: Path, typed: Any
+) -> None:
+    ok(lamina("topic", "create", "t", *where))
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"{name}\nagain")
+    ok(lamina("cat", "-P", "-t", "t", tmp_path / "one", tmp_path / "two", *where))
+    ok(lamina("cat", "-P", "-t", "t", "-l", tmp_path / "two", *where))
+    read = ("cat", "-C", "-t", "t", "-e", "-q", "-D", "|")
+    assert ok(lamina(*read, *where)).out == "one\nagain|two\nagain|two|again|"
+    assert lamina("cat", "-P", "-t", "t", "-l", "a", "b", *where).code == 2
+    typed(b"k=v\n")
+    told = lamina("cat", "-P", "-t", "t", "-K", "=", "-T", "-v", *where)
+    assert (told.code, told.out) == (0, "k=v\n")
+    assert told.err.startswith("% Produced to partition 0 at offset 4 ")
+    assert ok(lamina(*read, "-o", 4, "-O", "-K", ":", *where)).out == "4:k:v|"
+    assert ok(lamina(*read, "-o", 4, "-O", *where)).out == "4\tv|"
+
+
+def test_cat_takes_properties_of_a_file_and_refuses_what_means_nothing(
+    lamina: Any, where: list[str], tmp_path: Path, typed: Any
+) -> None:
+    ok(lamina("topic", "create", "t", *where))
+    file = tmp_path / "kcat.conf"
+    server = where[1] if where[0] == "--server" else None
+    file.write_text(f"# mine\nacks=all\n{f'bootstrap.servers={server}' if server else ''}\n")
+    typed(b"x\n")
+    ok(lamina("cat", "-P", "-t", "t", "-F", file, *([] if server else where)))
+    assert ok(lamina("cat", "-C", "-t", "t", "-e", "-q", *where)).out == "x\n"
+    file.write_text("compression.codec=lz4\n")
+    for wrong in (("-F", file), ("-X", "client.id=x"), ("-z", "lz4"), ("-X", "acks")):
+        ran = lamina("cat", "-C", "-t", "t", "-e", *wrong, *where)
+        assert (ran.code, ran.out) == (2, "")
+    assert "archive.compression.type" in lamina("cat", "-z", "lz4", "-C", "-t", "t", *where).err
+    assert ok(lamina("cat", "-z", "none", "-C", "-t", "t", "-e", "-q", *where)).out == "x\n"
+
+
 def test_errors_become_one_line_and_the_code_of_their_family(
     lamina: Any, where: list[str], tmp_path: Path
 ) -> None:

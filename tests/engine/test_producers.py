@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from lamina.config import TopicSettings
 from lamina.engine.codec import CODECS
-from lamina.engine.grouping import GroupEncoder
+from lamina.engine.grouping import GroupEncoder, Stamped
 from lamina.engine.place import Place
 from lamina.engine.producers import COMPACT_ENTRIES, REMEMBERED, Producers
 from lamina.engine.requests import DURABLE, Ack, Outcome, ProducerStamp, Request
@@ -128,10 +129,10 @@ def test_producers_do_not_know_each_other(tmp_path: Path, format_name: str) -> N
 # ---------------------------------------------------------------- in one group
 
 
-def producers_at(root: Path) -> Producers:
+def producers_at(root: Path, clock: Callable[[], float] = time.monotonic) -> Producers:
     place = Place(LocalFiles(), str(root), "t", 0, lambda: 0)
     os.makedirs(place.directory, exist_ok=True)
-    return Producers(place)
+    return Producers(place, clock)
 
 
 def encoded(producers: Producers, format_name: str, *stamps: ProducerStamp) -> list[Outcome]:
@@ -278,8 +279,10 @@ def test_a_long_journal_is_made_short(tmp_path: Path, monkeypatch: pytest.Monkey
     with made(tmp_path, "frame") as store:
         for sequence in range(100):
             put(store, [b"a"], stamp(sequence), acks=1)
-        size = (segments(tmp_path / "data").parent / "producers.log").stat().st_size
-        assert size <= 21 * journal.ENTRY.size
+        written = (segments(tmp_path / "data").parent / "producers.log").read_bytes()
+        entries, end = journal.decode(written)
+        assert len(entries) <= 21
+        assert end == len(entries) * journal.ENTRY.size, "prepared zeros are no damage"
         killed = copied(tmp_path / "data")
     with opened(killed) as store:
         assert put(store, [b"a"], stamp(99)).base_offset == 99
@@ -292,3 +295,84 @@ def test_a_long_journal_is_made_short(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_stamp_that_the_journal_cannot_hold_is_refused(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidRequest, match=r"a producer.s (producer_id|epoch|sequence) is 0 to"):
         ProducerStamp(*numbers)
+
+
+# ---------------------------------------------------------------- forgetting
+
+
+def stamped(producer_id: int, sequence: int, base_offset: int) -> Stamped:
+    return Stamped(stamp(sequence, producer_id=producer_id), base_offset, 1)
+
+
+def keep(producers: Producers, *batches: Stamped) -> None:
+    for each in batches:
+        producers.note(each)
+    producers.record(list(batches))
+    producers.keep()
+
+
+def test_a_producer_is_forgotten_when_it_was_idle_for_the_whole_time(tmp_path: Path) -> None:
+    now_s = [100.0]
+    producers = producers_at(tmp_path, lambda: now_s[0])
+    keep(producers, stamped(1, 0, 0), stamped(2, 0, 1))
+    now_s[0] += 60
+    keep(producers, stamped(2, 1, 2))
+    now_s[0] += 40
+    assert not producers.has_idle(100_000)
+    assert producers.forget_idle(100_000) == 0, "it was idle for exactly so long"
+    now_s[0] += 0.001
+    assert producers.has_idle(100_000)
+    assert producers.forget_idle(100_000) == 1
+    assert producers.position(1) is None
+    assert producers.position(2) == (0, 2)
+    assert isinstance(producers.judge(stamp(0, producer_id=2), 1), Ack), "a repeat is still known"
+    assert not producers.has_idle(100_000)
+    now_s[0] += 60
+    assert producers.has_idle(100_000)
+    assert producers.forget_idle(100_000) == 1
+
+
+def test_what_was_forgotten_is_gone_from_the_journal_and_idle_time_starts_anew(
+    tmp_path: Path,
+) -> None:
+    now_s = [0.0]
+    producers = producers_at(tmp_path, lambda: now_s[0])
+    keep(producers, *(stamped(number, 0, number) for number in range(50)))
+    now_s[0] = 90.0
+    keep(producers, stamped(7, 1, 50))
+    now_s[0] = 101.0
+    assert producers.forget_idle(100_000) == 49
+    again = producers_at(tmp_path, lambda: now_s[0])
+    again.recover(51)
+    assert again.position(6) is None
+    assert again.position(7) == (0, 2)
+    now_s[0] = 200.0
+    assert again.forget_idle(100_000) == 0, "nobody knows how long it was idle before"
+    now_s[0] = 202.0
+    assert again.forget_idle(100_000) == 1
+
+
+def test_a_journal_of_many_producers_is_not_rewritten_by_every_append(tmp_path: Path) -> None:
+    producers = producers_at(tmp_path)
+    for start in range(0, COMPACT_ENTRIES + 1000, 1000):
+        keep(producers, *(stamped(number, 0, number) for number in range(start, start + 1000)))
+    rewritten = []
+    producers.compact, compact = lambda: rewritten.append(1) or compact(), producers.compact  # type: ignore[method-assign,func-returns-value]
+    for number in range(20):
+        keep(producers, stamped(number, 1, COMPACT_ENTRIES + 1000 + number))
+    assert rewritten == []
+
+
+@BOTH
+def test_a_store_forgets_producers_after_the_time_of_the_topic(
+    tmp_path: Path, format_name: str
+) -> None:
+    with made(tmp_path, format_name, tick_ms=3_600_000) as store:
+        put(store, [b"a"], stamp(0))
+        store.maintain()
+        assert store.producer_position("t", 0, 7) == (0, 1)
+        store.alter_topic("t", {"producer.id.expiration.ms": 1})
+        time.sleep(0.01)
+        store.maintain()
+        assert store.producer_position("t", 0, 7) is None
+        assert put(store, [b"b"], stamp(1)).base_offset == 1, "it goes on as somebody new"

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import lamina
+from lamina.client.group import RemoteGroup
 from lamina.errors import InvalidRequest, NotAllowed
 from lamina.server import auth
 from lamina.server.options import ServerSettings
@@ -39,7 +40,16 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, d
         with lamina.connect(service.flight_url, api_key=keys["admin"]) as store:
             store.create_topic("t")
             store.create_topic("orders.eu")
+            store.create_topic("w", format="wal")
+            store.group("t", "g")
+            store.group("t", "spare")
+            store.group("orders.eu", "mine")
         yield service, keys
+
+
+def _group(store: Any) -> RemoteGroup:
+    """A group without the call that makes it, which has a scope of its own."""
+    return RemoteGroup(store, store._connection, "t", "g", "keratin")
 
 
 CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
@@ -54,6 +64,26 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "trim": ("admin", lambda s: s.trim("t", 0, 0)),
     "roll": ("admin", lambda s: s.roll("t")),
     "flush": ("admin", lambda s: s.flush()),
+    "delete": ("admin", lambda s: s.delete("w", before=1)),
+    "diff": ("read", lambda s: s.diff("t", 0, 0)),
+    "groups": ("read", lambda s: s.groups()),
+    "describe_group": ("read", lambda s: s.describe_group("t", "g")),
+    "tier_status": ("read", lambda s: s.tier_status()),
+    "failures": ("read", lambda s: s.failures()),
+    "producer_position": ("read", lambda s: s.producer_position("t", 0, 1)),
+    "format_of": ("read", lambda s: s.format_of("t")),
+    "group": ("write", lambda s: s.group("t", "g")),
+    "group.poll": ("write", lambda s: _group(s).poll(1, 1)),
+    "group.ack": ("write", lambda s: _group(s).ack([])),
+    "group.release": ("write", lambda s: _group(s).release([])),
+    "group.extend": ("write", lambda s: _group(s).extend([])),
+    "group.reject": ("write", lambda s: _group(s).reject([])),
+    "group.commit": ("write", lambda s: _group(s).commit(0)),
+    "group.committed": ("read", lambda s: _group(s).committed()),
+    "group.lag": ("read", lambda s: _group(s).lag()),
+    "group.skipped": ("read", lambda s: _group(s).skipped),
+    "reset_group": ("admin", lambda s: s.reset_group("t", "g", to=0)),
+    "delete_group": ("admin", lambda s: s.delete_group("t", "spare")),
 }
 LEVELS = ["read", "write", "admin"]
 
@@ -66,6 +96,7 @@ def test_a_scope_opens_what_it_says(
     service, keys = keyed
     scope = {"reader": "read", "writer": "write", "admin": "admin"}[who]
     needed, call = CALLS[name]
+    assert name not in OPERATIONS or OPERATIONS[name].scope == needed
     with lamina.connect(service.flight_url, api_key=keys[who], timeout_s=10) as store:
         if LEVELS.index(scope) >= LEVELS.index(needed):
             call(store)
@@ -78,6 +109,9 @@ def test_a_prefix_hides_all_other_topics(keyed: tuple[Service, dict[str, str]]) 
     service, keys = keyed
     with lamina.connect(service.flight_url, api_key=keys["orders"], timeout_s=10) as store:
         assert store.topics() == ["orders.eu"]
+        assert store.groups() == [("orders.eu", "mine")]
+        assert store.tier_status() == []
+        assert store.failures() == {}
         store.append("orders.eu", b"v", partition=0)
         for call in (
             lambda: store.append("t", b"v", partition=0),
@@ -86,6 +120,20 @@ def test_a_prefix_hides_all_other_topics(keyed: tuple[Service, dict[str, str]]) 
             lambda: store.describe_topic("t"),
             lambda: store.create_topic("other"),
             store.flush,
+            store.archive,
+            lambda: store.diff("t", 0, 0),
+            lambda: store.delete("w", before=1),
+            lambda: store.groups("t"),
+            lambda: store.group("t", "g"),
+            lambda: store.describe_group("t", "g"),
+            lambda: store.reset_group("t", "g", to=0),
+            lambda: store.delete_group("t", "g"),
+            *(
+                lambda name=name: getattr(_group(store), name)(0)
+                for name in ("poll", "ack", "release", "extend", "reject", "commit", "committed")
+            ),
+            lambda: _group(store).lag(),
+            lambda: _group(store).skipped,
         ):
             with pytest.raises(NotAllowed):
                 call()
@@ -96,7 +144,7 @@ def test_a_wrong_key_opens_nothing(keyed: tuple[Service, dict[str, str]], key: s
     service, _ = keyed
     headers = {} if not key or not key.isascii() else {"authorization": f"Bearer {key}"}
     for operation in OPERATIONS.values():
-        path = operation.path.format(name="t", topic="t", partition=0)
+        path = operation.path.format(name="t", topic="t", partition=0, group="g", producer_id=1)
         answer = httpx.request(operation.verb, service.http_url + path, headers=headers)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -176,6 +178,86 @@ def test_a_batch_over_the_limit_is_refused_and_its_stream_goes_on(service: Servi
         with pytest.raises(lamina.InvalidRequest, match=r"max\.request\.bytes"):
             store.append("t", [b"x" * 100_000] * 20)
         assert store.append("t", b"small").base_offset == end
+
+
+def call_of(path: str) -> bytes:
+    """The first frames of a gRPC call, by hand: a preface, settings and headers."""
+    pairs = (
+        *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode())),
+        *((b":authority", b"x"), (b"content-type", b"application/grpc"), (b"te", b"trailers")),
+    )
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in pairs
+    )
+    head = struct.pack(">I", len(block))[1:] + bytes([1, 4]) + struct.pack(">I", 1)
+    return PREFACE + SETTINGS + head + block
+
+
+def resident_bytes(process_id: int) -> int:
+    with open(f"/proc/{process_id}/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("claimed", [0xFFFFFFFF, 0x7FFFFFFF, 1 << 30])
+def test_a_message_that_claims_gigabytes_costs_nothing_until_they_come(
+    service: Service, claimed: int
+) -> None:
+    before = resident_bytes(os.getpid())
+    clients = []
+    for _ in range(5):
+        client = socket.create_connection(("127.0.0.1", port_of(service.flight_url)))
+        message = b"\0" + struct.pack(">I", claimed) + b"x" * 1000
+        frame = struct.pack(">I", len(message))[1:] + bytes([0, 0]) + struct.pack(">I", 1)
+        path = "/arrow.flight.protocol.FlightService/DoExchange"
+        client.sendall(call_of(path) + frame + message)
+        clients.append(client)
+    assert works(service)
+    assert resident_bytes(os.getpid()) - before < 256 << 20
+    for client in clients:
+        client.close()
+    assert works(service)
+
+
+def test_a_message_far_over_the_limit_comes_as_far_as_the_refusal(service: Service) -> None:
+    """gRPC lets it in, whatever `max.request.bytes` says: the page tells so."""
+    client = flight.connect(service.flight_url)
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
+    batch = pa.RecordBatch.from_pydict({"value": [b"x" * (48 << 20)]})
+    writer.begin(batch.schema)
+    writer.write_with_metadata(batch, b'{"topic": "t"}')
+    told = failures.decode(reader.read_chunk().app_metadata.to_pybytes())
+    assert isinstance(told, lamina.InvalidRequest)
+    assert "max.request.bytes" in str(told)
+    writer.write_metadata(b'{"topic": "t", "lengths": [2]}\nok')
+    assert json.loads(reader.read_chunk().app_metadata.to_pybytes())["count"] == 1
+    writer.close()
+    body = b" " * (2 << 20)
+    with pytest.raises(flight.FlightError, match=r"max\.request\.bytes"):
+        list(client.do_action(flight.Action("topics", body)))
+    client.close()
+
+
+def test_a_silent_peer_holds_its_stream_and_nothing_of_others(tmp_path: Path) -> None:
+    """A peer that vanished is noticed when the server writes to it: the page tells so, too."""
+    with served(tmp_path / "data", connections=2) as service:
+        silent = []
+        for _ in range(2):
+            client = flight.connect(service.flight_url)
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
+            writer.begin(pa.schema([pa.field("value", pa.binary())]))
+            silent.append((client, writer, reader))
+        while service.broker.streams.used < 2:
+            time.sleep(0.01)
+        with lamina.connect(service.flight_url, timeout_s=0.5) as store:
+            store.create_topic("t")
+            assert store.fetch("t", 0, 0).num_rows == 0, "calls without a stream go on"
+            with pytest.raises(lamina.Unavailable, match="open streams"):
+                store.append("t", b"v")
+        for client, _, reader in silent:
+            reader.cancel()
+            client.close()
+        with lamina.connect(service.flight_url, timeout_s=30) as store:
+            assert store.append("t", b"v").base_offset == 0
 
 
 def append_and_vanish(service: Service) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import lamina
 from lamina.errors import InvalidRequest, Locked, StorageFull, Unavailable
+from lamina.server.health import WallClock
 from lamina.server.options import ServerSettings
 from lamina.server.service import Service
 from lamina.server.settings import resolve
@@ -131,6 +132,85 @@ def test_health_names_a_partition_that_failed(
         assert [problem for problem in health["problems"] if "t-0" in problem or "t/0" in problem]
         assert "lamina_failed_partitions 1.0" in httpx.get(f"{service.http_url}/metrics").text
         store.append("other", b"goes on")
+
+
+def health(service: Service) -> tuple[int, list[str]]:
+    answer = httpx.get(f"{service.http_url}/health", timeout=30)
+    body = answer.json()
+    assert body["status"] == ("ok" if answer.status_code == 200 else "degraded")
+    return answer.status_code, body["problems"]
+
+
+def test_health_names_a_disk_that_became_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t", partitions=2)
+        store.append("t", b"before", partition=0)
+
+        def pwrite(*_: object) -> int:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", pwrite)
+            with pytest.raises(lamina.Closed, match="Read-only"):
+                store.append("t", b"x", partition=0)
+            status, (problem,) = health(service)
+            assert status == 503
+            assert "t/0" in problem
+            assert "Read-only" in problem
+            assert store.fetch("t", 0, 0).column("value").to_pylist() == [b"before"]
+            assert list(store.failures()) == [problem.split(":")[0]]
+        store.append("t", b"other", partition=1)
+    with served(tmp_path / "data") as again, lamina.connect(again.flight_url) as store:
+        assert health(again) == (200, [])
+        assert store.append("t", b"after", partition=0).base_offset == 1
+
+
+def test_health_names_an_object_store_that_is_down_until_it_is_not(tmp_path: Path) -> None:
+    shelf = tmp_path / "archive"
+    shelf.mkdir()
+    with (
+        served(tmp_path / "data", archive=str(shelf)) as service,
+        lamina.connect(service.flight_url) as store,
+    ):
+        settings = {"remote.storage.enable": True, "segment.bytes": 1024}
+        store.create_topic("t", config=settings)
+        store.archive()
+        assert health(service) == (200, [])
+        kept = tmp_path / "kept"
+        shelf.rename(kept)
+        shelf.write_text("no directory")
+        for number in range(6):
+            store.append("t", [b"%d" % number * 300])
+        store.archive()
+        status, (problem,) = health(service)
+        assert status == 503
+        assert problem.startswith("the archive of t/0: ")
+        assert store.tier_status()[0].last_error in problem
+        assert store.append("t", b"goes on").base_offset == 6
+        assert store.fetch("t", 0, 0).num_rows > 0
+        shelf.unlink()
+        kept.rename(shelf)
+        store.archive()
+        assert health(service) == (200, [])
+        assert store.tier_status()[0].archived_offset > 0
+
+
+def test_health_says_by_how_much_the_clock_jumped(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        wall_s, steady_s = [1000.0], [5.0]
+        service.broker.clock = WallClock(lambda: wall_s[0], lambda: steady_s[0])
+        wall_s[0], steady_s[0] = 8000.0, 7005.0
+        assert health(service) == (200, []), "time went by"
+        for jump_s, sign in ((-3600.0, "-3600 s"), (86_400.0 * 365, "+31536000 s")):
+            wall_s[0] = 8000.0 + jump_s
+            status, (problem,) = health(service)
+            assert (status, sign in problem) == (503, True)
+            assert store.append("t", b"v").durability == "fsynced"
+        wall_s[0] = 8000.0 + 59
+        assert health(service) == (200, []), "it is right again"
 
 
 def test_a_directory_has_one_server(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from lamina.engine.store import Store
 from tests.spark.cluster import executors, standalone
 from tests.spark.killed_driver import start
 from tests.spark.logs import fill, make_log, values
+from tests.spark.tiers import COUNT, make_mix
+from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, moto_server
 
 CONFIG = {
     "spark.driver.host": "127.0.0.1",
@@ -92,6 +94,31 @@ def test_rows_read_and_written_by_executors_are_those_of_the_log(
     for _ in range(2):
         write(frame, log)
     assert held(log, "copy") == held(log, "k")
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = moto_server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.kill()
+
+
+def test_executors_read_objects_with_the_secrets_that_the_query_was_given(
+    cluster: SparkSession, s3: S3Server, tmp_path: Path
+) -> None:
+    """Neither the driver nor a worker has them in its environment."""
+    make_mix(tmp_path, 80 << 10, tail=250, topics="f", archive=s3.objects("cold"))
+    secrets = {f"archive.{name}": value for name, value in CREDENTIALS.items()}
+    secrets["archive.endpoint"] = s3.url
+    archive = f"s3://{BUCKET}/cold"
+    given = {"data": {"path": str(tmp_path / "data"), "archive": archive}, "s3": {"path": archive}}
+    for name, options in given.items():
+        reading = cluster.read.format("lamina").options(**options, **secrets)
+        frame = reading.options(subscribe="f", minPartitions="8", columns="offset").load()
+        found = sorted(row[0] for row in frame.collect())
+        assert found == list(range(COUNT if name == "data" else COUNT - 250))
+        assert frame.rdd.getNumPartitions() >= 8
+        assert CREDENTIALS["secret_access_key"] not in frame._jdf.queryExecution().toString()
 
 
 def test_an_executor_that_is_killed_costs_and_doubles_nothing(

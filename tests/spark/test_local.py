@@ -13,7 +13,8 @@ from pyspark.sql.functions import col, udf
 
 import lamina
 from lamina.engine.store import Store
-from tests.spark.logs import fill, make_log, values
+from tests.spark.logs import fill, make_log, records, values
+from tests.spark.tiers import COUNT, append, by_hand, make_mix, make_wal
 
 SMALL = {"segment.bytes": 16 << 10}
 
@@ -47,6 +48,62 @@ def test_a_batch_read_has_every_row_in_any_split(spark: SparkSession, log: Path)
     assert frame.columns[:4] == ["key", "value", "topic", "partition"]
     assert collected(frame) == held(log, "k")
     assert frame.rdd.getNumPartitions() >= 8
+
+
+@pytest.fixture(scope="module")
+def tiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What to load for each mix of tiers, all with the same 3000 records."""
+    made = {}
+    for name, kept_bytes in {"cold": 0, "mixed": 80 << 10, "hot": -1}.items():
+        folder = tmp_path_factory.mktemp("tiers")
+        make_mix(folder, kept_bytes, tail=0 if name == "cold" else 500)
+        made[name] = {"path": str(folder / "data"), "archive": str(folder / "cold")}
+    wal = tmp_path_factory.mktemp("tiers")
+    make_wal(wal)
+    archive = {"path": made["cold"]["archive"]}
+    return made | {"archive": archive, "wal": {"path": str(wal / "data")}}
+
+
+@pytest.mark.parametrize("splits", [1, 2, 8, 64])
+def test_every_mix_of_tiers_and_any_split_have_the_same_rows(
+    spark: SparkSession, tiers: dict[str, dict[str, str]], splits: int
+) -> None:
+    wanted = Counter(bytes(each["value"]) for each in records(0, COUNT))
+    for name, given in tiers.items():
+        topic = "w" if name == "wal" else "f" if splits > 2 else "k"
+        reading = spark.read.format("lamina").options(**given)
+        frame = reading.options(subscribe=topic, minPartitions=splits).load()
+        assert collected(frame) == wanted, name
+
+
+def test_one_query_goes_from_the_archive_into_the_live_tail(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make_mix(tmp_path, 0, topics="f")
+    given = {"path": str(tmp_path / "data"), "archive": str(tmp_path / "cold")}
+    reading = spark.readStream.format("lamina").options(**given, subscribe="f")
+    frame = reading.options(startingOffsets="earliest", maxOffsetsPerTrigger=800).load()
+    seen: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        seen.extend(row[0] for row in batch.select("offset").collect())
+
+    query = frame.writeStream.foreachBatch(take).start()
+    try:
+        with by_hand(tmp_path, archive=given["archive"]) as store:
+            for first in (COUNT, COUNT + 500):
+                query.processAllAvailable()
+                assert sorted(seen) == list(range(first))
+                append(store, "f", "frame", first, 500)
+                store.roll("f", 0)
+                store.archive()
+                store.maintain()
+            query.processAllAvailable()
+            (_, group) = store.groups("f")[0]
+            assert sorted(seen) == list(range(COUNT + 1000))
+    finally:
+        query.stop()
+    assert group.startswith("spark-lamina-source-")
 
 
 def test_filtered_and_unfiltered_use_of_one_frame_agree(spark: SparkSession, log: Path) -> None:

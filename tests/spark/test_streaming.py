@@ -46,9 +46,9 @@ def read_between(reading: StreamReader, start: Any, end: Any) -> list[int]:
 
 def test_a_stream_starts_at_the_end_and_reads_what_comes(store: Store, tmp_path: Path) -> None:
     grow(store, "f", 500)
-    reading = stream(tmp_path / "data", subscribe="f")
+    reading = stream(tmp_path / "data", subscribe="f", **{"group.id": "g"})
     start = reading.initialOffset()
-    assert start == {"f": {"0": 500}, "@epoch": {"f": 1}}
+    assert start == {"f": {"0": 500}, "@epoch": {"f": 1}, "@group": "g"}
     assert next_batch(reading, start) == start
     grow(store, "f", 250, first=500)
     end = next_batch(reading, start)

@@ -247,6 +247,7 @@ class WalChild(Child):
             segment_events=100,
             segment_bytes=SEGMENT_BYTES,
             checkpoint_ms=drawn.choice((0, 30)),
+            checkpoint_min_bytes=drawn.choice((0, 4 << 10)),
             snapshot_ms=drawn.choice((0, 50)),
             cold_directory=f"{self.told.directory}-cold",
             hot_segments=1,

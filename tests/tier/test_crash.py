@@ -141,6 +141,29 @@ def test_any_call_may_fail_once_and_the_next_round_does_the_rest(when: When) -> 
             hold(store, objects, 60, 60)
 
 
+def test_an_upload_that_was_cut_off_is_listed_for_no_more_than_it_holds() -> None:
+    """The next run would have put more into the object than the one that it finds."""
+    objects = FailingObjects(memory())
+    with opened(SimulatedFiles(), objects) as store:
+        store.create_topic(TOPIC, config=SETTINGS | {"archive.object.bytes": 1 << 20})
+        store.append(TOPIC, values(0, 5))
+        store.roll(TOPIC)
+        objects.fail_at, objects.forever = 0, True
+        store.archive()
+        objects.forever = False
+        for step in range(1, 40):  # until the call after the upload fails
+            objects.fail_at = len(objects.calls) + step
+            store.archive()
+            if ("create", ObjectKey(TOPIC, 0, 0).name) in objects.calls:
+                break
+        assert store.tier_status()[0].archived_offset == 0
+        store.append(TOPIC, values(5, 5))
+        store.roll(TOPIC)
+        objects.fail_at = None
+        hold(store, objects, 10, 10)
+        assert archived(objects) == numbered(0, 10)
+
+
 def test_a_store_that_is_down_stops_neither_appends_nor_hot_reads() -> None:
     objects = FailingObjects(memory())
     with opened(SimulatedFiles(), objects) as store:

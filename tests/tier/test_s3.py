@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lamina.engine.boot import Boot
 from lamina.engine.tier.orphans import clean, orphans
+from lamina.engine.tier.restore import restore
 from lamina.errors import ArchiveUnavailable, ObjectConflict, ObjectMissing
 from lamina.storage.files import LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
@@ -17,6 +19,7 @@ from lamina.storage.objects import SINGLE_PUT_BYTES, Objects, ObstoreObjects, op
 from tests.support.fault_proxy import FAULTS, FaultProxy
 from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, moto_server, weed_server
 from tests.support.simulated import SimulatedFiles
+from tests.tier import test_wal as wal_topics
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
 _PREFIXES = itertools.count()
@@ -193,3 +196,24 @@ def test_a_store_that_is_killed_comes_back_and_nothing_is_lost(tmp_path: Path) -
             assert read(store, 0) == archived(objects) == numbered(0, end)
     finally:
         server.kill()
+
+
+def test_a_wal_topic_goes_to_s3_and_comes_back_without_what_was_deleted(moto: S3Server) -> None:
+    objects = moto.objects("wal")
+    with wal_topics.created(objects) as store:
+        wal_topics.grow(store, 24)
+        store.delete(TOPIC, offsets=[5])
+        wal_topics.settle(store, roll=True)
+        assert wal_topics.local(store) > 1
+        assert store.delete(TOPIC, tag=b"red") == 5
+        store.archive()
+        expected = wal_topics.live(store)
+        assert len(expected) == 18
+    assert wal_topics.held(objects) == expected
+    files = SimulatedFiles()
+    restore(objects, Boot(files, "/back", lambda: NOW_MS))
+    with wal_topics.opened(files, objects, "/back") as store:
+        assert wal_topics.live(store) == expected
+        wal_topics.grow(store, 3)
+        wal_topics.settle(store, roll=True)
+    assert wal_topics.held(objects) == [*expected, 25, 26, 27]

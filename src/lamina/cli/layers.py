@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from lamina.engine.retention import SegmentFacts
 
 _WIDTH = 24
-_STYLES = {"sealed": ("▓", "yellow"), "active": ("█", "green"), "gone": ("·", "dim")}
+_STYLES = {
+    "cold": ("░", "cyan"),
+    "sealed": ("▓", "yellow"),
+    "active": ("█", "green"),
+    "gone": ("·", "dim"),
+}
 
 
 def draw(store: StoreReader, topic: str, partition: int) -> None:
-    """Draws one partition: what is gone and why, the sealed segments, the active one."""
+    """Draws one partition: what is gone and why, what is cold, sealed and active."""
     console = Console(soft_wrap=True, highlight=False)
     segments = store.segments(topic, partition)
     first, end = segments[0].base_offset, segments[-1].next_offset
@@ -36,13 +41,18 @@ def draw(store: StoreReader, topic: str, partition: int) -> None:
         console.print(line)
 
 
+def state_of(segment: SegmentFacts) -> str:
+    """Where a segment is in its life: in the archive only, sealed, or written to."""
+    return "cold" if segment.cold else "sealed" if segment.sealed else "active"
+
+
 def _layer(segment: SegmentFacts, largest: int) -> Text:
-    state = "sealed" if segment.sealed else "active"
+    state = state_of(segment)
     mark, style = _STYLES[state]
     bar = mark * max(1, round(_WIDTH * segment.size_bytes / largest))
     line = Text("  ")
     line.append(f"{bar:<{_WIDTH}}", style=style)
-    line.append(f"  {state}  {segment.base_offset:>12} … {segment.next_offset:<12}")
+    line.append(f"  {state:<6}  {segment.base_offset:>12} … {segment.next_offset:<12}")
     line.append(f" {size(segment.size_bytes):>10}  {moment(segment.newest_timestamp_ms)}")
     return line
 

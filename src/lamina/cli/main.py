@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli import cat, segment, serving, tier, topic
+from lamina.cli import cat, group, segment, serving, tier, topic
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(tier.app)
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.add_typer(segment.app, name="segment")
 app.add_typer(serving.keys, name="key")
 app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serving.serve)

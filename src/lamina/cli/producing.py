@@ -69,10 +69,9 @@ def append_lines(
     *,
     partition: int | None,
     acks: str,
-    delimiter: bytes = b"\n",
 ) -> Iterator[Appended]:
-    """Appends a record for each piece of the standard input; yields the answers."""
-    for group in pieces(sys.stdin.buffer, delimiter):
+    """Appends a record for each line of the standard input; yields the answers."""
+    for group in pieces(sys.stdin.buffer, b"\n"):
         records = [make.record(piece) for piece in group]
         yield store.append(topic, records, partition=partition, acks=acks)
 

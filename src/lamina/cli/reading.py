@@ -58,7 +58,7 @@ def rows(store: StoreReader, wanted: list[Span], count: int | None) -> Iterator[
             if span.end is not None:
                 limit = min(limit, span.end - span.start)
             batch = _fetch(store, span, limit, wait_ms) if limit > 0 else None
-            for row in _rows_of(batch) if batch is not None else ():
+            for row in rows_of(batch) if batch is not None else ():
                 number += 1
                 yield row | {"topic": span.topic, "partition": span.partition, "number": number}
             if _is_done(store, span):
@@ -91,7 +91,8 @@ def _fetch(store: StoreReader, span: Span, limit: int, wait_ms: int) -> pa.Recor
     return batch
 
 
-def _rows_of(batch: Any) -> Iterator[Row]:
+def rows_of(batch: Any) -> Iterator[Row]:
+    """Yields the records of a batch, each with a key and headers, if only empty ones."""
     from lamina.engine.rendering import plain_rows
 
     empty: Row = {"key": None, "headers": None}

@@ -25,6 +25,7 @@ def list_segments(
     as_json: Json = False,
 ) -> None:
     """Lists the segments of a partition, oldest first."""
+    from lamina.cli.layers import state_of
     from lamina.cli.output import emit, moment, size
     from lamina.wire.values import to_plain
 
@@ -40,7 +41,7 @@ def list_segments(
                 "next_offset": segment.next_offset,
                 "size": size(segment.size_bytes),
                 "newest": moment(segment.newest_timestamp_ms),
-                "state": "sealed" if segment.sealed else "active",
+                "state": state_of(segment),
             }
             for segment in segments
         ],

@@ -30,10 +30,20 @@ Json: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[
     bool, typer.Option("--yes", "-y", help="Do it. Without, only say what would be done.")
 ]
+Archive: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        envvar="LAMINA_ARCHIVE",
+        help="The archive of a --data directory, s3://bucket/prefix or a directory.",
+    ),
+]
 SCHEMES = ("grpc://", "grpc+tls://", "grpc+unix://")
 
 
-def writable(data: str | None, server: str | None, *, create: bool = False) -> Store:
+def writable(
+    data: str | None, server: str | None, *, create: bool = False, archive: str | None = None
+) -> Store:
     """Opens the target to change it; only `create` makes a directory."""
     remote = _remote(data, server)
     if remote is not None:
@@ -43,10 +53,12 @@ def writable(data: str | None, server: str | None, *, create: bool = False) -> S
     assert data is not None
     if not create and not os.path.isdir(data):
         raise InvalidRequest(f"{data} is no data directory; `lamina topic create` makes one")
-    return lamina.open(data)
+    return lamina.open(data, archive=archive)
 
 
-def readable(data: str | None, server: str | None) -> Store | UnchangingStore:
+def readable(
+    data: str | None, server: str | None, *, archive: str | None = None
+) -> Store | UnchangingStore:
     """Opens the target to look at it; a directory also beside its live writer."""
     remote = _remote(data, server)
     if remote is not None:
@@ -54,7 +66,7 @@ def readable(data: str | None, server: str | None) -> Store | UnchangingStore:
     import lamina
 
     assert data is not None
-    return lamina.open(data, read_only=True)
+    return lamina.open(data, read_only=True, archive=archive)
 
 
 def _remote(data: str | None, server: str | None) -> Store | None:

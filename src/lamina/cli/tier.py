@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lamina.cli.target import Archive, Data, Json, Server, readable, writable
+from lamina.errors import EXIT_CODES, InvalidRequest, Unavailable
+
 if TYPE_CHECKING:
+    from lamina.engine.tier.service import TierStatus
     from lamina.storage.objects import Objects
 
 app = typer.Typer(
@@ -18,7 +23,6 @@ app = typer.Typer(
 )
 
 Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.", metavar="ARCHIVE")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
 
 
 @app.command(epilog="Example: lamina tier show s3://bucket/prefix")
@@ -41,6 +45,48 @@ def show(archive: Url, *, as_json: Json = False) -> None:
                 size_bytes=manifest.size_bytes,
                 end_offset=manifest.end_offset,
             )
+
+
+@app.command(epilog="Example: lamina tier status --data data --archive s3://bucket/prefix")
+def status(
+    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
+) -> None:
+    """Tells how far the archive is behind, partition by partition; exits 3 for an error."""
+    with readable(data, server, archive=_needed(data, archive)) as store:
+        found = store.tier_status()
+    _tell(found, as_json=as_json)
+
+
+@app.command(
+    "archive", epilog="Example: lamina tier archive --data data --archive s3://bucket/prefix"
+)
+def archive_now(
+    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
+) -> None:
+    """Archives now what is sealed, and tells how far the archive is; exits 3 for an error."""
+    with writable(data, server, archive=_needed(data, archive)) as store:
+        store.archive()
+        found = store.tier_status()
+    _tell(found, as_json=as_json)
+
+
+def _needed(data: str | None, archive: str | None) -> str | None:
+    if data is None:
+        return None  # a server knows its archive
+    if archive is None:
+        raise InvalidRequest("a directory's archive is named by --archive or LAMINA_ARCHIVE")
+    return archive
+
+
+def _tell(found: list[TierStatus], *, as_json: bool) -> None:
+    from lamina.cli.output import emit, size
+
+    rows: list[dict[str, Any]] = [asdict(each) for each in found]
+    for row in rows if not as_json else ():
+        row |= {name: size(row[name]) for name in ("size_bytes", "bytes_behind")}
+        row["seconds_behind"] = round(row["seconds_behind"], 1)
+    emit(rows, as_json=as_json)
+    raise typer.Exit(EXIT_CODES[Unavailable] if any(each.last_error for each in found) else 0)
 
 
 @app.command(epilog="Example: lamina tier orphans s3://bucket/prefix --execute")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.cli.target import (
+    Archive,
     Data,
     Json,
     Server,
@@ -39,7 +40,7 @@ def create(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of new topics.")],
     *,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
-    format: Annotated[str, typer.Option(help="keratin or frame.")] = "keratin",
+    format: Annotated[str, typer.Option(help="keratin, frame or wal.")] = "keratin",
     config: Config = [],  # noqa: B006  # typer copies it
     data: Data = None,
     server: Server = None,
@@ -81,6 +82,7 @@ def describe(
     segments: Annotated[bool, typer.Option("--segments", help="Draw the layers.")] = False,
     data: Data = None,
     server: Server = None,
+    archive: Archive = None,
     as_json: Json = False,
 ) -> None:
     """Describes a topic: its settings, its partitions and, drawn, their layers."""
@@ -88,7 +90,7 @@ def describe(
     from lamina.cli.output import emit, say
     from lamina.wire.values import to_plain
 
-    with readable(data, server) as store:
+    with readable(data, server, archive=archive) as store:
         info = store.describe_topic(name)
         if as_json:
             described = to_plain(info)

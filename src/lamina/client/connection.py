@@ -86,6 +86,10 @@ class Connection:
         """Makes the options of a call; an open stream has no timeout of its own."""
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
 
+    def waiting_ms(self, waiting: Patience) -> int:
+        """How long one call of a long poll may wait: its answer comes well within the timeout."""
+        return int(min(waiting.left_s, self.timeout_s / 2) * 1000)
+
     def require_open(self) -> None:
         """Refuses calls on a closed connection."""
         if self._is_closed:
@@ -99,13 +103,20 @@ class Connection:
         except _BROKEN as error:
             raise self.typed(error) from error
 
-    def repeat(self, action: Callable[[Any], _Result], patience: Patience) -> _Result:
-        """Runs a repeatable action with the options of a call until it is done or time is up."""
+    def repeat(
+        self, action: Callable[[Any], _Result], patience: Patience, *, only_refused: bool = False
+    ) -> _Result:
+        """Runs an action with the options of a call until it is done or time is up.
+
+        What is not the same done twice is tried again `only_refused`: nothing of it was done.
+        """
         attempt = 0
         while True:
             try:
                 return self.attempt(lambda: action(self.options(max(0.001, patience.left_s))))
             except (Broken, Busy) as error:
+                if only_refused and not isinstance(error, Busy):
+                    raise
                 patience.pause(attempt, error)
             attempt += 1
 

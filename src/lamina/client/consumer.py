@@ -1,12 +1,14 @@
 """A consumer in the manner of confluent-kafka, over an embedded or a served store.
 
-It reads the partitions that it subscribed to, in turn, and keeps its place in each. Nothing is
-committed by itself: a commit says what was processed, and only the program knows that.
+It reads the partitions that it subscribed to, in turn, and keeps its place in each. A commit says
+what was processed, and only the program knows that: `enable.auto.commit` is off unless asked for.
 
 Rules.
 1. A position is the next offset to read; `commit` stores positions, `seek` changes them.
 2. Without a committed position `auto.offset.reset` decides; its default `none` is an error.
 3. A gap is raised as RecordsMissing, once; the position is then behind the gap.
+4. What is committed by itself was handed out by an earlier call, and the program came back for
+   more or closed the consumer: never what it is still at work on.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ from lamina.client.messages import (
     frame_of,
     messages_of,
 )
-from lamina.client.positions import InMemory, Positions
+from lamina.client.positions import InGroup, InMemory, Positions
 from lamina.engine.reader import TopicInfo
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, RecordsMissing
 
 _DEFAULTS: dict[str, Any] = {
     "group.id": "",
     "auto.offset.reset": "none",
+    "enable.auto.commit": False,
+    "auto.commit.interval.ms": 5000,
     "max.poll.records": 500,
     "fetch.max.bytes": 1 << 20,
 }
@@ -92,7 +96,10 @@ class Consumer:
         self._reset: str = settings["auto.offset.reset"]
         self._max_records = int(settings["max.poll.records"])
         self._max_bytes = int(settings["fetch.max.bytes"])
-        self._positions = positions or InMemory()
+        group = str(settings["group.id"])
+        self._positions = positions or (InGroup(store, group) if group else InMemory())
+        self._auto_s = _interval_s(settings)
+        self._committed_at = time.monotonic()
         self._next: dict[tuple[str, int], int] = {}
         self._paused: set[tuple[str, int]] = set()
         self._buffer: list[Message] = []
@@ -157,6 +164,9 @@ class Consumer:
                     f"{topic}-{partition} has no committed offset; set auto.offset.reset to"
                     " earliest or latest, or assign an offset"
                 )
+            begun = self._positions.begin(topic, partition, self._reset)
+            if begun is not None:
+                return begun
             offset = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
         if offset == OFFSET_BEGINNING:
             return self._store.earliest_offset(topic, partition)
@@ -173,6 +183,7 @@ class Consumer:
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Returns up to so many records as soon as there are any; -1 waits for ever."""
+        self._commit_if_due()
         if not self._buffer:
             for topic, partition, batch in self._fetch(timeout, self._max_records):
                 self._buffer += messages_of(topic, partition, batch)
@@ -183,6 +194,7 @@ class Consumer:
         self, num_messages: int = 10_000, timeout: float = -1, *, kind: FrameKind = "arrow"
     ) -> Any:
         """Returns records of all partitions as one table (or frame) with topic and partition."""
+        self._commit_if_due()
         self._rewind()
         parts = [
             pa.Table.from_batches([batch])
@@ -253,7 +265,11 @@ class Consumer:
         message: Message | None = None,
         offsets: Iterable[TopicPartition] | None = None,
     ) -> list[TopicPartition]:
-        """Commits the place behind a message, given offsets, or all positions."""
+        """Commits the place behind a message, given offsets, or all positions.
+
+        It is durable when this returns. Returns what is committed now: a group's place never moves
+        back, but by `reset_group`.
+        """
         if message is not None and offsets is not None:
             raise InvalidRequest("a commit is of a message or of offsets, not of both")
         if message is not None:
@@ -262,8 +278,22 @@ class Consumer:
         for each in done:
             if each.offset < 0:
                 raise InvalidRequest(f"{each.offset} cannot be committed")
-            self._positions.save(each.topic, each.partition, each.offset)
-        return done
+        return [
+            TopicPartition(
+                each.topic,
+                each.partition,
+                self._positions.save(each.topic, each.partition, each.offset),
+            )
+            for each in done
+        ]
+
+    def _commit_if_due(self) -> None:
+        """Commits what earlier calls handed out, where that is to be done and the time has come."""
+        if self._auto_s is None or self._closed:
+            return
+        if time.monotonic() - self._committed_at >= self._auto_s:
+            self.commit()
+            self._committed_at = time.monotonic()
 
     def committed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Returns the committed offset of each partition; -1000 where none is."""
@@ -296,7 +326,9 @@ class Consumer:
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Reads no more; the store stays open, and nothing is committed by this."""
+        """Reads no more; the store stays open. `enable.auto.commit` commits for a last time."""
+        if self._auto_s is not None and not self._closed:
+            self.commit()
         self._closed = True
 
     def _require_open(self) -> None:
@@ -318,4 +350,15 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:  # what it was at work on is not done
+            self._auto_s = None
         self.close()
+
+
+def _interval_s(settings: Mapping[str, Any]) -> float | None:
+    """Reads how often to commit by itself; None for never."""
+    asked = settings["enable.auto.commit"]
+    if asked not in (True, False, "true", "false"):
+        raise InvalidRequest(f"enable.auto.commit is true or false, not {asked!r}")
+    interval_ms = int(settings["auto.commit.interval.ms"])
+    return interval_ms / 1000 if asked in (True, "true") else None

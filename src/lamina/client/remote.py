@@ -22,6 +22,7 @@ from pyarrow import flight
 
 from lamina import records as record_columns
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
+from lamina.client.group import RemoteGroup
 from lamina.client.sessions import Sessions
 from lamina.engine.appending import (
     OF_TOPIC,
@@ -32,6 +33,8 @@ from lamina.engine.appending import (
     split_by_key,
 )
 from lamina.engine.boot import wall_clock_ms
+from lamina.engine.diffing import Diff
+from lamina.engine.groups.registry import Start
 from lamina.engine.log_reader import Isolation
 from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS, TopicInfo
 from lamina.engine.requests import ProducerStamp
@@ -39,7 +42,7 @@ from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.records import Records
 from lamina.wire import messages, values
-from lamina.wire.messages import Order, Question
+from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
 
 if TYPE_CHECKING:
@@ -49,7 +52,6 @@ else:
 
 _ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
 _THREADS = 8
-_POLL_SLACK_S = 5.0
 
 
 class RemoteStore(_Face):
@@ -75,9 +77,10 @@ class RemoteStore(_Face):
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
-    def _call(self, operation: Operation, given: dict[str, Any]) -> Any:
-        body = json.dumps(values.to_plain(given)).encode()
-        action = flight.Action(operation.name, body)
+    def _call(
+        self, operation: Operation, given: dict[str, Any], held: pa.RecordBatch | None = None
+    ) -> Any:
+        action = flight.Action(operation.name, messages.encode_call(given, held))
         patience = Patience.of(self._connection.timeout_s)
 
         def ask(options: Any) -> bytes:
@@ -85,11 +88,7 @@ class RemoteStore(_Face):
             answer: bytes = result.body.to_pybytes()
             return answer
 
-        if operation.repeatable:
-            answer = self._connection.repeat(ask, patience)
-        else:
-            options = self._connection.options(patience.left_s)
-            answer = self._connection.attempt(lambda: ask(options))
+        answer = self._connection.repeat(ask, patience, only_refused=not operation.repeatable)
         return values.from_plain(operation.hints["return"], json.loads(answer), operation.name)
 
     # ------------------------------------------------------------------ appending
@@ -226,7 +225,7 @@ class RemoteStore(_Face):
         """Returns one batch from `start`, waiting up to `wait_ms` for it; see `Store`."""
         waiting = Patience.of(wait_ms / 1000)
         while True:
-            wait_ms = int(waiting.left_s * 1000)
+            wait_ms = self._connection.waiting_ms(waiting)
             asked = Question(
                 "fetch",
                 topic,
@@ -242,11 +241,38 @@ class RemoteStore(_Face):
             def ask(options: Any, ticket: Any = ticket) -> pa.RecordBatch:
                 return self._connection.client.do_get(ticket, options).read_chunk().data
 
-            slack_s = min(self._connection.timeout_s, wait_ms / 1000 + _POLL_SLACK_S)
-            patience = Patience.of(max(self._connection.timeout_s, slack_s))
+            patience = Patience.of(self._connection.timeout_s)
             batch = self._connection.repeat(ask, patience)
             if batch.num_rows or waiting.left_s <= 0.001:
                 return batch
+
+    def diff(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        exclude_node: bytes | None = None,
+    ) -> Diff:
+        """Returns what is new from `start` on, over gaps, which it names; see `Store`."""
+        asked = Difference(topic, partition, start, limit, max_bytes, exclude_node)
+        ticket = flight.Ticket(messages.encode_question(asked))
+
+        def ask(options: Any) -> pa.RecordBatch:
+            return self._connection.client.do_get(ticket, options).read_chunk().data
+
+        patience = Patience.of(self._connection.timeout_s)
+        return messages.decode_diff(self._connection.repeat(ask, patience))
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, topic: str, name: str, *, start: Start = "earliest") -> RemoteGroup:
+        """Returns a consumer group; one that is not there yet is made, at `start`; see `Store`."""
+        self._call(OPERATIONS["group"], {"topic": topic, "name": name, "start": start})
+        format_name, _ = self.format_of(topic)
+        return RemoteGroup(self, self._connection, topic, name, format_name)
 
     # ------------------------------------------------------------------ life
 
@@ -310,4 +336,5 @@ def _remote(operation: Operation) -> Callable[..., Any]:
 
 
 for _operation in OPERATIONS.values():
-    setattr(RemoteStore, _operation.name, _remote(_operation))
+    if not _operation.is_of_group and _operation.name not in vars(RemoteStore):
+        setattr(RemoteStore, _operation.name, _remote(_operation))

@@ -20,8 +20,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -48,8 +47,10 @@ class _Stream:
     writer: Any
     reader: Any
     deadline: float | None = None
+    is_over: bool = False
 
     def close(self) -> None:
+        self.is_over = True
         for end in (self.reader.cancel, self.writer.close):
             with contextlib.suppress(Exception):  # it is given up whatever its ends say
                 end()
@@ -112,7 +113,8 @@ class Sessions:
             where = (order.topic, order.partition or 0)
             sequence = session.sequences.get(where, 0)
             if stamps:
-                order = replace(order, producer=ProducerStamp(session.producer_id, 0, sequence))
+                stamp = ProducerStamp(session.producer_id, 0, sequence)
+                order = Order(order.topic, order.partition, order.acks, producer=stamp)
             try:
                 appended = self._once(session, order, records, patience)
                 if stamps:
@@ -151,17 +153,19 @@ class Sessions:
             session.drop_stream()
 
     def _once(self, session: Session, order: Order, records: Any, patience: Patience) -> Appended:
-        order = replace(order, timeout_s=patience.left_s)
         plain = records if isinstance(records, list) else None
         batch = None if plain is not None else records
         stream = self._stream_for(session, _PLAIN_SCHEMA if batch is None else batch.schema)
-        metadata = messages.encode_order(order, plain)
-        with self._deadline(stream, patience):
-            try:
-                answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
-            except LaminaError:  # it came from the stream itself, which is over
-                session.drop_stream()
-                raise
+        sent = Order(order.topic, order.partition, order.acks, patience.left_s, order.producer)
+        metadata = messages.encode_order(sent, plain)
+        stream.deadline = patience.deadline
+        try:
+            answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
+        except LaminaError:  # it came from the stream itself, which is over
+            session.drop_stream()
+            raise
+        finally:
+            stream.deadline = None
         return messages.decode_answer(answer)
 
     def _stream_for(self, session: Session, schema: pa.Schema) -> _Stream:
@@ -178,15 +182,14 @@ class Sessions:
             writer.begin(schema)
             return stream
 
-        session.stream = self._connection.attempt(start)
-        return session.stream
+        session.stream = stream = self._connection.attempt(start)
+        self._watch_over(stream)
+        return stream
 
     # ------------------------------------------------------------------ deadlines
 
-    @contextlib.contextmanager
-    def _deadline(self, stream: _Stream, patience: Patience) -> Iterator[None]:
-        """Has the stream cancelled when its answer does not come in time."""
-        stream.deadline = patience.deadline
+    def _watch_over(self, stream: _Stream) -> None:
+        """Has the stream cancelled when an answer does not come by its deadline."""
         with self._lock:
             self._watched.add(stream)
             if self._watchdog is None:
@@ -194,19 +197,18 @@ class Sessions:
                     target=self._watch, name="lamina-client-deadlines", daemon=True
                 )
                 self._watchdog.start()
-        try:
-            yield
-        finally:
-            stream.deadline = None
-            with self._lock:
-                self._watched.discard(stream)
 
     def _watch(self) -> None:
         while not self._closed.wait(_WATCH_S):
             now = time.monotonic()
             with self._lock:
-                late = [each for each in self._watched if each.deadline and each.deadline < now]
+                late = [
+                    each
+                    for each in self._watched
+                    if (deadline := each.deadline) is not None and deadline < now
+                ]
                 self._watched.difference_update(late)
+                self._watched = {each for each in self._watched if not each.is_over}
             for stream in late:
                 with contextlib.suppress(Exception):  # gone already
                     stream.reader.cancel()

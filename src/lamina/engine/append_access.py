@@ -29,6 +29,7 @@ from lamina.engine.partition import Partition
 from lamina.engine.reader import StoreReader
 from lamina.engine.requests import Ack, ProducerStamp, Request
 from lamina.engine.tier.service import Tier
+from lamina.engine.wal.partition import WalPartition
 from lamina.errors import InvalidRequest
 from lamina.formats.ledger import ARCHIVED
 from lamina.formats.topic import TopicFile
@@ -68,7 +69,11 @@ class AppendAccess(StoreReader):
         if acks == ARCHIVED:
             self._require_archived(topic)
             appended = self.append(
-                topic, records, partition=partition, timeout_s=timeout_s, producer=producer
+                *(topic, records),
+                partition=partition,
+                acks="all",
+                timeout_s=timeout_s,
+                producer=producer,
             )
             return self._await_archived(topic, appended, timeout_s)
         requests = self._requests(topic, records, partition, acks, producer)
@@ -95,7 +100,7 @@ class AppendAccess(StoreReader):
         assert self.tier is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
             target = self._writable(topic, number)
-            assert isinstance(target, Partition), "only those are archived"
+            assert isinstance(target, Partition | WalPartition), "there are no others"
             self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
             ack.durability = ARCHIVED
         return appended
@@ -116,7 +121,7 @@ class AppendAccess(StoreReader):
         if acks == ARCHIVED:
             self._require_archived(topic)
             durable = await self.append_async(
-                topic, records, partition=partition, producer=producer
+                topic, records, partition=partition, acks="all", producer=producer
             )
             return await asyncio.to_thread(self._await_archived, topic, durable)
         requests = self._requests(topic, records, partition, acks, producer)

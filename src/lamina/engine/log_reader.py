@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -110,6 +110,15 @@ class Deletion:
     tag: bytes | None = None
     tag_prefix: bytes | None = None
     offsets: tuple[int, ...] | None = None
+    archived: Searched | None = None
+    """What was found of it in the archive, before anything was held up for it."""
+
+
+class Searched(NamedTuple):
+    """Offsets below `end` that a delete by tag means, as (from, to) bounds in turn."""
+
+    end: int
+    bounds: NDArray[np.int64]
 
 
 class LogWriter(LogReader, Protocol):
@@ -138,6 +147,9 @@ class LogWriter(LogReader, Protocol):
 
     def trim(self, before: int) -> int:
         """Removes what is below an offset; returns the earliest one left."""
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for what a deletion means in the archive; for the caller's own thread."""
 
     def delete(self, deletion: Deletion) -> int:
         """Deletes single records; returns how many. InvalidRequest where the format cannot."""

@@ -84,6 +84,8 @@ class Maintenance:
             partition.writer.exclusively(partition.sync)
         if partition.is_old():
             partition.writer.exclusively(partition.roll)
+        if partition.has_idle_producers():
+            partition.writer.exclusively(partition.forget_idle_producers)
         if partition.has_expired():
             try:
                 partition.writer.exclusively(partition.apply_retention)

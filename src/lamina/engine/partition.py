@@ -30,12 +30,13 @@ from lamina.engine.producers import Producers
 from lamina.engine.reading import PartitionReader
 from lamina.engine.recovery import Recovered, remove_files
 from lamina.engine.requests import DURABLE, Outcome, Request
+from lamina.engine.sealed import SealedRange
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import Writer
 from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull
 from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.frame import tomb
-from lamina.formats.ledger import Gap
+from lamina.formats.ledger import Gap, Ledger
 from lamina.storage.files import NO_SPACE
 from lamina.storage.paths import SegmentFile
 
@@ -80,6 +81,10 @@ class Partition(PartitionReader):
 
     def admit(self, request: Request) -> None:
         """Takes any request of the format's records."""
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for nothing: the delete is refused."""
+        return deletion
 
     def delete(self, deletion: Deletion) -> int:
         """Refuses: a segmented log removes whole segments only."""
@@ -215,6 +220,14 @@ class Partition(PartitionReader):
         holds = self.active.tail.next_offset > self.active.base_offset
         return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
 
+    def has_idle_producers(self) -> bool:
+        """Tells whether an idempotent producer may be forgotten."""
+        return self.producers.has_idle(self.settings.producer_id_expiration_ms)
+
+    def forget_idle_producers(self) -> None:
+        """Forgets idempotent producers that are idle for too long. For the leader."""
+        self.producers.forget_idle(self.settings.producer_id_expiration_ms)
+
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         waits = retention.waited_for(self.settings, self.progress())
@@ -223,36 +236,15 @@ class Partition(PartitionReader):
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
         limits = (self.settings.retention_ms, self.settings.retention_bytes)
-        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self._only_archived()):
+        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.only_archived()):
             return False
         return any(decision.goes for decision in self.explain_retention())
-
-    def facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each segment, oldest first."""
-        facts = [
-            retention.SegmentFacts(
-                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
-                sealed=True,
-            )
-            for entry in self._only_archived()
-        ]
-        return facts + super().facts()
-
-    def local_facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know of each local segment, oldest first."""
-        return super().facts()
-
-    def _only_archived(self) -> list[ArchivedObject]:
-        """The archived objects that nothing local holds and nobody has removed."""
-        earliest, local = self.earliest_offset(), self.layout.earliest_offset
-        entries = self.cold.entries if self.cold is not None else ()
-        return [each for each in entries if earliest < each.next_offset <= local]
 
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went. For the leader."""
         decisions = self.explain_retention()
         going = {decision.segment.base_offset for decision in decisions if decision.goes}
-        for entry in [each for each in self._only_archived() if each.base_offset in going]:
+        for entry in [each for each in self.only_archived() if each.base_offset in going]:
             self._give_up(entry, "retention")
         for segment in [each for each in self.layout.sealed if each.base_offset in going]:
             self.remove(segment, "retention")
@@ -263,7 +255,7 @@ class Partition(PartitionReader):
         active = self.active
         if active.base_offset < active.tail.next_offset <= before:
             self.roll()
-        for entry in self._only_archived():
+        for entry in self.only_archived():
             if entry.next_offset <= before:
                 self._give_up(entry, "trim")
         for segment in self.layout.sealed:
@@ -277,6 +269,20 @@ class Partition(PartitionReader):
         gap = Gap(first, entry.next_offset, reason, self.place.now_ms())
         with self._noting:
             self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    @property
+    def published(self) -> Ledger:
+        """Every missing range, for the archive's own copy of the ledger."""
+        return self.ledger
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last offset in a sealed segment."""
+        return self.layout.active.base_offset
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        """Returns the sealed segments, oldest first; they are durable."""
+        return list(self.layout.sealed)
 
     def has_local_excess(self, archived_end: int) -> bool:
         """Tells whether local retention would remove anything that is archived."""

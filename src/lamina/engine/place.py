@@ -54,13 +54,18 @@ class Place:
         return os.path.join(self.directory, paths.SEGMENTS)
 
     @property
+    def ledger_path(self) -> str:
+        """The file of its ledger."""
+        return os.path.join(self.directory, LEDGER)
+
+    @property
     def name(self) -> str:
         """How messages call the partition."""
         return f"{self.topic}/{self.partition}"
 
     def read_ledger(self, report: RecoveryReport) -> Ledger:
         """Reads the ledger; a damaged one is set aside, and reasons start anew."""
-        path = os.path.join(self.directory, LEDGER)
+        path = self.ledger_path
         if not self.files.exists(path):
             return Ledger()
         raw = self.files.read(path)
@@ -76,7 +81,7 @@ class Place:
     def peek_ledger(self) -> Ledger:
         """Reads the ledger without changing anything; a damaged one gives no reasons."""
         try:
-            return ledger.decode(self.files.read(os.path.join(self.directory, LEDGER)))
+            return ledger.decode(self.files.read(self.ledger_path))
         except (OSError, CorruptData):
             return Ledger()
 
@@ -86,8 +91,12 @@ class Place:
             grown = known.with_archived(gap.first, gap.end, gap.at_ms)
         else:
             grown = known.with_gap(gap)
-        self.files.replace(os.path.join(self.directory, LEDGER), ledger.encode(grown))
+        self.write_ledger(grown)
         return grown
+
+    def write_ledger(self, known: Ledger) -> None:
+        """Replaces the ledger, durably."""
+        self.files.replace(self.ledger_path, ledger.encode(known))
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""

@@ -7,13 +7,17 @@ entries whose records did not are dropped by recovery, before anything new gets 
 Rules.
 1. `judge` decides against what is recorded and what the same group has accepted so far.
 2. The last `REMEMBERED` batches of a producer are kept; an older repeat is refused, not stored.
+3. A producer is forgotten when it appended nothing for the expiration time, counted from the
+   opening where it was idle before: by a clock that does not jump, so never too early.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lamina.engine.grouping import Stamped
@@ -27,18 +31,20 @@ from lamina.storage.files import File
 JOURNAL = "producers.log"
 REMEMBERED = 5
 COMPACT_ENTRIES = 65_536
+PREPARE_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
 class _Producer:
     epoch: int
+    seen_s: float
     batches: deque[Entry] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
 
 class Producers:
     """What is known of the producers of one partition."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = os.path.join(place.directory, JOURNAL)
         self._place = place
         self._known: dict[int, _Producer] = {}
@@ -46,6 +52,10 @@ class Producers:
         self._file: File | None = None
         self._position = 0
         self._kept = 0
+        self._prepared = 0
+        self._compact_beyond = COMPACT_ENTRIES * journal.ENTRY.size
+        self._clock = clock
+        self._all_seen_since_s = clock()
 
     def unfinished(self, log_end_offset: int) -> int | None:
         """Returns where a batch begins of which only some first records are in the log, if one is.
@@ -110,8 +120,11 @@ class Producers:
         producer_id = stamped.stamp.producer_id
         if producer_id not in self._before:
             known = self._known.get(producer_id)
-            copy = None if known is None else _Producer(known.epoch, known.batches.copy())
-            self._before[producer_id] = copy
+            self._before[producer_id] = (
+                None
+                if known is None
+                else _Producer(known.epoch, known.seen_s, known.batches.copy())
+            )
         self._remember(_entry(stamped))
 
     def record(self, stamps: list[Stamped]) -> None:
@@ -123,15 +136,24 @@ class Producers:
             self._file = self._place.files.create(self._path)
             self._place.files.sync_directory(self._place.directory)
         data = journal.encode(entries)
+        self._prepare(len(data))
         self._file.write_at(self._position, data)
         self._file.sync()
         self._position += len(data)
+
+    def _prepare(self, length: int) -> None:
+        """Writes zeros ahead: the fsync of an entry then need not change the file's size."""
+        if self._position + length <= self._prepared or self._file is None:
+            return
+        with contextlib.suppress(OSError):  # a full disk is found by the write itself
+            self._file.write_at(self._position, bytes(length + PREPARE_BYTES))
+            self._prepared = self._position + length + PREPARE_BYTES
 
     def keep(self) -> None:
         """Settles a group whose records are written."""
         self._before.clear()
         self._kept = self._position
-        if self._position > COMPACT_ENTRIES * journal.ENTRY.size:
+        if self._position > self._compact_beyond:
             with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is
                 self.compact()
 
@@ -149,7 +171,7 @@ class Producers:
         if self._file is not None and self._file.size() > self._kept:
             self._file.truncate(self._kept)
             self._file.sync()
-        self._position = self._kept
+        self._position = self._prepared = self._kept
 
     def compact(self) -> None:
         """Replaces the journal by one with only what is remembered."""
@@ -158,12 +180,33 @@ class Producers:
         data = journal.encode(entries)
         self._place.files.replace(self._path, data)
         self._file, self._position = self._place.files.open(self._path), len(data)
-        self._kept = len(data)
+        self._kept = self._prepared = len(data)
+        self._compact_beyond = max(COMPACT_ENTRIES * journal.ENTRY.size, 2 * len(data))
+
+    def has_idle(self, idle_ms: int) -> bool:
+        """Tells, mostly without looking at each, whether a producer may have been idle so long."""
+        return bool(self._known) and self._clock() - self._all_seen_since_s > idle_ms / 1000
+
+    def forget_idle(self, idle_ms: int) -> int:
+        """Forgets producers that appended nothing for so long; returns how many."""
+        limit_s = self._clock() - idle_ms / 1000
+        idle = [number for number, known in self._known.items() if known.seen_s < limit_s]
+        for number in idle:
+            del self._known[number]
+        seen = (known.seen_s for known in self._known.values())
+        self._all_seen_since_s = min(seen, default=self._clock())
+        if idle:
+            with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is
+                self.compact()
+        return len(idle)
 
     def _remember(self, entry: Entry) -> None:
         known = self._known.get(entry.producer_id)
         if known is None or entry.epoch > known.epoch:
-            known = self._known[entry.producer_id] = _Producer(entry.epoch)
+            if not self._known:
+                self._all_seen_since_s = self._clock()
+            known = self._known[entry.producer_id] = _Producer(entry.epoch, 0.0)
+        known.seen_s = self._clock()
         known.batches.append(entry)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from lamina.formats.ledger import Gap
 from lamina.formats.scan import Limit
 from lamina.formats.topic import TopicFile
 from lamina.records import OUTPUT_SCHEMAS
+
+if TYPE_CHECKING:
+    from lamina.engine.tier.service import TierStatus
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1 << 20
@@ -79,6 +82,10 @@ class StoreReader:
 
     def describe_group(self, topic: str, group: str) -> GroupInfo:
         """Tells for each partition what a group has acked, holds, and how far it is behind."""
+        raise NotImplementedError
+
+    def tier_status(self) -> list[TierStatus]:
+        """Tells of each archived partition how far its archive is behind, and the last error."""
         raise NotImplementedError
 
     def _topic(self, name: str) -> TopicFile:

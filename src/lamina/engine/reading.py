@@ -11,16 +11,17 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.engine.batches import after, first_of, runs
 from lamina.engine.codec import Codec
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Isolation, PartitionInfo
@@ -112,7 +113,25 @@ class PartitionReader:
         return self.layout.end(isolation).next_offset
 
     def facts(self) -> list[SegmentFacts]:
-        """Returns what is known of each segment, oldest first."""
+        """Returns what is known of each segment, oldest first; those in the archive only, too."""
+        cold = [
+            SegmentFacts(
+                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
+                sealed=True,
+                cold=True,
+            )
+            for entry in self.only_archived()
+        ]
+        return cold + self.local_facts()
+
+    def only_archived(self) -> list[ArchivedObject]:
+        """The archived objects that nothing local holds and nobody has removed."""
+        earliest, local = self.earliest_offset(), self.layout.earliest_offset
+        entries = self.cold.entries if self.cold is not None else ()
+        return [each for each in entries if earliest < each.next_offset <= local]
+
+    def local_facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each local segment, oldest first."""
         layout = self.layout
         facts = [
             SegmentFacts(
@@ -174,11 +193,13 @@ class PartitionReader:
                 yield chunk.batch, offset
         except Damaged as error:
             missing = self._missing(segment, bound, error)
+            self._look_for_copy()
             if self._is_archived(missing.first) and offset == missing.first:
                 yield from self._scan_cold(missing.first, min(stop, missing.end), limit)
                 return
             raise missing from error
         except FileNotFoundError as error:
+            self._look_for_copy()
             if self._is_archived(offset):
                 yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
                 return
@@ -199,6 +220,12 @@ class PartitionReader:
             return position
         return segment.locate(offset, bound)
 
+    def _look_for_copy(self) -> None:
+        """Has the archive's list read, if nobody has asked for it yet and it can be reached."""
+        if self.cold is not None and not self.cold.is_loaded:
+            with contextlib.suppress(ArchiveUnavailable):
+                self.cold.load()
+
     def _is_archived(self, offset: int) -> bool:
         gap = self.ledger.at(offset)
         removed = gap is not None and gap.reason in REMOVED
@@ -207,7 +234,7 @@ class PartitionReader:
     def _scan_cold(self, offset: int, stop: int, limit: Limit) -> Iterator[_Step]:
         """Yields archived records up to an offset, and at last how far there are no more of them.
 
-        Raises RecordsMissing at a hole that has a reason. Other holes are deleted records.
+        Raises RecordsMissing at a hole, with its reason.
         """
         if self.cold is None or not self._is_archived(offset):
             return
@@ -216,9 +243,9 @@ class PartitionReader:
         span = self.cold.entry_for(stop - 1)
         try:
             for batch in self.cold.scan(offset, stop, limit):
-                for part in _runs(batch):
-                    self._explain_hole(offset, int(part.column("offset")[0].as_py()))
-                    offset = _after(part)
+                for part in runs(batch):
+                    self._explain_hole(offset, first_of(part))
+                    offset = after(part)
                     yield part, offset
         except RecordsMissing as missing:
             raise self._explained(missing, offset) from missing
@@ -227,10 +254,12 @@ class PartitionReader:
             yield None, stop
 
     def _explain_hole(self, offset: int, end: int) -> None:
-        """Raises RecordsMissing if archived offsets are missing for a reason that is known."""
-        gap = self.ledger.at(offset) if offset < end else None
-        if gap is not None and gap.reason != ARCHIVED:
-            raise self._gone(offset, end, otherwise=gap.reason)
+        """Raises RecordsMissing if offsets are missing between archived ones.
+
+        A sound object that does not hold them was made without them: they had been deleted.
+        """
+        if offset < end:
+            raise self._gone(offset, end, otherwise="deleted")
 
     def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
         """Gives what an object does not hold its reason, which may be new."""
@@ -428,19 +457,3 @@ class PartitionReader:
             return self.cold.offset_before_time(entry, timestamp_ms)
         except RecordsMissing:
             return entry.base_offset
-
-
-def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Splits a batch where its offsets have a hole."""
-    offsets = batch.column("offset").to_numpy()
-    if offsets[-1] - offsets[0] + 1 == batch.num_rows:
-        yield batch
-        return
-    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
-    for start, end in pairwise(edges):
-        yield batch.slice(start, end - start)
-
-
-def _after(batch: pa.RecordBatch) -> int:
-    last: int = batch.column("offset")[batch.num_rows - 1].as_py()
-    return last + 1

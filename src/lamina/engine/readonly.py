@@ -13,15 +13,19 @@ from lamina.engine.groups.about import GroupInfo
 from lamina.engine.log_reader import LogReader
 from lamina.engine.reader import UnchangingStore
 from lamina.engine.report import RecoveryReport
+from lamina.engine.retention import SegmentFacts
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.opening import Archive, open_archive
-from lamina.engine.tier.shelf import cold_log
+from lamina.engine.tier.service import TierStatus
+from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.view import PartitionView
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.view import WalView
+from lamina.errors import InvalidRequest
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
+from lamina.storage.objects import Objects
 
 
 class ReadOnlyStore(UnchangingStore):
@@ -52,19 +56,58 @@ class ReadOnlyStore(UnchangingStore):
         return self._boot.catalog.peek()
 
     def _reader(self, about: TopicFile, partition: int) -> LogReader:
+        is_archived = TopicSettings.parse(about.settings).is_archived
         if about.topic_ids:
-            return self._wal.look(about, partition)
+            reader = self._wal.look(about, partition)
+            if self._archive is not None and is_archived:
+                reader.cold = cold_log(self._archive, about, partition, self._cache)
+            return reader
         key = about.name, about.epoch, partition
         if key not in self._views:
             place = self._boot.place(about.name, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
-        if self._archive is not None and TopicSettings.parse(about.settings).is_archived:
+        if self._archive is not None and is_archived:
             view.cold = cold_log(self._archive, about, partition, self._cache)
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
         entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
         view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
         return view
+
+    def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first; the last one is active."""
+        found = self._partition(topic, partition)
+        if isinstance(found, PartitionView) and found.cold is not None:
+            found.cold.load()
+        return found.facts()
+
+    def tier_status(self) -> list[TierStatus]:
+        """Tells of each archived partition how far its archive is behind its segments."""
+        if self._archive is None:
+            raise InvalidRequest("the store was opened without `archive`")
+        return [
+            self._tier_status(self._archive, about, number)
+            for _, about in sorted(self._files_of_topics().items())
+            if TopicSettings.parse(about.settings).is_archived
+            for number in range(about.partitions)
+        ]
+
+    def _tier_status(self, objects: Objects, about: TopicFile, partition: int) -> TierStatus:
+        manifest = Shelf(objects, about, partition).load()
+        end = manifest.end_offset
+        reader = self._reader(about, partition)
+        waiting = [each for each in reader.facts() if each.sealed and each.next_offset > end]
+        return TierStatus(
+            topic=about.name,
+            partition=partition,
+            archived_offset=end,
+            objects=len(manifest.objects),
+            size_bytes=manifest.size_bytes,
+            records_behind=max(0, reader.end_offset("durable") - end),
+            bytes_behind=sum(each.size_bytes for each in waiting),
+            seconds_behind=0.0,
+            last_error="",
+        )
 
     def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
         """Lists consumer groups as (topic, group), sorted; of one topic or of all."""

@@ -25,6 +25,8 @@ class SegmentFacts:
     size_bytes: int
     newest_timestamp_ms: int | None
     sealed: bool
+    cold: bool = False
+    """Whether it is only in the archive."""
 
 
 @dataclass(frozen=True, slots=True)

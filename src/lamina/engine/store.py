@@ -34,11 +34,13 @@ from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
+from lamina.engine.sealed import Archivable
 from lamina.engine.tier.metadata import Metadata, group_files
 from lamina.engine.tier.opening import Archive, open_archive
 from lamina.engine.tier.service import Tier, TierStatus
 from lamina.engine.wal.engine import WalEngine
 from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.partition import WalPartition
 from lamina.errors import (
     Closed,
     InvalidRequest,
@@ -54,6 +56,8 @@ from lamina.storage.files import Files, LocalFiles
 TICK_MS = 1000
 RECOVERY_REPORT = "meta/recovery.json"
 _THREADS = 8
+LOGS = (Partition, WalPartition)
+"""What a partition of a store that writes is."""
 _Result = TypeVar("_Result")
 
 
@@ -122,7 +126,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         if objects is None:
             return None
         metadata = Metadata(objects, group_files(self._boot.files, self._boot.data))
-        return Tier(objects, self._segmented, lambda: self._topics, metadata)
+        return Tier(objects, self._archivable, lambda: self._topics, metadata)
 
     @typed_errors("recovery")
     def _recover(self, on_progress: Callable[[int, int], None]) -> None:
@@ -152,7 +156,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
         return WalEngine(ground, self._writer_settings, self._executor)
 
-    def _wal_for_new(self) -> WalEngine:
+    def write_ahead_log(self) -> WalEngine:
         """Returns the write-ahead log, which begins with the first topic that needs one."""
         if self._wal is None:
             begun = self._new_wal()
@@ -176,7 +180,12 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         """Returns the partitions that have a log of their own."""
         return [each for each in self._partitions.values() if isinstance(each, Partition)]
 
+    def _archivable(self) -> list[Archivable]:
+        """Returns all partitions; their settings say whether they are archived."""
+        return [each for each in self._partitions.values() if isinstance(each, LOGS)]
+
     def _flush_groups(self, *, force: bool) -> None:
+        self._groups.take_over(self._topics)
         self._groups.flush()  # due or not: it is quick
 
     def _maintain_wal(self, *, force: bool) -> None:
@@ -187,19 +196,13 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         """Has the archive looked after, where a topic has one."""
         for number in range(about.partitions):
             partition = self._partitions[about.name, number]
-            if self.tier is not None and isinstance(partition, Partition):
+            if self.tier is not None and isinstance(partition, LOGS):
                 self.tier.attach(partition)
 
-    def _require_tier(self, format_name: str, config: Mapping[str, Any] | None) -> None:
+    def _require_tier(self, config: Mapping[str, Any] | None) -> None:
         """Refuses to promise an archive that there is not."""
-        if not TopicSettings.parse(config or {}).is_archived:
-            return
-        if self.tier is None:
+        if self.tier is None and TopicSettings.parse(config or {}).is_archived:
             raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
-        if format_name == "wal":
-            raise InvalidRequest(
-                "topics of format wal are not archived; cold.dir moves their sealed segments away"
-            )
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
@@ -227,7 +230,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
         self._require_open()
-        self._require_tier(format, config)
+        self._require_tier(config)
         with self._changing:
             if name not in self._topics:
                 self._boot.forget(name)
@@ -250,12 +253,12 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self._attach(about)
 
     def _claim(self, about: TopicFile) -> TopicFile:
-        return self._wal_for_new().claim(about) if about.format == "wal" else about
+        return self.write_ahead_log().claim(about) if about.format == "wal" else about
 
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
-        self._require_tier(self._topic(name).format, config)
+        self._require_tier(config)
         with self._changing:
             about = self._boot.catalog.alter(self._topic(name), config)
             self._topics[name] = about
@@ -313,7 +316,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         """
         target = self._writable(topic, partition)
         chosen = None if offsets is None else tuple(offsets)
-        deletion = Deletion(before, tag, tag_prefix, chosen)
+        deletion = target.search_archive(Deletion(before, tag, tag_prefix, chosen))
         return self._with_reserve(lambda: target.exclusively(lambda: target.delete(deletion)))
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:

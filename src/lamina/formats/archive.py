@@ -19,6 +19,7 @@ since it was read. What is not listed is not served; listing an object is what a
 | index_offset  | where the object's index and footer start: one range gives both            |
 | index_crc32   | CRC-32 of that range, which nothing else protects when it is read alone    |
 | marks         | [block, largest timestamp up to its end]: where a search by time may start |
+| generation    | how often objects that begin there were replaced; missing for 0            |
 
 Objects are sorted and do not overlap. `marks` may be missing (a list rebuilt from headers has
 none): a search by time then starts at the object's first block.
@@ -27,9 +28,11 @@ none): a search by time then starts at the object's first block.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lamina.errors import CorruptData
 from lamina.formats import strict_json
@@ -80,6 +83,7 @@ class ArchivedObject:
     index_offset: int
     index_crc32: int
     marks: tuple[tuple[int, int], ...] = ()
+    generation: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.record_count <= self.max_offset - self.base_offset + 1:
@@ -91,6 +95,9 @@ class ArchivedObject:
     def next_offset(self) -> int:
         """One past the last offset."""
         return self.max_offset + 1
+
+
+Objects: TypeAlias = tuple[ArchivedObject, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +120,57 @@ class Manifest:
             raise ValueError(f"an object lies above the end {self.end_offset}")
 
     def with_object(self, new: ArchivedObject, end_offset: int) -> Manifest:
-        """Returns the list with one more object behind the others."""
+        """Returns the list with one more object behind the others; as it is if it has it."""
+        if new.next_offset <= self.end_offset:
+            return self
         return replace(self, objects=(*self.objects, new), end_offset=end_offset)
+
+    def exchanged(self, old: Objects, new: Objects) -> Manifest | None:
+        """Returns the list with some neighbours replaced by others in their span.
+
+        It is the same list if that has been done; None if the neighbours are not there.
+        """
+        if not old or (new and not _spans(old, new)):
+            raise ValueError("objects are replaced by others that hold no more than they do")
+        row = next((row for row, each in enumerate(self.objects) if each == old[0]), None)
+        if row is not None and self.objects[row : row + len(old)] == old:
+            rest = self.objects[row + len(old) :]
+            return replace(self, objects=(*self.objects[:row], *new, *rest))
+        return self if new and set(new) <= set(self.objects) else None
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all objects."""
         return sum(each.size_bytes for each in self.objects)
+
+
+def _spans(old: Objects, new: Objects) -> bool:
+    return old[0].base_offset <= new[0].base_offset and new[-1].max_offset <= old[-1].max_offset
+
+
+def without_overlap(found: Iterable[ArchivedObject]) -> Objects:
+    """Chooses objects that do not overlap and span the most offsets, as few of them as can be.
+
+    Objects that were joined may still be there beside the one that took their place.
+    """
+    entries = sorted(found, key=lambda each: (each.max_offset, each.base_offset, each.generation))
+    ends = [each.next_offset for each in entries]
+    best: list[tuple[int, int]] = [(0, 0)]
+    chosen: list[int | None] = [None]
+    for row, each in enumerate(entries):
+        before = bisect_right(ends, each.base_offset, hi=row)
+        spanned, count = best[before]
+        mine = spanned + each.next_offset - each.base_offset, count - 1
+        taken = mine >= best[row]
+        best.append(mine if taken else best[row])
+        chosen.append(before if taken else None)
+    kept, row = [], len(entries)
+    while row:
+        before_it = chosen[row]
+        if before_it is not None:
+            kept.append(entries[row - 1])
+        row = row - 1 if before_it is None else before_it
+    return tuple(reversed(kept))
 
 
 def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: int) -> bool:
@@ -136,11 +187,17 @@ def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: i
 def encode(manifest: Manifest) -> bytes:
     """Encodes a list; equal lists give equal bytes."""
     fields = {"version": VERSION, **asdict(manifest)}
-    objects = fields.pop("objects")
+    objects = [_plain(each) for each in fields.pop("objects")]
     seal = strict_json.seal({**fields, "objects": objects})
     lines = ",\n".join(json.dumps(each) for each in objects)
     head = json.dumps(fields)[:-1]
     return f'{head}, "objects": [\n{lines}\n], "{strict_json.SEAL}": "{seal}"}}\n'.encode()
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    if not fields["generation"]:
+        del fields["generation"]
+    return fields
 
 
 def decode(buffer: Buffer) -> Manifest:
@@ -161,7 +218,7 @@ def _object(number: int, value: object) -> ArchivedObject:
     where = f"object {number}"
     fields = dict(strict_json.as_object(value, where))
     times = {name: _time(fields.pop(name, None), where) for name in _TIMES}
-    strict_json.check_fields(fields, where, _OBJECT)
+    strict_json.check_fields(fields, where, _OBJECT, {"generation": int})
     marks = tuple((_time(block, where), _time(time, where)) for block, time in _pairs(fields))
     return ArchivedObject(**{**fields, **times, "marks": marks})
 

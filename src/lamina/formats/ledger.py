@@ -22,6 +22,8 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -72,9 +74,23 @@ class Ledger:
 
     def with_gap(self, new: Gap) -> Ledger:
         """Returns the ledger with one more gap, which wins over older ones that it overlaps."""
-        kept = [part for gap in self.gaps for part in _outside(gap, new)]
+        return self.with_gaps((new,))
+
+    def with_gaps(self, new: Sequence[Gap]) -> Ledger:
+        """Returns the ledger with more gaps: ascending, apart, and winning over older ones."""
+        if not new:
+            return self
+        firsts = [gap.first for gap in new]
+        kept: list[Gap] = []
+        for old in self.gaps:
+            row = max(0, bisect_right(firsts, old.first) - 1)
+            parts = [old]
+            while parts and row < len(new) and new[row].first < old.end:
+                parts = [*parts[:-1], *_outside(parts[-1], new[row])]
+                row += 1
+            kept += parts
         joined: list[Gap] = []
-        for gap in sorted([*kept, new], key=lambda gap: gap.first):
+        for gap in sorted([*kept, *new], key=lambda gap: gap.first):
             last = joined[-1] if joined else None
             if last and last.end == gap.first and last.reason == gap.reason:
                 latest = max(last, gap, key=lambda each: each.at_ms)
@@ -85,12 +101,14 @@ class Ledger:
 
     def with_archived(self, first: int, end: int, at_ms: int) -> Ledger:
         """Returns the ledger with a range as archived where nothing else is known of it."""
-        grown, start = self, first
+        new, start = [], first
         for gap in self.between(first, end):
             if start < gap.first:
-                grown = grown.with_gap(Gap(start, gap.first, ARCHIVED, at_ms))
+                new.append(Gap(start, gap.first, ARCHIVED, at_ms))
             start = gap.end
-        return grown.with_gap(Gap(start, end, ARCHIVED, at_ms)) if start < end else grown
+        if start < end:
+            new.append(Gap(start, end, ARCHIVED, at_ms))
+        return self.with_gaps(new)
 
     def missing(self) -> tuple[Gap, ...]:
         """Returns the gaps that cannot be read: all but what is archived."""
@@ -98,12 +116,23 @@ class Ledger:
 
     def at(self, offset: int) -> Gap | None:
         """Returns the gap that an offset lies in."""
-        return next((gap for gap in self.gaps if gap.first <= offset < gap.end), None)
+        row = bisect_right(self.gaps, offset, key=lambda gap: gap.first) - 1
+        return self.gaps[row] if row >= 0 and offset < self.gaps[row].end else None
+
+    def has_removed(self, first: int, end: int) -> bool:
+        """Tells whether every offset of a range was removed on purpose."""
+        for gap in self.between(first, end):
+            if gap.first > first or gap.reason not in REMOVED:
+                return False
+            first = gap.end
+        return first >= end
 
     def between(self, first: int, end: int) -> tuple[Gap, ...]:
         """Returns the gaps that have an offset in a range."""
-        touching = (gap for gap in self.gaps if gap.first < end and first < gap.end)
-        return tuple(touching) if first < end else ()
+        if first >= end:
+            return ()
+        start = bisect_right(self.gaps, first, key=lambda gap: gap.end)
+        return self.gaps[start : bisect_left(self.gaps, end, key=lambda gap: gap.first)]
 
 
 def _outside(gap: Gap, new: Gap) -> list[Gap]:

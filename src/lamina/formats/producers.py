@@ -12,13 +12,15 @@ A plain run of entries, little-endian, each written and synced before the record
     | 28 |    4 | epoch       | u32  | a higher one fences the lower                       |
     | 32 |    4 | crc32c      | u32  | over the 32 bytes before it                         |
 
+Zeros behind the last entry are space that was prepared for more: no entry is all zeros.
+
 An entry whose records are not in the log (a crash came between) does not count: recovery drops
 those that reach beyond the log's end before anything new is appended.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lamina.formats.binary import Layout
@@ -56,7 +58,14 @@ def encode(entries: list[Entry]) -> bytes:
 
 
 def _encode(entry: Entry) -> bytes:
-    body = ENTRY.pack(**asdict(entry), crc32c=0)[:_CHECKED_BYTES]
+    body = ENTRY.pack(
+        producer_id=entry.producer_id,
+        sequence=entry.sequence,
+        base_offset=entry.base_offset,
+        count=entry.count,
+        epoch=entry.epoch,
+        crc32c=0,
+    )[:_CHECKED_BYTES]
     return body + crc32c_of(body).to_bytes(4, "little")
 
 
@@ -68,7 +77,8 @@ def decode(buffer: Buffer) -> tuple[list[Entry], int]:
     view = memoryview(buffer).cast("B")
     entries = []
     unsound: int | None = None
-    whole = view.nbytes - view.nbytes % ENTRY.size
+    written = len(bytes(view).rstrip(b"\0"))
+    whole = min(-(-written // ENTRY.size), view.nbytes // ENTRY.size) * ENTRY.size
     for position in range(0, whole, ENTRY.size):
         fields = ENTRY.unpack(view, position)
         body = view[position : position + _CHECKED_BYTES]

@@ -66,10 +66,6 @@ class Caller:
         if topic is not None and not topic.startswith(self.prefix):
             raise NotAllowed(f"key {self.name} is for topics {self.prefix!r}…, not {topic!r}")
 
-    def visible(self, names: Iterable[str]) -> list[str]:
-        """Returns the topics that the caller may know of."""
-        return [name for name in names if name.startswith(self.prefix)]
-
 
 ANYBODY = Caller("anonymous")
 

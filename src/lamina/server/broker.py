@@ -16,21 +16,23 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.engine.appending import Appended
+from lamina.engine.diffing import Diff
 from lamina.engine.store import Store
 from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
 from lamina.records import OUTPUT_SCHEMAS, Records
-from lamina.server import limits
+from lamina.server import groups, limits
 from lamina.server.auth import ANYBODY, Caller, Keys
+from lamina.server.health import WallClock, problems_of
 from lamina.server.metrics import Metrics, store_gauges
 from lamina.server.options import ServerSettings
 from lamina.wire import messages, values
-from lamina.wire.messages import Order, Question
+from lamina.wire.messages import Difference, Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation, Scope
 
 _log = logging.getLogger("lamina.server")
@@ -53,8 +55,10 @@ class Broker:
         self.rate = limits.Rate(settings.rate_requests)
         self.progress = (0, 0)
         self.stopping = threading.Event()
+        self.clock = WallClock()
         self._keys = keys
         self._store: Store | None = None
+        self._groups = groups.OpenGroups()
         self._full: str | None = None
 
     # ------------------------------------------------------------------ life
@@ -75,9 +79,10 @@ class Broker:
         return self._store
 
     def health(self) -> dict[str, Any]:
-        """Says what is wrong, if anything is: partitions that failed, a disk that is full."""
-        failed = self._store.failures() if self._store is not None else {}
-        problems = [f"{name}: {why}" for name, why in sorted(failed.items())]
+        """Says what is wrong, if anything is; see `server.health`."""
+        problems = []
+        if self._store is not None:
+            problems = list(problems_of(self._store, self.clock))
         if self._full is not None:
             problems.append(self._full)
         return {"status": "degraded" if problems else "ok", "problems": problems}
@@ -123,9 +128,7 @@ class Broker:
             with self.work.taking():
                 yield self.store
         except LaminaError as error:
-            self.metrics.count(name, type(error).__name__)
-            if isinstance(error, NotAllowed | Busy):
-                _log.warning("refused %s by %s: %s", name, caller.name, error)
+            self._note_refused(caller, name, error)
             raise
         self.metrics.count(name, "ok")
 
@@ -138,50 +141,90 @@ class Broker:
         arguments = bind(operation, given)
         topic = arguments.get(operation.topic) if operation.topic else None
         with self._counted(caller, name, scope=operation.scope, topic=topic) as store:
-            result = getattr(store, name)(**arguments)
-            return caller.visible(result) if name == "topics" else result
+            result = self._run(store, operation, arguments)
+            return _visible(caller, name, result)
+
+    def _run(self, store: Store, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.is_of_group:
+            where = arguments.pop("topic"), arguments.pop("group")
+            with self._groups.using(store, *where) as group:
+                return groups.call(group, operation.name.split(".")[1], arguments)
+        if operation.name == "group":
+            return self._groups.open(store, **arguments).describe()
+        return getattr(store, operation.name)(**arguments)
 
     # ------------------------------------------------------------------ records
 
     def append(self, caller: Caller, order: Order, records: Records) -> Appended:
         """Appends, in the caller's own thread; threads that append at once share one commit."""
         started = time.perf_counter()
-        with self._appending(caller, order, records) as store:
-            appended = store.append(
-                order.topic,
-                records,
-                partition=order.partition,
-                acks=order.acks,
-                timeout_s=order.timeout_s,
-                producer=order.producer,
-            )
+        size_bytes = _size_of(records)
+        try:
+            store = self._admit(caller, order, size_bytes)
+            try:
+                appended = store.append(
+                    order.topic,
+                    records,
+                    partition=order.partition,
+                    acks=order.acks,
+                    timeout_s=order.timeout_s,
+                    producer=order.producer,
+                )
+            finally:
+                self._leave(size_bytes)
+        except LaminaError as error:
+            self._note_refused(caller, "append", error)
+            raise
         self._note_appended(appended, started)
         return appended
 
     async def append_async(self, caller: Caller, order: Order, records: Records) -> Appended:
         """Appends from an event loop; tasks share one commit without a thread each."""
         started = time.perf_counter()
-        with self._appending(caller, order, records) as store:
-            appended = await store.append_async(
-                order.topic, records, partition=order.partition, acks=order.acks
-            )
+        size_bytes = _size_of(records)
+        try:
+            store = self._admit(caller, order, size_bytes)
+            try:
+                appended = await store.append_async(
+                    order.topic, records, partition=order.partition, acks=order.acks
+                )
+            finally:
+                self._leave(size_bytes)
+        except LaminaError as error:
+            self._note_refused(caller, "append", error)
+            raise
         self._note_appended(appended, started)
         return appended
 
-    @contextlib.contextmanager
-    def _appending(self, caller: Caller, order: Order, records: Records) -> Iterator[Store]:
-        with self._counted(caller, "append", scope="write", topic=order.topic) as store:
-            size_bytes = _size_of(records)
-            limits.check_size(size_bytes, self.settings.request_bytes)
-            with self.inflight.taking(size_bytes):
-                try:
-                    yield store
-                except StorageFull as error:
-                    self._full = str(error)
-                    raise
+    def _admit(self, caller: Caller, order: Order, size_bytes: int) -> Store:
+        """Lets an append in, straight on: a lone one waits for this. `_leave` ends it."""
+        caller.require("write", order.topic, "append")
+        self.rate.spend(caller.name)
+        store = self.store
+        limits.check_size(size_bytes, self.settings.request_bytes)
+        self.work.take()
+        try:
+            self.inflight.take(size_bytes)
+        except BaseException:
+            self.work.give_back()
+            raise
+        return store
+
+    def _leave(self, size_bytes: int) -> None:
+        self.inflight.give_back(size_bytes)
+        self.work.give_back()
+
+    def _note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
+        """Counts a call that failed; what was refused is logged."""
+        self.metrics.count(name, type(error).__name__)
+        if isinstance(error, StorageFull):
+            self._full = str(error)
+        if isinstance(error, NotAllowed | Busy):
+            _log.warning("refused %s by %s: %s", name, caller.name, error)
 
     def _note_appended(self, appended: Appended, started: float) -> None:
         self._full = None
+        self.metrics.count("append", "ok")
         self.metrics.appended.inc(appended.count)
         self.metrics.seconds.observe(time.perf_counter() - started)
 
@@ -217,21 +260,87 @@ class Broker:
     def fetch(self, caller: Caller, asked: Question) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
         with self._counted(caller, "fetch", scope="read", topic=asked.topic) as store:
-            batch = store.fetch(
-                asked.topic,
-                asked.partition,
-                asked.start or 0,
-                max_records=asked.max_records,
-                max_bytes=min(asked.max_bytes, self.settings.request_bytes),
-                wait_ms=min(asked.wait_ms, self.settings.wait_ms),
-                isolation=asked.isolation,  # type: ignore[arg-type]
-            )
+
+            def fetch(wait_ms: int) -> pa.RecordBatch:
+                return store.fetch(
+                    asked.topic,
+                    asked.partition,
+                    asked.start or 0,
+                    max_records=asked.max_records,
+                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    wait_ms=wait_ms,
+                    isolation=asked.isolation,  # type: ignore[arg-type]
+                )
+
+            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
+            batch = groups.poll_in_slices(fetch, wait_ms, self.stopping.is_set)
             self.metrics.read.inc(batch.num_rows)
             return batch
+
+    def poll(
+        self, caller: Caller, asked: Poll, is_gone: Callable[[], bool] = lambda: False
+    ) -> pa.RecordBatch:
+        """Hands out records of a group; a caller that is gone by then does not get to hold them."""
+        with (
+            self._counted(caller, "group.poll", scope="write", topic=asked.topic) as store,
+            self._groups.using(store, asked.topic, asked.group) as group,
+        ):
+
+            def poll(wait_ms: int) -> pa.RecordBatch:
+                return group.poll(
+                    asked.max_records,
+                    asked.lease_ms,
+                    wait_ms=wait_ms,
+                    partitions=asked.partitions,
+                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    acks=asked.acks,
+                )
+
+            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
+            batch = groups.poll_in_slices(
+                poll, wait_ms, lambda: self.stopping.is_set() or is_gone()
+            )
+            if batch.num_rows and is_gone():
+                group.release(batch)
+            self.metrics.read.inc(batch.num_rows)
+            return batch
+
+    def diff(self, caller: Caller, asked: Difference) -> Diff:
+        """Returns what is new to a follower."""
+        with self._counted(caller, "diff", scope="read", topic=asked.topic) as store:
+            found = store.diff(
+                asked.topic,
+                asked.partition,
+                asked.start,
+                limit=asked.limit,
+                max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                exclude_node=asked.exclude_node,
+            )
+            self.metrics.read.inc(found.records.num_rows)
+            return found
 
     @staticmethod
     def _schema(store: Store, topic: str) -> pa.Schema:
         return OUTPUT_SCHEMAS[store.describe_topic(topic).format]
+
+
+_TOPIC_OF: dict[str, Callable[[Any], str]] = {
+    "topics": lambda name: name,
+    "groups": lambda pair: pair[0],
+    "tier_status": lambda status: status.topic,
+    "failures": lambda item: item[0],
+}
+"""Of what is told for all topics: the name of its topic, or what begins with it."""
+
+
+def _visible(caller: Caller, name: str, result: Any) -> Any:
+    """Leaves out of an answer what belongs to topics that the caller may not know of."""
+    topic_of = _TOPIC_OF.get(name)
+    if topic_of is None or not caller.prefix:
+        return result
+    if isinstance(result, dict):
+        return {k: v for k, v in result.items() if topic_of((k, v)).startswith(caller.prefix)}
+    return [each for each in result if topic_of(each).startswith(caller.prefix)]
 
 
 def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
@@ -246,12 +355,17 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
         if parameter.default is parameter.empty and name not in given:
             raise InvalidRequest(f"{operation.name} needs {name!r}")
     return {
-        name: values.from_plain(operation.hints[name], value, name) for name, value in given.items()
+        name: value
+        if isinstance(value, pa.RecordBatch)
+        else values.from_plain(operation.hints[name], value, name)
+        for name, value in given.items()
     }
 
 
 def _size_of(records: Records) -> int:
     if isinstance(records, pa.RecordBatch | pa.Table):
         return int(records.get_total_buffer_size())
+    if all(type(row) is bytes for row in records):
+        return sum(map(len, records))
     parts = (row.values() if isinstance(row, dict) else (row,) for row in records)
     return sum(len(part) for row in parts for part in row if isinstance(part, bytes))

@@ -1,7 +1,7 @@
 """Arrow Flight in front of the broker: open streams for appends, streams of batches for readers.
 
     DoExchange "append"   batches in, an answer each out, for as long as the producer likes
-    DoGet                 a scan or a fetch (`wire.messages.Question`)
+    DoGet                 a scan, a fetch, a group's poll, a diff (`wire.messages.Ticket`)
     DoAction NAME         an operation of the table (`wire.operations`)
 
 Rules.
@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lamina.errors import InvalidRequest, LaminaError, NotAllowed, Unavailable
+from lamina.server import limits
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.wire import failures, messages, values
@@ -135,19 +136,23 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         """Sends records: all of a scan, or one batch."""
         caller = self._caller(context)
         asked = messages.decode_question(ticket.ticket)
+        if isinstance(asked, messages.Poll):
+            return _stream_of(self._broker.poll(caller, asked, context.is_cancelled))
+        if isinstance(asked, messages.Difference):
+            found = self._broker.diff(caller, asked)
+            return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
         if asked.kind == "fetch":
-            batch = self._broker.fetch(caller, asked)
-            return flight.RecordBatchStream(
-                pa.RecordBatchReader.from_batches(batch.schema, [batch])
-            )
+            return _stream_of(self._broker.fetch(caller, asked))
         schema, batches = self._broker.scan(caller, asked)
         return flight.GeneratorStream(schema, _typed_batches(batches))
 
     @_typed
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """Runs an operation of the table."""
-        given = messages.decode_object(action.body.to_pybytes())
-        result = self._broker.call(self._caller(context), action.type, given)
+        caller = self._caller(context)
+        body = action.body
+        limits.check_size(body.size, self._broker.settings.request_bytes)
+        result = self._broker.call(caller, action.type, messages.decode_call(body.to_pybytes()))
         return [json.dumps(values.to_plain(result)).encode()]
 
     @_typed
@@ -162,6 +167,13 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def stop_soon(self) -> None:
         """Takes no new calls; open streams may end by themselves, and are not waited for."""
         threading.Thread(target=self.shutdown, name="lamina-flight-stop", daemon=True).start()
+
+
+def _stream_of(batch: pa.RecordBatch, metadata: dict[bytes, bytes] | None = None) -> Any:
+    """One batch, as what a handler gives back."""
+    if metadata is not None:
+        batch = batch.replace_schema_metadata(metadata)
+    return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
 
 
 def _typed_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,11 +13,13 @@ Rules.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import fields
 from typing import Any
 
 import anyio
@@ -38,6 +40,7 @@ from lamina.errors import (
     RecordsMissing,
     StorageFull,
     Unavailable,
+    UnknownGroup,
     UnknownTopic,
 )
 from lamina.server import jsonrows, openapi
@@ -45,7 +48,7 @@ from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
 from lamina.wire import failures, values
-from lamina.wire.messages import Order, Question, decode_object
+from lamina.wire.messages import Order, Poll, Question, decode_object
 from lamina.wire.operations import OPERATIONS, Operation
 
 _log = logging.getLogger("lamina.server")
@@ -53,6 +56,7 @@ _log = logging.getLogger("lamina.server")
 STATUS: dict[type[LaminaError], int] = {
     NotAllowed: 403,
     UnknownTopic: 404,
+    UnknownGroup: 404,
     InvalidRequest: 400,
     StorageFull: 507,
     Unavailable: 503,
@@ -100,6 +104,7 @@ class Routes:
             Route(_RECORDS, self._typed(self._fetch), methods=["GET"]),
             Route(_WATCH, self._typed(self._watch), methods=["GET"]),
             *self.console.routes(),
+            Route(_POLL, self._typed(self._poll_group), methods=["POST"]),
         ]
         by_path: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS.values():
@@ -213,6 +218,23 @@ class Routes:
         )
         return list(render_batch(batch))
 
+    async def _poll_group(self, request: Request) -> Response:
+        caller = self._caller(request)
+        given = {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES}
+        given |= await self._body(request) | dict(request.path_params)
+        strange = set(given) - {item.name for item in fields(Poll)} | set(given) & {"kind"}
+        if strange:
+            raise InvalidRequest(f"unknown field {min(strange)[:80]!r}")
+        asked: Poll = values.from_plain(Poll, given, "the body")
+        limiter = self._waiters if asked.wait_ms > 0 else self._threads
+        with self._broker.waiting.taking() if asked.wait_ms > 0 else contextlib.nullcontext():
+            batch = await anyio.to_thread.run_sync(
+                self._broker.poll, caller, asked, limiter=limiter
+            )
+        at = batch.schema.get_field_index("deadline")
+        batch = batch.set_column(at, "deadline_ms", batch.column(at).cast("int64"))
+        return JSONResponse({"records": list(render_batch(batch))})
+
     async def _fetch(self, request: Request) -> Response:
         caller = self._caller(request)
         asked = self._question(request)
@@ -282,6 +304,7 @@ class Routes:
 
 
 _PARTITION = "/v1/topics/{topic}/partitions/{partition}"
+_POLL = "/v1/topics/{topic}/groups/{group}/poll"
 _RECORDS, _WATCH = f"{_PARTITION}/records", f"{_PARTITION}/watch"
 
 

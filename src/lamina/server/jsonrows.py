@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from lamina.errors import InvalidRequest
+from lamina.wire.values import bytes_of
 
 _BYTES = ("key", "value", "tag", "node")
 
@@ -48,26 +47,10 @@ def _headers(given: Any, where: str) -> list[dict[str, Any]]:
     for pair in given:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidRequest(problem)
-        _encoded(pair[0], where)
+        bytes_of(pair[0], where)
         made.append({"key": pair[0], "value": _bytes(pair[1], where)})
     return made
 
 
 def _bytes(given: Any, where: str) -> bytes | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return _encoded(given, where)
-    if isinstance(given, dict) and set(given) == {"base64"} and isinstance(given["base64"], str):
-        try:
-            return base64.b64decode(given["base64"], validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise InvalidRequest(f"{where} is not base64") from error
-    raise InvalidRequest(f'{where} must be text, null or {{"base64": …}}')
-
-
-def _encoded(text: str, where: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{where} is not Unicode text") from error
+    return None if given is None else bytes_of(given, where)

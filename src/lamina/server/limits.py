@@ -27,9 +27,8 @@ class Allowance:
         self._settled = threading.Condition(self._lock)
         self.used = 0
 
-    @contextlib.contextmanager
-    def taking(self, amount: int = 1) -> Iterator[None]:
-        """Takes an amount for as long as the context lasts; raises Busy where there is no room.
+    def take(self, amount: int = 1) -> None:
+        """Takes an amount, to be given back; raises Busy where there is no room.
 
         What could never fit is let in alone.
         """
@@ -39,13 +38,22 @@ class Allowance:
                     f"the server is at its limit of {self._limit} {self._what}", RETRY_AFTER_S
                 )
             self.used += amount
+
+    def give_back(self, amount: int = 1) -> None:
+        """Gives back what was taken."""
+        with self._lock:
+            self.used -= amount
+            if self.used == 0:
+                self._settled.notify_all()
+
+    @contextlib.contextmanager
+    def taking(self, amount: int = 1) -> Iterator[None]:
+        """Takes an amount for as long as the context lasts."""
+        self.take(amount)
         try:
             yield
         finally:
-            with self._lock:
-                self.used -= amount
-                if self.used == 0:
-                    self._settled.notify_all()
+            self.give_back(amount)
 
     def wait_until_unused(self, timeout_s: float) -> bool:
         """Waits until nothing is taken any more; False when the time is up."""

@@ -7,20 +7,11 @@ import inspect
 from typing import Any
 
 from lamina.wire import values
+from lamina.wire.messages import Poll
 from lamina.wire.operations import OPERATIONS, Operation
 
-_TEXT: dict[str, Any] = {
-    "description": "Text, or an object with base64 for bytes that are no text",
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "object",
-            "properties": {"base64": {"type": "string", "format": "byte"}},
-            "required": ["base64"],
-            "additionalProperties": False,
-        },
-        {"type": "null"},
-    ],
+_TEXT: dict[str, Any] = values.TEXT_OR_BYTES | {
+    "anyOf": [*values.TEXT_OR_BYTES["anyOf"], {"type": "null"}]
 }
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -66,6 +57,13 @@ _WHERE = [
         "schema": {"type": "integer", "format": "int64"},
     },
 ]
+
+
+_FETCHED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"records": {"type": "array", "items": {"type": "object"}}},
+    "required": ["records"],
+}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
@@ -137,11 +135,6 @@ def _beside() -> dict[str, Any]:
         "required": ["records"],
         "additionalProperties": False,
     }
-    fetched = {
-        "type": "object",
-        "properties": {"records": {"type": "array", "items": {"type": "object"}}},
-        "required": ["records"],
-    }
     return {
         "/v1/topics/{topic}/records": {
             "post": {
@@ -159,7 +152,7 @@ def _beside() -> dict[str, Any]:
                 "summary": "Returns records from an offset, waiting for the first up to wait_ms.",
                 "x-scope": "read",
                 "parameters": [*paging, _query("wait_ms", number | {"minimum": 0})],
-                "responses": _answers(fetched),
+                "responses": _answers(_FETCHED),
             }
         },
         "/v1/topics/{topic}/partitions/{partition}/watch": {
@@ -174,9 +167,28 @@ def _beside() -> dict[str, Any]:
     }
 
 
+def _polling() -> dict[str, Any]:
+    """Describes the route that hands out records of a group."""
+    taken = values.schema_of(Poll)["properties"]
+    taken = {name: taken[name] for name in taken if name not in ("topic", "group", "kind")}
+    body = {"type": "object", "properties": taken, "additionalProperties": False}
+    return {
+        "/v1/topics/{topic}/groups/{group}/poll": {
+            "post": {
+                "operationId": "group.poll",
+                "summary": "Hands out records of a group, to be acked before their deadline.",
+                "x-scope": "write",
+                "parameters": [_WHERE[0], _WHERE[0] | {"name": "group"}],
+                "requestBody": {"required": False, "content": _json(body)},
+                "responses": _answers(_FETCHED),
+            }
+        }
+    }
+
+
 def document() -> dict[str, Any]:
     """Returns the whole description."""
-    paths: dict[str, Any] = _beside()
+    paths: dict[str, Any] = _beside() | _polling()
     for operation in OPERATIONS.values():
         paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation)
     return {

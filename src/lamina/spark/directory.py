@@ -3,56 +3,54 @@
 The driver looks at the directory as any reader beside a live writer does (`engine.view`), and cuts
 segments at entries of their sparse indexes. An executor maps the file and scans its range with the
 same kernels. Only durable records are planned, so what a piece names never changes; it can only be
-removed, and then the ledger says why.
+removed or moved to another tier: then the engine's own reader finds it, or the ledger says why not.
+
+What the ledger calls archived is read from the object store (`archives`); topics behind the
+write-ahead log have pieces of their own (`waltopics`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from lamina.config import TIMESTAMP_TYPES, TopicSettings
-from lamina.engine.boot import Boot, wall_clock_ms
+from lamina.config import WalSettings
 from lamina.engine.codec import CODECS
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
 from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
+from lamina.engine.tier.cold import BlockCache
 from lamina.engine.view import PartitionView
-from lamina.errors import InvalidRequest, RecordsMissing, UnknownTopic
-from lamina.formats import topic as topic_file
+from lamina.errors import UnknownTopic
 from lamina.formats.frame.checkpoint import PartitionCheckpoint
-from lamina.formats.ledger import Gap
+from lamina.formats.ledger import ARCHIVED, Gap
 from lamina.formats.scan import Limit, Scan
 from lamina.formats.topic import TopicFile
+from lamina.spark.access import ArchiveAccess
+from lamina.spark.archives import INDEX_BYTES, ColdSide, timestamp_type
 from lamina.spark.columns import Origin, matching
-from lamina.spark.planning import NO_LOSS, Cut, Piece, Range, Topic, Wanted
+from lamina.spark.planning import SEGMENT, Cut, Part, Stretch, Topic, Wanted
+from lamina.spark.reading import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    DirectoryAccess,
+    boot_of,
+    refuse_recreated,
+)
+from lamina.spark.waltopics import WalTopics
 from lamina.storage import paths
-from lamina.storage.files import LocalFiles
-
-LOGGER = logging.getLogger("lamina.spark")
-BATCH_RECORDS, BATCH_BYTES = 1 << 15, 8 << 20
-Held: TypeAlias = tuple[Segment, Bound]
-
-
-def boot_of(path: str) -> Boot:
-    """Returns what reading a data directory stands on; raises InvalidRequest if it is none."""
-    boot = Boot(LocalFiles(), os.path.abspath(path), wall_clock_ms)
-    boot.require_directory()
-    return boot
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPiece:
     """Some records of one segment file: from one byte to another."""
 
-    path: str
+    access: DirectoryAccess
     origin: Origin
     format: str
     base_offset: int
@@ -65,68 +63,53 @@ class SegmentPiece:
         return self.end.position - self.start.position
 
     @property
-    def source(self) -> str:
+    def part(self) -> Part:
         """The partition and the segment's file."""
-        return f"{self.origin.topic}/{self.origin.partition}/{self.origin.segment}"
+        origin = self.origin
+        return Part(SEGMENT, f"{origin.topic}/{origin.partition}/{origin.segment}")
 
     def read(self, wanted: Wanted) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-        """Scans the range, checksums and all, and gathers the wanted columns."""
-        boot = boot_of(self.path)
+        """Scans the range, checksums and all, and gathers the wanted columns.
+
+        What is damaged, or not there any more, is left to the engine's reader: it may be archived.
+        """
+        boot = boot_of(self.access.path)
         place = boot.place(self.origin.topic, self.origin.partition)
         codec = CODECS[self.format]
         segment = SealedSegment(
             codec, boot.files, place.segments, base_offset=self.base_offset, end=self.end
         )
         offset, position = self.start.next_offset, self.start.position
-        if not self._is_held(boot, segment):
-            return self._judge(PartitionView(place, codec), offset, self.end.next_offset, wanted)
-        while offset < self.end.next_offset and position < self.end.position:
-            limit = Limit(min(BATCH_RECORDS, self.end.next_offset - offset), BATCH_BYTES)
+        last = self.end.next_offset
+        try:
+            segment.mapped()  # nobody can take it away any more
+            refuse_recreated(boot, self.origin)
+        except FileNotFoundError:
+            yield from self._otherwise(offset, last, wanted)
+            return
+        while offset < last and position < self.end.position:
+            limit = Limit(min(BATCH_RECORDS, last - offset), BATCH_BYTES)
             try:
                 found, _, buffer = segment.scan(position, offset, limit, self.end)
             except Damaged as error:
                 sound = segment.sound_after(error.position, error.offset, self.end)
-                if sound is None or sound[0] >= self.end.next_offset:
+                if sound is None or sound[0] >= last:
                     break
-                self._judge(PartitionView(place, codec), offset, sound[0], wanted)
+                yield from self._otherwise(offset, sound[0], wanted)
                 offset, position = sound
                 continue
             offset, position = offset + len(found), found.end
             found = _with_keys(segment, buffer, found, wanted)
             if len(found):
                 yield self.origin, codec.decode(buffer, found, wanted.columns)
-        if offset < self.end.next_offset:
-            self._judge(PartitionView(place, codec), offset, self.end.next_offset, wanted)
-        return None
+        if offset < last:
+            yield from self._otherwise(offset, last, wanted)
 
-    def _is_held(self, boot: Boot, segment: SealedSegment) -> bool:
-        """Maps the file, so that nobody can take it away, and makes sure that it is the topic's."""
-        try:
-            segment.mapped()
-        except FileNotFoundError:
-            return False
-        name = os.path.join(boot.catalog.directory(self.origin.topic), paths.TOPIC_SETTINGS)
-        about = topic_file.decode(boot.files.read(name))
-        if about.deleted or about.epoch != self.origin.epoch:
-            raise InvalidRequest(recreated(self.origin.topic, self.origin.epoch, about))
-        return True
-
-    def _judge(self, view: PartitionView, first: int, end: int, wanted: Wanted) -> None:
-        """Finds the reason of missing records; raises if they are a loss that matters."""
-        view.reread_ledger()
-        gap = view.ledger.at(first)
-        reason = gap.reason if gap else "lost"
-        if reason in NO_LOSS:
-            return
-        problem = RecordsMissing(
-            f"{view.place.name}: records are missing in {self.origin.segment}",
-            first=first,
-            end=end,
-            reason=reason,
-        )
-        if wanted.fail_on_data_loss:
-            raise problem
-        LOGGER.warning("%s", problem)
+    def _otherwise(
+        self, start: int, end: int, wanted: Wanted
+    ) -> Iterator[tuple[Origin, pa.RecordBatch]]:
+        for batch in self.access.scan(self.origin, start, end, wanted):
+            yield self.origin, batch
 
 
 def _with_keys(segment: Segment, buffer: object, found: Scan, wanted: Wanted) -> Scan:
@@ -138,39 +121,83 @@ def _with_keys(segment: Segment, buffer: object, found: Scan, wanted: Wanted) ->
     return Scan(found.positions[mask], found.end, found.stop, found.column_bytes)
 
 
-def recreated(topic: str, epoch: int, about: TopicFile) -> str:
-    """Says that a topic is not the one that a query began with."""
-    if about.deleted:
-        return f"topic {topic!r} (epoch {epoch}) was deleted"
-    return (
-        f"topic {topic!r} was deleted and created again: the query read epoch {epoch}, now it is"
-        f" {about.epoch}, and offsets mean other records; start the query with a new checkpoint"
-    )
+@dataclass(frozen=True, slots=True)
+class SegmentStretch:
+    """What is read of one segment: everything up to its durable end."""
+
+    access: DirectoryAccess
+    about: TopicFile
+    partition: int
+    segment: Segment
+    bound: Bound
+    kind: str = SEGMENT
+
+    @property
+    def first(self) -> int:
+        """The segment's base offset."""
+        return self.segment.base_offset
+
+    @property
+    def end(self) -> int:
+        """One past the last durable offset."""
+        return self.bound.next_offset
+
+    def size_bytes(self, start: int, end: int) -> int:
+        """Returns about how many bytes some offsets have, by the index."""
+        return _near(self.segment, self.bound, end) - _near(self.segment, self.bound, start)
+
+    def offset_within(self, start: int, end: int, max_bytes: int) -> int:
+        """Returns how far some bytes reach, to the next entry of the index."""
+        entries = self.segment.index.offsets()
+        from_byte = _near(self.segment, self.bound, start)
+        row = int(np.searchsorted(entries["position"], from_byte + max_bytes, side="left"))
+        return int(entries["offset"][row]) if row < len(entries) else end
+
+    def pieces(self, start: int, end: int, cut: Cut) -> Iterator[SegmentPiece]:
+        """Cuts the segment at entries of its index."""
+        about, segment = self.about, self.segment
+        name = paths.SegmentFile(segment.base_offset, "log").name
+        origin = Origin(about.name, self.partition, about.epoch, name, timestamp_type(about))
+        for one, next_one in pairwise(_edges(segment, self.bound, start, end, cut)):
+            yield SegmentPiece(
+                self.access, origin, about.format, segment.base_offset, one, next_one
+            )
 
 
 class LogDirectory:
     """The topics of a data directory; looks at it only when told to."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, archive: ArchiveAccess | None = None, wal: WalSettings | None = None
+    ) -> None:
         self._boot = boot_of(path)
+        settings = wal or WalSettings.from_environment(os.environ)
+        self._access = DirectoryAccess(self._boot.data, archive, settings)
+        self._cache = BlockCache(INDEX_BYTES)
         self._token: object = None
         self._about: dict[str, TopicFile] = {}
         self._checkpoint: dict[tuple[str, int], PartitionCheckpoint] = {}
         self._live = False
         self._views: dict[tuple[str, int, int], PartitionView] = {}
-        self._current: set[tuple[str, int, int]] = set()
+        self._current: dict[tuple[str, int, int], list[Stretch]] = {}
+        self._cold: dict[tuple[str, int, int], ColdSide] = {}
+        self._wal = WalTopics(self._boot, self._access)
 
     def look(self) -> object:
-        """Looks whether the writer came, went, or published new ends; cheap when it did not."""
+        """Looks whether the writer came, went, published new ends, or removed something."""
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        token = live, _mark(self._boot.path(paths.CHECKPOINT))
+        token = live, _mark(self._boot.path(paths.CHECKPOINT)), self._ledgers(), self._wal.mark()
         if token != self._token:
             self._live = live
             self._checkpoint = self._boot.read_checkpoint(RecoveryReport())
             self._about = self._boot.catalog.peek()
             self._current.clear()
+            self._wal.forget()
             self._token = token
         return token
+
+    def _ledgers(self) -> tuple[object, ...]:
+        return tuple(_mark(view.place.ledger_path) for view in self._views.values())
 
     def topics(self) -> dict[str, Topic]:
         """Returns the topics there are, by name."""
@@ -178,85 +205,86 @@ class LogDirectory:
             name: Topic(name, about.epoch, about.partitions) for name, about in self._about.items()
         }
 
-    def _view(self, topic: str, partition: int) -> PartitionReader:
+    def _named(self, topic: str) -> TopicFile:
         about = self._about.get(topic)
         if about is None:
             raise UnknownTopic(f"there is no topic {topic!r}")
+        return about
+
+    def _view(self, topic: str, partition: int) -> PartitionReader:
+        about = self._named(topic)
         key = topic, about.epoch, partition
         if key not in self._views:
             place = self._boot.place(topic, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
+        view = self._views[key]
         if key not in self._current:
             entry = self._checkpoint.get((topic, partition))
             published = (entry.last_flushed_offset or 0) if entry else 0
-            self._views[key].refresh(published, live=self._live)
-            self._current.add(key)
-        return self._views[key]
+            view.refresh(published, live=self._live)
+            self._current[key] = list(self._found(about, view, partition))
+        return view
+
+    def _found(self, about: TopicFile, view: PartitionView, partition: int) -> Iterator[Stretch]:
+        """Yields where the records of a partition lie now: objects, segments, the tail."""
+        layout = view.layout
+        hot: list[tuple[Segment, Bound]] = [(each, each.end) for each in layout.sealed]
+        hot.append((layout.active.segment, layout.active.durable))
+        found: list[Stretch] = [
+            SegmentStretch(self._access, about, partition, segment, bound)
+            for segment, bound in hot
+            if segment.base_offset < bound.next_offset
+        ]
+        archived = _archived(view)
+        if archived and self._access.archive is not None:
+            key = about.name, about.epoch, partition
+            if key not in self._cold:
+                self._cold[key] = ColdSide(self._access.archive, about, partition, self._cache)
+            self._cold[key].cover(archived)
+            view.cold = self._cold[key].log
+            found += self._cold[key].stretches(archived)
+        yield from sorted(found, key=lambda each: each.first)
 
     def extent(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the first offset that may be read, and one past the last durable one."""
+        if self._named(topic).topic_ids:
+            return self._wal.extent(self._named(topic), partition)
         view = self._view(topic, partition)
         return view.earliest_offset(), view.end_offset()
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Returns the first offset at or after a time; None if there is none."""
+        if self._named(topic).topic_ids:
+            return self._wal.reader(self._named(topic), partition).offset_for_time(timestamp_ms)
         return self._view(topic, partition).offset_for_time(timestamp_ms)
 
-    def gaps(self, topic: str, partition: int) -> tuple[Gap, ...]:
-        """Returns the missing ranges of a partition, with their reasons."""
-        return self._view(topic, partition).ledger.gaps
+    def gaps(self, topic: str, partition: int) -> Sequence[Gap]:
+        """Returns the missing ranges of a partition; what is archived only if nobody knows where.
 
-    def sources(self, topic: str, partition: int) -> int:
-        """Returns how many segments the partition has."""
-        return len(self._view(topic, partition).layout.sealed) + 1
+        Raises nothing: what should be archived and is not has the reason `lost`.
+        """
+        about = self._named(topic)
+        if about.topic_ids:
+            return self._wal.gaps(about, partition)
+        view = self._view(topic, partition)
+        cold = self._cold.get((topic, about.epoch, partition))
+        if cold is None:
+            return view.ledger.gaps
+        gaps = [*view.ledger.missing(), *cold.lost(_archived(view))]
+        return sorted(gaps, key=lambda gap: gap.first)
 
-    def _held(self, wanted: Range) -> list[Held]:
-        """Returns the segments that hold records of a range, with their bounds."""
-        layout = self._view(wanted.topic, wanted.partition).layout
-        every: list[Held] = [(segment, segment.end) for segment in layout.sealed]
-        every.append((layout.active.segment, layout.active.durable))
-        return [
-            (segment, bound)
-            for segment, bound in every
-            if segment.base_offset < wanted.end and wanted.start < bound.next_offset
-        ]
+    def stretches(self, topic: str, partition: int) -> Sequence[Stretch]:
+        """Returns where the records of a partition lie, in order of offsets."""
+        about = self._named(topic)
+        if about.topic_ids:
+            return self._wal.stretches(about, partition)
+        self._view(topic, partition)
+        return self._current[topic, about.epoch, partition]
 
-    def size_bytes(self, wanted: Range) -> int:
-        """Returns about how many bytes a range has, by the indexes."""
-        return sum(
-            _near(segment, bound, wanted.end) - _near(segment, bound, wanted.start)
-            for segment, bound in self._held(wanted)
-        )
 
-    def offset_within(self, wanted: Range, max_bytes: int) -> int:
-        """Returns how far some bytes reach into a range, to the next entry of an index."""
-        for segment, bound in self._held(wanted):
-            start = _near(segment, bound, wanted.start)
-            size = _near(segment, bound, wanted.end) - start
-            if size > max_bytes:
-                entries = segment.index.offsets()
-                row = int(np.searchsorted(entries["position"], start + max_bytes, side="left"))
-                reached = int(entries["offset"][row]) if row < len(entries) else bound.next_offset
-                return min(max(reached, wanted.start + 1, segment.base_offset + 1), wanted.end)
-            max_bytes -= size
-        return wanted.end
-
-    def pieces(self, wanted: Range, cut: Cut) -> list[Piece]:
-        """Cuts the segments of a range at entries of their indexes."""
-        about = self._about[wanted.topic]
-        kind = TIMESTAMP_TYPES.index(TopicSettings.parse(about.settings).timestamp_type)
-        found: list[Piece] = []
-        for segment, bound in self._held(wanted):
-            name = paths.SegmentFile(segment.base_offset, "log").name
-            origin = Origin(wanted.topic, wanted.partition, about.epoch, name, kind)
-            first = max(wanted.start, segment.base_offset)
-            last = min(wanted.end, bound.next_offset)
-            edges = list(_edges(segment, bound, first, last, cut))
-            found += [
-                SegmentPiece(self._boot.data, origin, about.format, segment.base_offset, start, end)
-                for start, end in pairwise(edges)
-            ]
-        return found
+def _archived(view: PartitionReader) -> list[tuple[int, int]]:
+    """Returns the ranges that are in the archive alone."""
+    return [(gap.first, gap.end) for gap in view.ledger.gaps if gap.reason == ARCHIVED]
 
 
 def _mark(path: str) -> object:

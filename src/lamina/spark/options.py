@@ -1,7 +1,8 @@
 """The options of the Spark source and sink: read once, checked, and turned into values.
 
 The names, values, precedence and defaults are those of Spark's Kafka source, without its `kafka.`
-family; `path` takes the place of the servers. Spark hands options over as text, in any case.
+family; `path` or `server` takes the place of its servers. Spark hands options over as text, in any
+case of letters.
 
 Rules.
 1. An unknown option is an error with a hint: a typing mistake must not read a whole topic.
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.engine.tier.opening import ARCHIVE_VARIABLE
 from lamina.errors import InvalidRequest
+from lamina.spark.access import ArchiveAccess, ServerAccess, Where
 
 EARLIEST, LATEST = -2, -1
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -25,6 +29,8 @@ MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 SOURCE_OPTIONS = (
     "path",
     "server",
+    "apiKey",
+    "archive",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -52,7 +58,12 @@ SOURCE_OPTIONS = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-SINK_OPTIONS = ("path", "server", "topic", "txnAppId", "txnVersion", "commitTimeoutMs")
+SINK_OPTIONS = (
+    *("path", "server", "apiKey", "stagingPath"),
+    *("topic", "txnAppId", "txnVersion", "commitTimeoutMs"),
+)
+OF_ARCHIVE = "archive."
+"""Before the options of the object store itself: `archive.endpoint`, `archive.region`, …"""
 OF_SPARK = ("checkpointLocation", "queryName")
 """Options of a streaming query itself, which Spark hands to its source and sink too."""
 
@@ -66,7 +77,7 @@ class Given:
         self._options = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in (*known, *OF_SPARK)}
         for name in self._options:
-            if name not in names:
+            if name not in names and not ("archive" in names and name.startswith(OF_ARCHIVE)):
                 close = difflib.get_close_matches(name, list(names), n=1)
                 hint = f"did you mean {names[close[0]]!r}?" if close else f"known: {known}"
                 raise InvalidRequest(f"unknown option {name!r}; {hint}")
@@ -74,6 +85,14 @@ class Given:
     def text(self, name: str) -> str | None:
         """Returns an option as it was given."""
         return self._options.get(name.lower())
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """Returns the options whose names begin with a prefix, without it."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self._options.items()
+            if name.startswith(prefix)
+        }
 
     def number(self, name: str, *, least: int = 1) -> int | None:
         """Returns a whole number, not below `least`."""
@@ -202,7 +221,7 @@ def _edge(given: Given, which: str, default: int, refused: int | None) -> Edge:
 class SourceOptions:
     """Everything that a reader of a log is told."""
 
-    path: str
+    where: Where
     selection: Selection
     start: Edge
     end: Edge
@@ -232,7 +251,7 @@ class SourceOptions:
         if streaming and ending:
             raise InvalidRequest(f"{ending[0]} is for batch queries; a stream has no end")
         return cls(
-            path=path_of(given),
+            where=where_of(given),
             selection=Selection.parse(given),
             start=_edge(
                 given,
@@ -262,11 +281,13 @@ class SourceOptions:
 class SinkOptions:
     """Everything that a writer to a log is told. `version` is None for a stream: its batch id."""
 
-    path: str
+    where: Where
     topic: str | None
     application: str
     version: int | None
     timeout_ms: int
+    staging: str | None
+    checkpoint: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -287,26 +308,45 @@ class SinkOptions:
                 " write and stays the same when one is repeated"
             )
         return cls(
-            path=path_of(given),
+            where=where_of(given),
             topic=given.text("topic"),
             application=application,
             version=version,
             timeout_ms=_or(given.number("commitTimeoutMs"), 60_000),
+            staging=given.text("stagingPath"),
+            checkpoint=given.text("checkpointLocation"),
         )
 
 
-def path_of(given: Given) -> str:
-    """Returns the data directory; archives and servers are other kinds of logs."""
+def where_of(given: Given) -> Where:
+    """Returns where the log is: `path` or `server`, and where its archive is."""
     path, server = given.text("path"), given.text("server")
-    if server is not None:
-        raise InvalidRequest("option 'server' is not there yet: give the 'path' of a directory")
-    if not path:
-        raise InvalidRequest("give the data directory: .option('path', …) or .load(…)")
-    if re.match(r"file:/", path):
-        return re.sub(r"^file:/+", "/", path)
-    if "://" in path:
-        raise InvalidRequest(f"{path!r}: archives cannot be read yet; give a directory")
-    return path
+    if (not path) == (not server):
+        raise InvalidRequest(
+            "give either the log, .option('path', …) or .load(…), or a running 'server'"
+        )
+    secrets = given.below(OF_ARCHIVE)
+    archive = given.text("archive") or os.environ.get(ARCHIVE_VARIABLE)
+    if path and _is_object_store(path):
+        return Where(archive=ArchiveAccess.of(path, secrets))
+    if secrets and not archive:
+        raise InvalidRequest(f"options {sorted(secrets)} open an archive; say which by 'archive'")
+    cold = None
+    if archive:
+        named = archive if _is_object_store(archive) else os.path.abspath(_local(archive))
+        cold = ArchiveAccess.of(named, secrets)
+    if path:
+        return Where(path=_local(path), archive=cold)
+    assert server is not None
+    return Where(server=ServerAccess(server, given.text("apiKey")), archive=cold)
+
+
+def _is_object_store(name: str) -> bool:
+    return "://" in name and not name.startswith("file:")
+
+
+def _local(name: str) -> str:
+    return re.sub(r"^file:/+", "/", name)
 
 
 def _or(number: int | None, default: int) -> int:

@@ -1,36 +1,37 @@
 """From options to tasks: ranges of partitions, cut by bytes into pieces, packed into tasks.
 
-The planner knows nothing of files. It asks a `Log` for its topics and for `Piece`s: ranges of one
-partition with a size, each of which can read itself in another process. A directory is one such
-log; an archive, a server, or several of them one behind the other are others.
+The planner knows nothing of files. It asks a `Log` for its topics, and for the `Stretch`es of a
+partition: segments, objects, the tail, one behind the other without overlap. A stretch knows its
+bytes and can be cut into `Piece`s, each of which can read itself in another process. A directory
+is one such log; an archive and a server are others.
 
 Rules.
 1. Any cut of the same range reads the same rows: pieces neither overlap nor leave anything out.
 2. Planning reads indexes, never records, but for the ones that prove an index entry.
 3. A range that is missing is judged here, by its recorded reason, before any task starts.
+4. What a partition has in two tiers is read once: its stretches do not overlap.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing, UnknownTopic
+from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
-from lamina.spark.columns import Origin
+from lamina.spark.columns import COLUMNS, Origin
+from lamina.spark.losses import LOGGER, is_loss, missing
 from lamina.spark.options import EARLIEST, LATEST, Selection, SourceOptions
 
-LOGGER = logging.getLogger("lamina.spark")
-
 TASK_BYTES_LEAST, TASK_BYTES_MOST = 4 << 20, 64 << 20
-NO_LOSS = frozenset({"deleted", "truncated", "compacted", "aborted"})
-"""Reasons that take nothing from a reader: erased on purpose, or never durable."""
+SEGMENT, OBJECT = "segment", "object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Range:
     start: int
     end: int
 
+    @property
+    def name(self) -> str:
+        """How messages call the partition."""
+        return f"{self.topic}/{self.partition}"
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -69,6 +75,19 @@ class Wanted:
     fail_on_data_loss: bool
 
 
+class Part(NamedTuple):
+    """What a piece is a part of: a segment or an object, and which of its blocks it reads.
+
+    Blocks are counted where an index was needed to cut; otherwise all three are zero.
+    """
+
+    kind: str
+    name: str
+    first_block: int = 0
+    end_block: int = 0
+    blocks: int = 0
+
+
 class Piece(Protocol):
     """A range of one partition that can read itself, in any process; it can be pickled."""
 
@@ -77,11 +96,36 @@ class Piece(Protocol):
         """About how many bytes are read."""
 
     @property
-    def source(self) -> str:
-        """What it is a part of: a segment, an object."""
+    def part(self) -> Part:
+        """What it is a part of."""
 
     def read(self, wanted: Wanted) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         """Yields the records, with at least the wanted columns that the format keeps."""
+
+
+class Stretch(Protocol):
+    """Adjacent offsets of a partition that lie in one place: a segment, an object, the tail."""
+
+    @property
+    def kind(self) -> str:
+        """`segment` or `object`."""
+
+    @property
+    def first(self) -> int:
+        """The first offset that is read from here."""
+
+    @property
+    def end(self) -> int:
+        """One past the last offset that is read from here."""
+
+    def size_bytes(self, start: int, end: int) -> int:
+        """Returns about how many bytes some offsets have."""
+
+    def offset_within(self, start: int, end: int, max_bytes: int) -> int:
+        """Returns about how far some bytes reach from an offset on."""
+
+    def pieces(self, start: int, end: int, cut: Cut) -> Iterable[Piece]:
+        """Cuts some offsets into pieces, in their order."""
 
 
 class Log(Protocol):
@@ -102,34 +146,53 @@ class Log(Protocol):
     def gaps(self, topic: str, partition: int) -> Sequence[Gap]:
         """Returns the missing ranges of a partition, with their reasons."""
 
-    def pieces(self, wanted: Range, cut: Cut) -> list[Piece]:
-        """Returns the pieces of a range, in order of offsets."""
+    def stretches(self, topic: str, partition: int) -> Sequence[Stretch]:
+        """Returns where the records of a partition lie, in order of offsets, without overlap."""
 
-    def sources(self, topic: str, partition: int) -> int:
-        """Returns how many segments or objects the partition has."""
 
-    def size_bytes(self, wanted: Range) -> int:
-        """Returns about how many bytes a range has."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How much of something is read, and how much is skipped."""
 
-    def offset_within(self, wanted: Range, max_bytes: int) -> int:
-        """Returns how far some bytes reach into a range: about, and at least one record."""
+    read: int = 0
+    skipped: int = 0
+
+    def said(self, what: str) -> str:
+        """Says both numbers."""
+        return f"{self.read} {what}, {self.skipped} {what} skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tasks of one read, and what was left out."""
+    """The tasks of one read, and what was left out; blocks are those of objects that were cut."""
 
     tasks: list[list[Piece]]
     size_bytes: int
-    sources: int
-    sources_skipped: int
+    segments: Counted
+    objects: Counted
+    blocks: Counted
     columns: Collection[str]
 
+    @property
+    def sources(self) -> int:
+        """How many segments and objects are read."""
+        return self.segments.read + self.objects.read
+
+    @property
+    def sources_skipped(self) -> int:
+        """How many segments and objects are not read."""
+        return self.segments.skipped + self.objects.skipped
+
     def __str__(self) -> str:
-        return (
-            f"{len(self.tasks)} tasks over {self.size_bytes} bytes of {self.sources} segments,"
-            f" {self.sources_skipped} segments skipped, columns {', '.join(self.columns)}"
-        )
+        parts = [f"{len(self.tasks)} tasks over {self.size_bytes} bytes of "]
+        parts.append(self.segments.said("segments"))
+        if self.objects != Counted():
+            parts.append(", " + self.objects.said("objects"))
+        if self.blocks != Counted():
+            parts.append(", " + self.blocks.said("blocks"))
+        skipped = len(COLUMNS) - len(self.columns)
+        parts.append(f", columns {', '.join(self.columns)}, {skipped} columns skipped")
+        return "".join(parts)
 
 
 def selected(topics: dict[str, Topic], selection: Selection) -> list[tuple[str, int]]:
@@ -207,13 +270,13 @@ def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> Range:
     """Returns the part of a range that is still there, or says what is missing of it and why."""
     earliest, _ = log.extent(wanted.topic, wanted.partition)
     gaps = [gap for gap in log.gaps(wanted.topic, wanted.partition) if gap.end > wanted.start]
-    lost = [gap for gap in gaps if gap.first < wanted.end and gap.reason not in NO_LOSS]
+    lost = [gap for gap in gaps if gap.first < wanted.end and is_loss(gap)]
     if wanted.start < min(earliest, wanted.end) and not _covers(gaps, wanted.start, earliest):
         lost.insert(0, Gap(wanted.start, earliest, "lost", 0))
     if lost and fail_on_data_loss:
-        raise missing(wanted, lost[0])
+        raise missing(wanted.name, lost[0], wanted.start)
     if lost:
-        LOGGER.warning("%s", missing(wanted, lost[0]))
+        LOGGER.warning("%s", missing(wanted.name, lost[0], wanted.start))
     return Range(wanted.topic, wanted.partition, max(wanted.start, earliest), wanted.end)
 
 
@@ -225,15 +288,40 @@ def _covers(gaps: Sequence[Gap], start: int, end: int) -> bool:
     return start >= end
 
 
-def missing(wanted: Range, gap: Gap) -> RecordsMissing:
-    """Says which records a query will not get, why, and what can be done."""
-    return RecordsMissing(
-        f"{wanted.topic}/{wanted.partition}: records that the query has not read are gone; start"
-        " at a later offset, or set failOnDataLoss to false to go on without them",
-        first=max(gap.first, wanted.start),
-        end=gap.end,
-        reason=gap.reason,
-    )
+def outside(first: int, end: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a range that none of some ranges, sorted by their start, takes."""
+    for start, after in taken:
+        if first < min(start, end):
+            yield first, min(start, end)
+        first = max(first, after)
+    if first < end:
+        yield first, end
+
+
+def stretches_of(log: Log, wanted: Range) -> Iterator[tuple[Stretch, int, int]]:
+    """Yields the stretches of a range, each with the offsets that are wanted of it."""
+    every = log.stretches(wanted.topic, wanted.partition)
+    for row in range(bisect_right(every, wanted.start, key=attrgetter("end")), len(every)):
+        stretch = every[row]
+        if stretch.first >= wanted.end:
+            return
+        yield stretch, max(stretch.first, wanted.start), min(stretch.end, wanted.end)
+
+
+def size_bytes(log: Log, wanted: Range) -> int:
+    """Returns about how many bytes a range has, by the indexes."""
+    return sum(each.size_bytes(start, end) for each, start, end in stretches_of(log, wanted))
+
+
+def offset_within(log: Log, wanted: Range, max_bytes: int) -> int:
+    """Returns how far some bytes reach into a range: about, and at least one record."""
+    for each, start, end in stretches_of(log, wanted):
+        size = each.size_bytes(start, end)
+        if size > max_bytes:
+            reached = each.offset_within(start, end, max_bytes)
+            return min(max(reached, wanted.start + 1, start + 1), wanted.end)
+        max_bytes -= size
+    return wanted.end
 
 
 def plan(
@@ -245,13 +333,39 @@ def plan(
         for each in ranges
         if each.start < each.end
     ]
-    cut = _cut(sum(log.size_bytes(each) for each in ranges), options)
-    pieces = [piece for each in ranges for piece in log.pieces(each, cut)]
-    tasks = _packed(pieces, cut)
-    used = len({piece.source for piece in pieces})
-    every = sum(log.sources(each.topic, each.partition) for each in ranges)
-    size_bytes = sum(piece.size_bytes for piece in pieces)
-    return Plan(tasks, size_bytes, used, every - used, columns)
+    cut = _cut(sum(size_bytes(log, each) for each in ranges), options)
+    pieces = [
+        piece
+        for each in ranges
+        for stretch, start, end in stretches_of(log, each)
+        for piece in stretch.pieces(start, end, cut)
+    ]
+    every = [each.kind for one in ranges for each in log.stretches(one.topic, one.partition)]
+    return Plan(
+        _packed(pieces, cut),
+        sum(piece.size_bytes for piece in pieces),
+        _counted(pieces, every, SEGMENT),
+        _counted(pieces, every, OBJECT),
+        _blocks(pieces),
+        columns,
+    )
+
+
+def _counted(pieces: Iterable[Piece], every: list[str], kind: str) -> Counted:
+    read = len({piece.part.name for piece in pieces if piece.part.kind == kind})
+    return Counted(read, max(every.count(kind) - read, 0))
+
+
+def _blocks(pieces: Iterable[Piece]) -> Counted:
+    """Counts the blocks of those objects whose index was needed to cut them."""
+    parts = sorted({piece.part for piece in pieces if piece.part.blocks})
+    every = {part.name: part.blocks for part in parts}
+    read, reached = 0, ("", 0)
+    for part in parts:
+        first = max(part.first_block, reached[1]) if part.name == reached[0] else part.first_block
+        read += max(part.end_block - first, 0)
+        reached = part.name, max(part.end_block, first)
+    return Counted(read, sum(every.values()) - read)
 
 
 def _cut(total_bytes: int, options: SourceOptions) -> Cut:

@@ -24,10 +24,9 @@ from lamina.engine.boot import wall_clock_ms
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Part, Transaction
-from lamina.spark.directory import boot_of
-from lamina.spark.handover import publish
 from lamina.spark.options import SinkOptions
 from lamina.spark.staging import Stager, Staging
+from lamina.spark.targets import target_of
 from lamina.storage.files import Files, LocalFiles
 
 SINK_COLUMNS = {
@@ -59,10 +58,9 @@ class Sink:
         if overwrite:
             raise InvalidRequest("a log is appended to, not overwritten: use mode 'append'")
         _check_columns(schema, options.topic)
-        boot = boot_of(options.path)
         self._options = options
-        self._data = boot.data
-        self._topics: dict[str, TopicFile] = boot.catalog.peek()
+        self._target = target_of(options.where, options.staging, options.checkpoint)
+        self._topics: dict[str, TopicFile] = self._target.topics()
         self._files: Files = LocalFiles()
         if options.topic is not None and options.topic not in self._topics:
             raise UnknownTopic(
@@ -77,7 +75,7 @@ class Sink:
         if number is None:
             number = int(context.getLocalProperty(BATCH_ID) or "")
             query = context.getLocalProperty(QUERY_ID) or ""
-        place = Staging(self._files, self._data, self._options.application, number)
+        place = Staging(self._files, self._target.data, self._options.application, number)
         stager = Stager(
             place,
             self._topics,
@@ -96,7 +94,7 @@ class Sink:
             staged[0].query if staged else "",
             tuple(each.part for each in staged),
         )
-        publish(self._data, transaction, files=self._files, timeout_ms=self._options.timeout_ms)
+        self._target.publish(transaction, self._options.timeout_ms)
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

@@ -23,9 +23,10 @@ from pyspark.sql.types import StructType
 
 from lamina.spark import planning
 from lamina.spark.columns import Projection, schema_of
-from lamina.spark.directory import LogDirectory
+from lamina.spark.losses import LOGGER
+from lamina.spark.opening import open_log
 from lamina.spark.options import SOURCE_OPTIONS, Given, SinkOptions, SourceOptions
-from lamina.spark.planning import LOGGER, Plan
+from lamina.spark.planning import Plan
 from lamina.spark.sink import BatchWriter, StreamWriter
 from lamina.spark.streaming import StreamReader
 from lamina.spark.tasks import Task, read_task
@@ -41,7 +42,7 @@ class BatchReader(DataSourceReader):
 
     def plan(self) -> Plan:
         """Looks at the log and plans the tasks."""
-        log = LogDirectory(self._options.path)
+        log = open_log(self._options)
         log.look()
         ranges = planning.batch_ranges(log, self._options)
         return planning.plan(log, ranges, self._options, self._columns)
@@ -49,7 +50,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Returns the tasks; without any, Spark would make one up that nobody can read."""
         plan = self.plan()
-        LOGGER.info("%s: %s", self._options.path, plan)
+        LOGGER.info("%s: %s", self._options.where.name, plan)
         return [Task(pieces) for pieces in plan.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -76,7 +77,7 @@ class LaminaSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Makes the reader of a streaming query."""
         options = SourceOptions.parse(self.options, streaming=True)
-        return StreamReader(options, schema, LogDirectory(options.path))
+        return StreamReader(options, schema, open_log(options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Makes the writer of a batch query."""
@@ -89,8 +90,9 @@ class LaminaSource(DataSource):
         return StreamWriter(SinkOptions.parse(self.options, streaming=True), schema, overwrite)
 
 
-def explain(path: str, **options: Any) -> Plan:
-    """Plans a batch read without Spark: prints as tasks, bytes, and how many segments it skips."""
-    given = CaseInsensitiveDict({"path": path} | {k: str(v) for k, v in options.items()})
+def explain(path: str | None = None, **options: Any) -> Plan:
+    """Plans a batch read without Spark: prints as tasks, bytes, and how much it skips."""
+    where = {} if path is None else {"path": path}
+    given = CaseInsensitiveDict(where | {name: str(value) for name, value in options.items()})
     source = LaminaSource(given)
     return BatchReader(SourceOptions.parse(given, streaming=False), source.schema()).plan()

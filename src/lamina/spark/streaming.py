@@ -1,11 +1,12 @@
 """`spark.readStream.format("lamina")`: offsets, admission and planning of micro-batches.
 
-The offset in Spark's checkpoint is `{"orders": {"0": 23}, "@epoch": {"orders": 1}}`: readable, with
-the epoch of each topic beside it (no topic can be called `@epoch`).
+The offset in Spark's checkpoint is `{"orders": {"0": 23}, "@epoch": {"orders": 1}, "@group": "…"}`:
+readable, with the epoch of each topic beside it, and the name under which the query publishes its
+position (no topic's name has an `@`). So a query that is started again keeps its name.
 
 Rules.
-1. `latestOffset` costs two system calls when the log has not changed: an idle query asks fifty
-   times a second.
+1. `latestOffset` costs a few system calls when the log has not changed, and an object store or a
+   server is asked no more often than their logs say: an idle query asks fifty times a second.
 2. Offsets never go back, whatever a look at the directory shows just then.
 3. A topic that was created again is another topic: the query stops and says so.
 """
@@ -34,21 +35,26 @@ from lamina.errors import InvalidRequest, RecordsMissing, Unavailable
 from lamina.spark import planning
 from lamina.spark.admission import shares
 from lamina.spark.columns import Projection
+from lamina.spark.losses import LOGGER
 from lamina.spark.options import SourceOptions
-from lamina.spark.planning import LOGGER, Log, Range
-from lamina.spark.positions import NoPositions, PositionPublisher
+from lamina.spark.planning import Log, Range
+from lamina.spark.positions import Positions
 from lamina.spark.tasks import Task, read_task
 
-EPOCHS = "@epoch"
+EPOCHS, GROUP = "@epoch", "@group"
 LOOK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where a query stands: one past the last offset of each partition, and the topics' epochs."""
+    """Where a query stands: one past the last offset of each partition, and the topics' epochs.
+
+    `group` is the name of the query; empty before it has one.
+    """
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    group: str = ""
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Offsets:
@@ -57,17 +63,18 @@ class Offsets:
         ends = {
             (topic, int(partition)): int(end)
             for topic, partitions in document.items()
-            if topic != EPOCHS
+            if topic not in (EPOCHS, GROUP)
             for partition, end in partitions.items()
         }
-        return cls(ends, epochs)
+        return cls(ends, epochs, document.get(GROUP, ""))
 
     def to_json(self) -> dict[str, Any]:
         """Returns a document that is equal, as text too, for equal offsets."""
         document: dict[str, Any] = {}
         for (topic, partition), end in sorted(self.ends.items()):
             document.setdefault(topic, {})[str(partition)] = end
-        return document | {EPOCHS: dict(sorted(self.epochs.items()))}
+        named = {GROUP: self.group} if self.group else {}
+        return document | {EPOCHS: dict(sorted(self.epochs.items()))} | named
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -84,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = schema.fieldNames()
         self._log = log
         self._group = options.group or f"{options.group_prefix}-{uuid.uuid4()}"
-        self._positions: PositionPublisher = NoPositions()
+        self._positions = Positions(options.where)
         self._latest: Offsets | None = None
         self._token: object = None
         self._looked_s = 0.0
@@ -134,11 +141,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             (topic, partition): planning.start_offset(self._log, self._options, topic, partition)
             for topic, partition in latest.ends
         }
-        return Offsets(ends, latest.epochs).to_json()
+        return Offsets(ends, latest.epochs, self._group).to_json()
+
+    def _begun(self, document: dict[str, Any]) -> Offsets:
+        """Reads where the query stands, and takes its name from there, unless one is given."""
+        begun = Offsets.from_json(document)
+        self._group = self._options.group or begun.group or self._group
+        return begun
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns where the log ends, for the lag in the query's progress."""
-        return self._now().to_json()
+        latest = self._now()
+        return Offsets(latest.ends, latest.epochs, self._group).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Takes the end as it is now as the target of the whole query."""
@@ -160,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Returns where the next micro-batch ends; `start` itself while there is nothing to do."""
-        begun = Offsets.from_json(start)
+        begun = self._begun(start)
         latest = self._now() if self._target is None else self._target
         self._refuse_other_topics(begun)
         ranges = self._waiting(begun, latest)
@@ -171,7 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s = time.monotonic()
         ends = begun.ends | {(each.topic, each.partition): each.end for each in ranges}
         ends = {place: end for place, end in ends.items() if place[0] in latest.epochs}
-        return Offsets(ends, {topic: latest.epochs[topic] for topic, _ in ends}).to_json()
+        epochs = {topic: latest.epochs[topic] for topic, _ in ends}
+        return Offsets(ends, epochs, self._group).to_json()
 
     def _waiting(self, begun: Offsets, latest: Offsets) -> list[Range]:
         """Returns what is new; a partition that was not there yet is read from its start."""
@@ -197,10 +212,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             taken = shares(waiting, options.max_offsets)
             ends = {each: each.start + taken[each] for each in ranges}
         if options.max_bytes is not None:
-            sizes = {each: self._log.size_bytes(each) for each in ranges}
+            sizes = {each: planning.size_bytes(self._log, each) for each in ranges}
             for each, share in shares(sizes, options.max_bytes).items():
                 if share < sizes[each]:
-                    ends[each] = min(ends[each], self._log.offset_within(each, max(share, 1)))
+                    reached = planning.offset_within(self._log, each, max(share, 1))
+                    ends[each] = min(ends[each], reached)
         return [
             Range(each.topic, each.partition, each.start, end)
             for each, end in ends.items()
@@ -231,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plans a micro-batch; the same offsets give the same rows, also after a restart."""
-        begun, ended = Offsets.from_json(start), Offsets.from_json(end)
+        begun, ended = self._begun(start), Offsets.from_json(end)
         self._now()
         self._refuse_other_topics(begun)
         self._refuse_other_topics(ended)
@@ -248,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begun.ends.get((topic, partition), earliest)
             ranges.append(Range(topic, partition, first, last))
         plan = planning.plan(self._log, ranges, self._options, self._columns)
-        LOGGER.info("%s: %s", self._options.path, plan)
+        LOGGER.info("%s: %s", self._options.where.name, plan)
         return [Task(pieces) for pieces in plan.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -257,7 +273,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Is told that everything below the offsets is processed; publishes the position."""
-        self._positions.publish(self._group, Offsets.from_json(end).ends)
+        ended = self._begun(end)
+        self._positions.publish(self._group, ended.ends, ended.epochs)
 
     def stop(self) -> None:
         """Holds nothing that must be given back."""

@@ -2,7 +2,8 @@
 
     stage (tasks) ─▶ decide: commit.json ─▶ store: idempotent appends ─▶ state.json ─▶ sweep
 
-Everything here is done by the one process that has the store open, one transaction at a time.
+Everything here is done by one process, one transaction at a time: the one that has the store open,
+or, for a server, the one that has the lock of the staging directory.
 
 *Nothing is stored before it is decided.* `commit.json` is written in one atomic, durable step, and
 names every part with checksums. Until it is there, parts are bytes that nobody reads.
@@ -31,6 +32,7 @@ A topic that was deleted since the decision takes its rows with it, as if they h
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -73,21 +75,31 @@ _THREADS = 4
 _Value = TypeVar("_Value")
 Place: TypeAlias = tuple[str, int, int]
 """A topic, its epoch, and a partition."""
+TopicOf: TypeAlias = Callable[[str], TopicFile | None]
+"""Says what is known of a topic now; None if there is none. A directory's own file, or a server."""
 
 
 def producer_of(application: str) -> int:
-    """Returns the producer that an application's rows are appended by."""
-    return xxh3_of(b"lamina sink " + application.encode())
+    """Returns the producer that an application's rows are appended by; 63 bits, as clients may."""
+    return xxh3_of(b"lamina sink " + application.encode()) >> 1
 
 
 class Publisher:
     """Decides and stores transactions; for the process that has the store open."""
 
-    def __init__(self, store: Store, files: Files, data: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        data: str,
+        now_ms: Callable[[], int],
+        topic_of: TopicOf | None = None,
+    ) -> None:
         self._store = store
         self._files = files
         self._data = data
         self._now_ms = now_ms
+        self._topic_of = topic_of or functools.partial(_topic_file, files, data)
 
     def settle(self, transaction: Transaction) -> bool:
         """Makes a transaction stored; returns False if it, or a later one, was before."""
@@ -149,7 +161,7 @@ class Publisher:
     def _append(self, transaction: Transaction, place: Place, runs: list[tuple[Part, Run]]) -> None:
         """Appends what a partition does not have yet of its rows, in their order."""
         topic, epoch, partition = place
-        about = _topic_file(self._files, self._data, topic)
+        about = self._topic_of(topic)
         if about is None or about.deleted or about.epoch != epoch:
             LOGGER.warning("topic %s was deleted; rows for it are dropped", topic)
             return

@@ -39,6 +39,7 @@ SEGMENTS = "segments"
 GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
+POSITIONS = "positions"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"
@@ -67,7 +68,7 @@ _WAL_TOPIC = re.compile(r"[0-9a-f]{16}")
 _SNAPSHOT = re.compile(r"snapshot-([0-9]{1,19})\.bin")
 _SHARD = re.compile(r"shard-([0-9]{2,9})")
 _GROUP = re.compile(r"([A-Za-z0-9.%-]+)-([0-9]{1,19})_([A-Za-z0-9.%-]+)\.(snap|delta)")
-_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})\.seg")
+_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})(?:\.([0-9]{1,9}))?\.seg")
 
 
 def topic_name(name: str) -> str:
@@ -248,18 +249,45 @@ def sink_application(name: str) -> str | None:
         return None
 
 
+def position_file(group: str) -> str:
+    """Names the file that a reader without a store leaves its position in."""
+    name = f"of-{_encoded(group)}.json" if _is_text(group) else ""
+    if not group or not name or len(name) > FILE_NAME_MAX - len(".taken"):
+        raise InvalidRequest(
+            f"group {group!r} is refused: it must be text, not empty, and short enough"
+            f" for a file name of {FILE_NAME_MAX} bytes"
+        )
+    return f"{POSITIONS}/{name}"
+
+
+def position_group(name: str) -> str | None:
+    """Parses the name of a file below `positions/`: the group."""
+    if not name.startswith("of-") or not name.endswith(".json"):
+        return None
+    try:
+        group = unquote_to_bytes(name[3:-5]).decode()
+        return group if position_file(group) == f"{POSITIONS}/{name}" else None
+    except (UnicodeDecodeError, InvalidRequest):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """The key of an archived segment in the object store."""
+    """The key of an archived segment in the object store.
+
+    An object that takes the place of others that began at the same offset is of a later generation.
+    """
 
     topic: str
     partition: int
     base_offset: int
+    generation: int = 0
 
     @property
     def name(self) -> str:
-        """The key below the store's prefix, as document 001 gives it."""
-        return f"data/{self.topic}/{self.partition}/{self.base_offset:020}.seg"
+        """The key below the store's prefix; the first generation's is that of document 001."""
+        later = f".{self.generation}" if self.generation else ""
+        return f"data/{self.topic}/{self.partition}/{self.base_offset:020}{later}.seg"
 
 
 def object_key(name: str) -> ObjectKey | None:
@@ -268,7 +296,7 @@ def object_key(name: str) -> ObjectKey | None:
     base_offset = _number(match[3]) if match else None
     if match is None or base_offset is None or not _is_topic_name(match[1]):
         return None
-    parsed = ObjectKey(match[1], int(match[2]), base_offset)
+    parsed = ObjectKey(match[1], int(match[2]), base_offset, int(match[4] or 0))
     return parsed if parsed.name == name else None
 
 

@@ -2,8 +2,10 @@
 
     DoExchange "append"   each message: metadata = order, a newline, plain values (or a batch)
                           each answer:  metadata = what was appended, or an error
-    DoGet                 ticket = a question in JSON; the schema's metadata says where a scan ends
-    DoAction NAME         body = the arguments in JSON; one result in JSON
+    DoGet                 ticket = a question in JSON; the schema's metadata says what is not in
+                          records: where a scan ends, what a diff found
+    DoAction NAME         body = the arguments in JSON, and for those that speak of records that a
+                          consumer holds, a newline and these as an Arrow stream; one result in JSON
 
 An append of a few plain values carries them in the metadata itself: Arrow objects would cost more
 than the values. Everything else is a batch, whose schema is the stream's.
@@ -13,11 +15,19 @@ Rule: a message says all that is needed to act on it; a stream keeps no state be
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import typing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import pyarrow as pa
 
 from lamina.engine.appending import Appended
+from lamina.engine.diffing import Diff
+from lamina.engine.groups.group import POLL_BYTES
 from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS
 from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import InvalidRequest, LaminaError
@@ -26,6 +36,10 @@ from lamina.wire import failures, values
 APPEND = b"append"
 END = b"lamina.end"
 """The key of the schema's metadata that says up to which offset a scan reaches."""
+DIFF = b"lamina.diff"
+"""The key of the schema's metadata that holds what a diff says beside its records."""
+OFFSETS = "offsets"
+"""The only column of records that are named by their offsets alone."""
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
@@ -59,20 +73,62 @@ class Question:
     isolation: str = "durable"
 
 
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Which records a consumer of a group asks for, to hold them for a while."""
+
+    topic: str
+    group: str
+    max_records: int = 500
+    lease_ms: int | None = None
+    wait_ms: int = 0
+    partitions: list[int] | None = None
+    max_bytes: int = POLL_BYTES
+    acks: int | str = "all"
+    kind: str = "poll"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a follower asks for: everything that is new to it."""
+
+    topic: str
+    partition: int
+    start: int
+    limit: int = BATCH_RECORDS
+    max_bytes: int = BATCH_BYTES
+    exclude_node: bytes | None = None
+    kind: str = "diff"
+
+
+Ticket: TypeAlias = Question | Poll | Difference
+_TICKETS: dict[str, type[Ticket]] = {
+    "scan": Question,
+    "fetch": Question,
+    "poll": Poll,
+    "diff": Difference,
+}
+
+
 def encode_order(order: Order, plain: list[bytes] | None = None) -> bytes:
-    """Encodes an append's metadata."""
+    """Encodes an append's metadata; written by hand, because a lone append waits for it."""
     stamp = order.producer
-    described: dict[str, Any] = {
-        "topic": order.topic,
-        "partition": order.partition,
-        "acks": order.acks,
-        "timeout_s": order.timeout_s,
-        "producer": stamp and (stamp.producer_id, stamp.epoch, stamp.sequence),
-    }
+    partition = "null" if order.partition is None else order.partition
+    timeout_s = "null" if order.timeout_s is None else f"{order.timeout_s:.3f}"
+    who = stamp and f"[{stamp.producer_id},{stamp.epoch},{stamp.sequence}]"
+    header = (
+        f'{{"topic":{_quoted(order.topic)},"partition":{partition},"acks":{_quoted(order.acks)},'
+        f'"timeout_s":{timeout_s},"producer":{who or "null"}'
+    )
     if plain is None:
-        return json.dumps(described).encode()
-    described["lengths"] = list(map(len, plain))
-    return b"\n".join((json.dumps(described).encode(), b"".join(plain)))
+        return f"{header}}}".encode()
+    lengths = ",".join([str(len(value)) for value in plain])
+    return b"".join((f'{header},"lengths":[{lengths}]}}\n'.encode(), *plain))
+
+
+@functools.lru_cache(1024)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
@@ -80,23 +136,18 @@ def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
     header, _, body = data.partition(b"\n")
     if len(header) > HEADER_BYTES_MAX:
         raise InvalidRequest(f"an append's header is {len(header)} bytes long")
-    described = decode_object(header)
-    for name, kinds in _ORDER_KINDS.items():
-        if type(described.get(name)) not in kinds:
-            raise InvalidRequest(f"an append's {name} cannot be {described.get(name)!r:.80}")
-    order = Order(
-        described["topic"],
-        described.get("partition"),
-        described.get("acks", "all"),
-        described.get("timeout_s"),
-        _stamp(described.get("producer")),
-    )
-    lengths = described.get("lengths")
+    get: Callable[..., Any] = decode_object(header).get
+    topic, partition, acks = get("topic"), get("partition"), get("acks", "all")
+    timeout_s, producer, lengths = get("timeout_s"), get("producer"), get("lengths")
+    given = (topic, partition, acks, timeout_s, producer, lengths)
+    if tuple(map(type, given)) not in _ORDER_KINDS:
+        raise _wrong_order(given)
+    order = Order(topic, partition, acks, timeout_s, _stamp(producer))
     return order, None if lengths is None else _split(body, lengths)
 
 
 _NONE = type(None)
-_ORDER_KINDS: dict[str, tuple[type, ...]] = {
+_ORDER_FIELDS: dict[str, tuple[type, ...]] = {
     "topic": (str,),
     "partition": (int, _NONE),
     "acks": (str, _NONE),
@@ -104,7 +155,17 @@ _ORDER_KINDS: dict[str, tuple[type, ...]] = {
     "producer": (list, _NONE),
     "lengths": (list, _NONE),
 }
-"""Checked by hand: this is once an append, and reading annotations would cost ten times as much."""
+_ORDER_KINDS = frozenset(itertools.product(*_ORDER_FIELDS.values()))
+"""Every way that an order may be made of types: one look a message, a lone append waits for it."""
+
+
+def _wrong_order(given: tuple[Any, ...]) -> InvalidRequest:
+    name, value = next(
+        (name, value)
+        for (name, kinds), value in zip(_ORDER_FIELDS.items(), given, strict=True)
+        if type(value) not in kinds
+    )
+    return InvalidRequest(f"an append's {name} cannot be {value!r:.80}")
 
 
 def _stamp(given: list[Any] | None) -> ProducerStamp | None:
@@ -131,12 +192,14 @@ def _split(body: bytes, lengths: list[int]) -> list[bytes]:
 
 
 def encode_appended(appended: Appended) -> bytes:
-    """Encodes the answer to an append."""
-    parts = {
-        number: (ack.base_offset, ack.count, ack.durability)
-        for number, ack in appended.parts.items()
-    }
-    return json.dumps({"parts": parts, "count": appended.count}).encode()
+    """Encodes the answer to an append; by hand, too."""
+    parts = ",".join(
+        [
+            f'"{number}":[{ack.base_offset},{ack.count},{_quoted(ack.durability)}]'
+            for number, ack in appended.parts.items()
+        ]
+    )
+    return f'{{"parts":{{{parts}}},"count":{appended.count}}}'.encode()
 
 
 def encode_failed(error: LaminaError) -> bytes:
@@ -153,17 +216,60 @@ def decode_answer(data: bytes) -> Appended:
     return Appended(parts, described["count"])
 
 
-def encode_question(question: Question) -> bytes:
+def encode_question(question: Ticket) -> bytes:
     """Encodes a reader's ticket."""
     return json.dumps(values.to_plain(question)).encode()
 
 
-def decode_question(data: bytes) -> Question:
+def decode_question(data: bytes) -> Ticket:
     """Decodes a reader's ticket; raises InvalidRequest for what is none."""
-    question: Question = values.from_plain(Question, decode_object(data), "a ticket")
-    if question.kind not in ("scan", "fetch"):
-        raise InvalidRequest(f"a ticket asks for a scan or a fetch, not {question.kind!r}")
+    described = decode_object(data)
+    kind = described.get("kind")
+    known = _TICKETS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise InvalidRequest(f"a ticket asks for {' or '.join(_TICKETS)}, not {kind!r:.80}")
+    question: Ticket = values.from_plain(known, described, "a ticket")
     return question
+
+
+def encode_diff(found: Diff) -> bytes:
+    """Encodes what a diff says beside its records."""
+    told = {"next_offset": found.next_offset, "caught_up": found.caught_up, "gaps": found.gaps}
+    return json.dumps(values.to_plain(told)).encode()
+
+
+def decode_diff(batch: pa.RecordBatch) -> Diff:
+    """Decodes a diff from its records and their schema's metadata."""
+    told = json.loads(batch.schema.metadata[DIFF])
+    gaps = values.from_plain(typing.get_type_hints(Diff)["gaps"], told["gaps"], "gaps")
+    records = batch.replace_schema_metadata(None)
+    return Diff(records, told["next_offset"], told["caught_up"], gaps)
+
+
+def encode_call(given: dict[str, Any], held: pa.RecordBatch | None = None) -> bytes:
+    """Encodes the arguments of an operation; the records that it speaks of as Arrow."""
+    header = json.dumps(values.to_plain(given)).encode()
+    if held is None:
+        return header
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, held.schema) as stream:
+        stream.write_batch(held)
+    return b"\n".join((header, sink.getvalue().to_pybytes()))
+
+
+def decode_call(data: bytes) -> dict[str, Any]:
+    """Decodes the arguments of an operation; raises InvalidRequest for what is none."""
+    header, _, rest = data.partition(b"\n")
+    given = decode_object(header)
+    if rest:
+        try:
+            with pa.ipc.open_stream(rest) as stream:
+                batch = stream.read_next_batch()
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise InvalidRequest("the records of the call are no Arrow stream") from error
+        given["held"] = batch
+    return given
 
 
 def decode_object(data: bytes) -> dict[str, Any]:

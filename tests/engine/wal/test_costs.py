@@ -13,7 +13,7 @@ from lamina.config import WalSettings
 from lamina.engine.store import Store
 from lamina.engine.wal.engine import ROTATE_BYTES, TOPICS_PER_MARK
 from lamina.storage.files import LocalFile, LocalFiles
-from tests.engine.wal.stores import opened, values
+from tests.engine.wal.stores import Clock, opened, values
 
 
 class WatchedFiles(LocalFiles):
@@ -156,3 +156,30 @@ def test_opening_syncs_no_segments_of_topics_that_the_wal_does_not_hold(tmp_path
         assert ("sync", segment(tmp_path, 2)) in files.calls
         assert not [path for _, path in files.calls if path.startswith(old)]
         assert values(store, "new") == {1: b"1", 2: b"2"}
+
+
+def test_a_few_records_wait_for_a_rotation_or_their_time_and_many_do_not(tmp_path: Path) -> None:
+    clock = Clock()
+    wal = WalSettings(shards=1, checkpoint_ms=1000, checkpoint_min_bytes=4096, snapshot_ms=60_000)
+    with opened(tmp_path, wal=wal, now_ms=clock) as store:
+        for name in ("small", "large"):
+            store.create_topic(name, format="wal")
+        engine = store._wal
+        assert engine is not None
+        store.append("small", b"few")
+        store.append("large", [b"v" * 100] * 50)
+
+        def segments() -> tuple[int, int]:
+            small, large = (store.describe_topic(name) for name in ("small", "large"))
+            return small.partitions[0].segments, large.partitions[0].segments
+
+        engine.maintain(force=False)
+        assert segments() == (0, 0)
+        clock.ms += 1000
+        engine.maintain(force=False)
+        assert segments() == (0, 1)
+        clock.ms += 59_000
+        engine.maintain(force=False)
+        assert segments() == (1, 1)
+        store.append("small", b"again")
+        assert values(store, "small") == {1: b"few", 2: b"again"}

@@ -19,7 +19,8 @@ class GroupAccess(StoreReader):
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> Group:
         """Returns a consumer group; one that is not there yet is made, at `start`.
 
-        A new group starts at the earliest record, so that it misses none by being made late.
+        A new group starts at the earliest record, so that it misses none by being made late. With
+        `start="none"` none is made: a group that is not there is UnknownGroup.
         """
         return self._groups.group(self._topic(topic), name, start)
 

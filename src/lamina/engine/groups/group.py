@@ -92,7 +92,7 @@ class Group:
                 f"a poll takes 1 to {POLL_RECORDS_MAX} records and up to 1 GiB,"
                 f" not {max_records} and {max_bytes} bytes"
             )
-        level = _level(acks)
+        level = level_of(acks)
         chosen = [self._partition(number) for number in self._numbers(partitions)]
         if wait_ms <= 0:
             return self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
@@ -187,7 +187,7 @@ class Group:
 
         Any order, any number of times, also what is not held (any more).
         """
-        level = _level(acks)
+        level = level_of(acks)
         return sum(
             target.ack(offsets, level) for target, offsets, _ in self._targets(held, partition)
         )
@@ -197,7 +197,7 @@ class Group:
 
         Of a polled batch only what is still held under its epochs is given back.
         """
-        level = _level(acks)
+        level = level_of(acks)
         targets = self._targets(held, partition)
         return sum(target.release(offsets, epochs, level) for target, offsets, epochs in targets)
 
@@ -210,7 +210,7 @@ class Group:
         acks: object = "all",
     ) -> int:
         """Moves deadlines to `lease_ms` from now. Returns how many records were still held."""
-        lease, level = self._lease(lease_ms), _level(acks)
+        lease, level = self._lease(lease_ms), level_of(acks)
         targets = self._targets(held, partition)
         return sum(
             target.extend(offsets, epochs, lease, level)[0] for target, offsets, epochs in targets
@@ -250,7 +250,7 @@ class Group:
         """Acks everything below an offset; returns what is committed, which never moves back."""
         if offset < 0:
             raise InvalidRequest(f"offsets count from 0, got {offset}")
-        return self._partition(partition).commit(offset, _level(acks))
+        return self._partition(partition).commit(offset, level_of(acks))
 
     def committed(self, partition: int = 0) -> int:
         """Returns the offset below which everything is acked, durably."""
@@ -297,7 +297,7 @@ class Group:
             return self._targets_of_batch(held, partition)
         if partition is None and len(self._partitions) > 1:
             raise InvalidRequest("offsets need their partition; or hand in what poll returned")
-        offsets = _as_offsets(held)
+        offsets = as_offsets(held)
         if not len(offsets):
             return []
         return [(self._partition(partition or 0), np.unique(offsets), None)]
@@ -305,11 +305,11 @@ class Group:
     def _targets_of_batch(self, held: Any, partition: int | None) -> list[_Target]:
         if not held.num_rows:
             return []
-        offsets = _numbers_of(held, "offset")
+        offsets = numbers_of(held, "offset")
         names = held.schema.names
-        epochs = _numbers_of(held, "epoch") if "epoch" in names else None
+        epochs = numbers_of(held, "epoch") if "epoch" in names else None
         if "partition" in names:
-            numbers = _numbers_of(held, "partition")
+            numbers = numbers_of(held, "partition")
         else:
             if partition is None and len(self._partitions) > 1:
                 raise InvalidRequest("these records have no column 'partition'; name it")
@@ -325,7 +325,8 @@ class Group:
         return found
 
 
-def _as_offsets(held: Any) -> Numbers:
+def as_offsets(held: Any) -> Numbers:
+    """Makes numbers of the offsets that a caller names; raises InvalidRequest for others."""
     if isinstance(held, int | np.integer) and not isinstance(held, bool):
         held = [int(held)]
     if isinstance(held, str | bytes) or not isinstance(held, Sized):
@@ -348,7 +349,8 @@ def _ascend(offsets: Numbers) -> bool:
     return bool((offsets[1:] > offsets[:-1]).all())
 
 
-def _numbers_of(held: Any, name: str) -> Numbers:
+def numbers_of(held: Any, name: str) -> Numbers:
+    """Returns a column of whole numbers of a polled batch."""
     if name not in held.schema.names:
         raise InvalidRequest(f"these records have no column {name!r}")
     column = held.column(name)
@@ -358,7 +360,8 @@ def _numbers_of(held: Any, name: str) -> Numbers:
     return numbers
 
 
-def _level(acks: object) -> int:
+def level_of(acks: object) -> int:
+    """Reads the `acks` of a group's call."""
     level = acks_level(acks)
     if level is None or level == NOT_WAITED:
         raise InvalidRequest(f"a group answers what it has done: acks is 1 or 'all', not {acks!r}")

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from lamina.config import TopicSettings, WriterSettings
 from lamina.engine.boot import Boot
+from lamina.engine.groups import published
 from lamina.engine.groups.about import GroupInfo, Move
 from lamina.engine.groups.deadletter import Host
 from lamina.engine.groups.group import LEASE_MS_MAX, Group
@@ -27,11 +28,11 @@ from lamina.engine.groups.state import State
 from lamina.engine.log_reader import LogReader
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
-from lamina.errors import Closed, InvalidRequest
+from lamina.errors import Closed, InvalidRequest, UnknownGroup
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 
-Start: TypeAlias = Literal["earliest", "latest"]
+Start: TypeAlias = Literal["earliest", "latest", "none"]
 Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
 
@@ -61,6 +62,10 @@ def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list
     found = names_on_disk(boot)
     gone = {_key_of(names) for names in found if names.is_deleted}
     there = {_key_of(names) for names in found} - gone
+    for left in published.pending(boot):
+        for about in topics.values():
+            if published.part_of(left, about) is not None:
+                there.add((about.name, left.group))
     return sorted(key for key in there if key[0] in topics and topic in (None, key[0]))
 
 
@@ -71,11 +76,13 @@ def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> Gro
         for names in names_on_disk(boot)
         if (names.place.topic, names.group) == (about.name, name)
     }
-    if not there or any(names.is_deleted for names in there.values()):
+    left = published.left_in(boot, about, name)
+    if not (there or left) or any(names.is_deleted for names in there.values()):
         raise _unknown(about.name, name)
     lags = []
     for number in range(about.partitions):
         state = read(there[number]).state if number in there else State()
+        state = published.advanced(state, left, number)
         reader = readers(about.name, number)
         lags.append(lag_of(reader, state.clamped(reader.end_offset("durable")), boot.now_ms()))
     return GroupInfo(about.name, name, tuple(lags))
@@ -158,11 +165,13 @@ class Groups:
     @typed_errors("making a group")
     def group(self, about: TopicFile, name: str, start: Start) -> Group:
         """Returns a group; one that is not there yet is made, durably, at `start`."""
-        if start not in ("earliest", "latest"):
-            raise InvalidRequest(f"a new group starts at 'earliest' or 'latest', not {start!r}")
+        if start not in ("earliest", "latest", "none"):
+            raise InvalidRequest(f"start must be 'earliest' or 'latest' or 'none', not {start!r}")
         key = about.name, name
         with self._changing:
             if key not in self._groups:
+                if start == "none":
+                    raise _unknown(about.name, name)
                 for number in range(about.partitions):  # refused before anything is made
                     paths.GroupFile(about.name, number, name, "delta")
                 self._groups[key] = [
@@ -171,6 +180,15 @@ class Groups:
             partitions = self._groups[key]
         settings = TopicSettings.parse(about.settings)
         return Group(self._host, about.name, name, partitions, settings)
+
+    def take_over(self, topics: Mapping[str, TopicFile]) -> None:
+        """Commits what readers without a store have left."""
+        published.take_over(self._boot, topics, self._commit_left)
+
+    def _commit_left(self, about: TopicFile, name: str, partition: int, offset: int) -> None:
+        group = self.group(about, name, "earliest")
+        end = self._readers(about.name, partition).end_offset("durable")
+        group.commit(min(offset, end), partition)
 
     def names(self, topic: str | None) -> list[tuple[str, str]]:
         """Lists the groups, as (topic, name), sorted."""
@@ -291,5 +309,5 @@ def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | No
     return target
 
 
-def _unknown(topic: str, name: str) -> InvalidRequest:
-    return InvalidRequest(f"topic {topic!r} has no group {name!r}")
+def _unknown(topic: str, name: str) -> UnknownGroup:
+    return UnknownGroup(f"topic {topic!r} has no group {name!r}")

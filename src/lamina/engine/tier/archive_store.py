@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lamina.config import TopicSettings
 from lamina.engine.codec import CODECS
 from lamina.engine.index import SegmentIndex
 from lamina.engine.layout import Layout
+from lamina.engine.log_reader import LogReader
 from lamina.engine.place import Place
 from lamina.engine.reader import UnchangingStore
 from lamina.engine.reading import PartitionReader
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
+from lamina.engine.wal import archived
+from lamina.engine.wal.reading import Sources, TopicReader
+from lamina.engine.wal.shard import WalFiles
+from lamina.engine.wal.topic import Arrivals
 from lamina.errors import CorruptData, NewerFormat, ObjectMissing
 from lamina.formats import topic as topic_file
 from lamina.formats.ledger import Ledger
@@ -117,22 +123,76 @@ class ArchivedPartition(PartitionReader):
         self.layout = Layout((), _End(end))
 
 
+class ArchivedTopic(TopicReader):
+    """One partition of a wal topic, read from the archive alone: floors and deletes hold there."""
+
+    __slots__ = ("_list", "_shelf")
+
+    def __init__(
+        self, objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+    ) -> None:
+        files = LocalFiles()
+        place = Place(files, objects.url, about.name, partition, lambda: 0)
+        super().__init__(place, 0, TopicSettings.parse(about.settings))
+        self.bind(Sources(files, WalFiles(), Arrivals()))
+        self._shelf = Shelf(objects, about, partition)
+        self.cold = self._list = cold_log(objects, about, partition, cache)
+
+    def refresh(self) -> None:
+        """Reads the list and the ledger as they are now."""
+        manifest = self._shelf.load()
+        gaps = Ledger(self._shelf.read_ledger().missing())
+        floors = {}
+        end = 1
+        for reason in ("retention", "trim"):
+            gap = gaps.at(end)
+            end = gap.end if gap is not None and gap.reason == reason else end
+            floors[reason] = end
+        for entry in manifest.objects:
+            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
+        self._list.show(manifest.objects)
+        self.ledger = gaps
+        self.evict_floor, self.earliest = floors["retention"], floors["trim"]
+        self.deleted = archived.deleted_in(gaps).from_on(self.earliest)
+        self.written_end = self.durable_end = max(1, manifest.end_offset)
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Every missing range with its reason, single deleted records too."""
+        return self.published
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read; the first archived one, if no floor is known."""
+        entries = self._list.entries
+        if entries and self.earliest == 1 and self.ledger.at(1) is None:
+            return max(1, entries[0].base_offset)
+        return self.earliest
+
+
+def reader_of(
+    objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+) -> ArchivedPartition | ArchivedTopic:
+    """Makes the reader of an archived partition of any format; `refresh` it before use."""
+    if about.format == "wal":
+        return ArchivedTopic(objects, about, partition, cache)
+    return ArchivedPartition(objects, about, partition, cache)
+
+
 class ArchiveStore(UnchangingStore):
     """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._cache = BlockCache()
-        self._readers: dict[tuple[str, int, int], ArchivedPartition] = {}
+        self._readers: dict[tuple[str, int, int], ArchivedPartition | ArchivedTopic] = {}
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return archived_topics(self._objects)
 
-    def _reader(self, about: TopicFile, partition: int) -> PartitionReader:
+    def _reader(self, about: TopicFile, partition: int) -> LogReader:
         key = about.name, about.created_ms, partition
         if key not in self._readers:
-            reader = ArchivedPartition(self._objects, about, partition, self._cache)
-            self._readers[key] = reader
+            self._readers[key] = reader_of(self._objects, about, partition, self._cache)
         self._readers[key].refresh()
         return self._readers[key]
 

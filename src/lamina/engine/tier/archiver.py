@@ -4,9 +4,9 @@
 
 Rules.
 1. Each step may be the last before a crash; the next run starts from the list and does the rest.
-   An object that is there but not listed is not served. If it holds exactly the records of this
-   log it is listed as it is; if its bytes are damaged it is made again; if it is sound and holds
-   anything else, nobody touches it and a human is told.
+   An object that is there but not listed is not served. If it holds the records of this log (and
+   perhaps some that were deleted since) it is listed as it is; if its bytes are damaged it is made
+   again; if it is sound and holds anything else, nobody touches it and a human is told.
 2. Only durable, sealed records are archived, from where the list ends: no gap, nothing twice.
 3. Nothing local is removed here.
 """
@@ -18,37 +18,28 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from lamina.engine.sealed import SealedRange
 from lamina.engine.tier.encoding import (
     EncodedObject,
     Naming,
-    SealedRange,
     Source,
     as_strm,
     encode_object,
     examine,
 )
+from lamina.engine.tier.joining import Policy, choose, join
 from lamina.engine.tier.shelf import Shelf
+from lamina.engine.tier.uploading import READ_BACK_TRIES, reads_back
 from lamina.errors import CorruptData, ObjectConflict, ObjectMissing
 from lamina.formats.archive import ArchivedObject
+from lamina.formats.ledger import Ledger
 from lamina.formats.strm import segment as strm_segment
-from lamina.formats.strm.layout import Compression
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-OBJECT_BYTES_MIN = 64 << 20
-READ_BACK_BYTES = 8 << 20
-READ_BACK_TRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How objects are made: compression, and the size at which one is full."""
-
-    compression: Compression = Compression.LZ4
-    target_bytes: int = 128 << 20
 
 
 @dataclass(slots=True)
@@ -72,8 +63,7 @@ class Archiver:
 
     def is_worthwhile(self, policy: Policy) -> bool:
         """Tells whether what waits would fill an object of a good size."""
-        wanted = min(OBJECT_BYTES_MIN, policy.target_bytes)
-        return self.pending_bytes() * self.ratio >= wanted
+        return self.pending_bytes() * self.ratio >= policy.small_bytes
 
     def archive_next(self, policy: Policy, now_ms: int) -> ArchivedObject | None:
         """Archives one more object; None if nothing sealed was left that holds records."""
@@ -81,7 +71,8 @@ class Archiver:
         if encoded is None:
             return None
         entry = self.store(encoded)
-        self.list_it(entry, encoded.next_offset)
+        is_ours = entry == encoded.entry  # one that was there may hold less than ours would
+        self.list_it(entry, encoded.next_offset if is_ours else entry.next_offset)
         return entry
 
     def encode_next(self, policy: Policy, now_ms: int) -> EncodedObject | None:
@@ -102,15 +93,24 @@ class Archiver:
             map_blocks=self.executor.map if self.executor is not None else map,
         )
         if encoded is None:
-            self.shelf.commit(replace(manifest, end_offset=end))
+            self.shelf.commit(lambda now: replace(now, end_offset=max(end, now.end_offset)))
         elif encoded.next_offset == end:
             self.ratio = len(encoded.data) / sum(each.size_bytes for each in pending)
         return encoded
 
+    def join_small(self, policy: Policy, removed: Ledger, now_ms: int) -> bool:
+        """Joins small neighbours, where that is worth it; tells whether anything was joined."""
+        old = choose(self.shelf.manifest.objects, policy)
+        if not old:
+            return False
+        blocks = self.executor.map if self.executor is not None else map
+        join(self.shelf, old, removed, policy, now_ms, map_blocks=blocks)
+        return True
+
     def list_it(self, entry: ArchivedObject, next_offset: int) -> None:
         """Adds a verified object to the list: from here on it is archived."""
         end_offset = max(next_offset, entry.next_offset)
-        self.shelf.commit(self.shelf.manifest.with_object(entry, end_offset))
+        self.shelf.commit(lambda now: now.with_object(entry, end_offset))
 
     def store(self, encoded: EncodedObject) -> ArchivedObject:
         """Uploads an object and reads it back; returns the entry of what is there.
@@ -127,7 +127,7 @@ class Archiver:
                     if entry is not None:
                         return entry
                     continue
-            if self._reads_back(key, encoded.data):
+            if reads_back(self.shelf.objects, key, encoded.data):
                 return encoded.entry
             self._remove_damaged(key)
         raise CorruptData(
@@ -139,26 +139,7 @@ class Archiver:
 
     def _is_ours(self, key: str, encoded: EncodedObject) -> bool:
         """Tells whether the object that is there is the one we sent (the answer was lost)."""
-        return self._reads_back(key, encoded.data, tries=1)
-
-    def _reads_back(self, key: str, data: memoryview, tries: int = READ_BACK_TRIES) -> bool:
-        """Reads a whole object again, part by part, and compares it with what was sent."""
-        try:
-            if self.shelf.objects.size(key) != len(data):
-                return False
-        except ObjectMissing:
-            return False
-        for start in range(0, len(data), READ_BACK_BYTES):
-            end = min(len(data), start + READ_BACK_BYTES)
-            if not any(self._is_same(key, start, data[start:end]) for _ in range(tries)):
-                return False
-        return True
-
-    def _is_same(self, key: str, start: int, sent: memoryview) -> bool:
-        try:
-            return memoryview(self.shelf.objects.read_range(key, start, start + len(sent))) == sent
-        except ObjectMissing:
-            return False
+        return reads_back(self.shelf.objects, key, encoded.data, tries=1)
 
     def _adopt(self, key: str, encoded: EncodedObject) -> ArchivedObject | None:
         """Takes an object that is there if it holds this log's records; None if it is damaged.
@@ -187,12 +168,15 @@ class Archiver:
         if entry.base_offset != ours.entry.base_offset or entry.next_offset > sealed_end:
             return False
         local = self.source.records(entry.base_offset, entry.next_offset)
-        theirs = strm_segment.read_from(raw)
-        return bool(_table(map(as_strm, local)).equals(_table(theirs)))
+        theirs = _table(strm_segment.read_from(raw))
+        gone = np.stack(self.source.gone_from(entry.base_offset), axis=1).ravel()
+        offsets = theirs.column("offset").to_numpy()
+        kept = theirs.filter(pa.array(np.searchsorted(gone, offsets, side="right") % 2 == 0))
+        return bool(_table(map(as_strm, local)).equals(kept.combine_chunks()))
 
     def _remove_damaged(self, key: str) -> None:
         """Removes an object that cannot be read, if the archive is still ours: nobody lists it."""
-        self.shelf.commit(self.shelf.manifest)
+        self.shelf.commit(lambda now: now)
         self.shelf.objects.delete(key)
 
 

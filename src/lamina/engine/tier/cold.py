@@ -133,8 +133,25 @@ class ColdLog:
     def scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
         """Yields records from an offset that an object spans, over adjacent objects, up to `stop`.
 
-        Offsets may have holes. Raises RecordsMissing at what cannot be read.
+        Offsets may have holes. Raises RecordsMissing at what cannot be read. Where an object is
+        gone, the list is asked for again: it may have been joined with others.
         """
+        while True:
+            try:
+                for batch in self._scan(offset, stop, limit):
+                    offset = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
+                    yield batch
+                return
+            except RecordsMissing as missing:
+                if not isinstance(missing.__cause__, ObjectMissing) or not self._ask_again():
+                    raise
+
+    def _ask_again(self) -> bool:
+        """Asks for the list; tells whether it is another one than before."""
+        before, self.entries = self.entries, self.ask()
+        return self.entries != before
+
+    def _scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
         for batch in self._blocks(offset, stop):
             offsets = batch.column("offset").to_numpy()
             first, end = np.searchsorted(offsets, (offset, stop))
@@ -165,7 +182,7 @@ class ColdLog:
         wanted = 1
         entry = self.entry_for(offset)
         while entry is not None and entry.base_offset < stop:
-            segment = self._segment(entry, offset)
+            segment = self.segment_of(entry, offset)
             number = segment.block_of(offset)
             while number < len(segment) and segment.offsets[number] < stop:
                 end = number + 1
@@ -184,14 +201,10 @@ class ColdLog:
 
     # ------------------------------------------------------------------ objects
 
-    def index_of(self, entry: ArchivedObject) -> layout.Segment:
-        """Returns where each block of an object is: held, or by one range."""
-        return self._segment(entry, entry.base_offset)
-
     def _key(self, entry: ArchivedObject) -> str:
-        return ObjectKey(self.topic, self.partition, entry.base_offset).name
+        return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
 
-    def _segment(self, entry: ArchivedObject, offset: int) -> layout.Segment:
+    def segment_of(self, entry: ArchivedObject, offset: int) -> layout.Segment:
         """Returns an object's index: held, or by one range."""
         key = self._key(entry)
         held = self.cache.get((key, entry))
@@ -254,8 +267,9 @@ class ColdLog:
     ) -> RecordsMissing:
         where = f"{self.objects.url}/{self._key(entry)}"
         problem = why.problem if isinstance(why, CorruptData) else str(why)
-        missing = RecordsMissing(problem, first=first, end=end, reason="lost")
-        return missing.at_path(where)
+        missing = RecordsMissing(problem, first=first, end=end, reason="lost").at_path(where)
+        missing.__cause__ = why
+        return missing
 
     # ------------------------------------------------------------------ time
 
@@ -264,7 +278,7 @@ class ColdLog:
         older = [block for block, newest in entry.marks if newest < timestamp_ms]
         if not older:
             return entry.base_offset
-        segment = self._segment(entry, entry.base_offset)
+        segment = self.segment_of(entry, entry.base_offset)
         following = older[-1] + 1
         return int(segment.offsets[following]) if following < len(segment) else entry.next_offset
 

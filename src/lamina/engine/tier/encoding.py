@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.engine.sealed import SealedRange
 from lamina.errors import CorruptData
 from lamina.formats.archive import MARKS_MAX, ArchivedObject
 from lamina.formats.binary import as_bytes
@@ -36,22 +37,6 @@ if TYPE_CHECKING:
 _SCHEMA = INPUT_SCHEMAS["strm"]
 
 
-class SealedRange(Protocol):
-    """A part of a log that never changes again."""
-
-    @property
-    def base_offset(self) -> int:
-        """The first offset that it may hold."""
-
-    @property
-    def next_offset(self) -> int:
-        """One past the last offset that it may hold."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes that it takes where it is."""
-
-
 class Source(Protocol):
     """A log whose sealed part is archived."""
 
@@ -60,6 +45,9 @@ class Source(Protocol):
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the records of some sealed offsets; what is missing there is left out."""
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on have no record any more: starts and ends of ranges."""
 
 
 @dataclass(frozen=True, slots=True)

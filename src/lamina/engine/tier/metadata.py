@@ -61,12 +61,16 @@ class Metadata:
     def save(self, shelf: Shelf, ledger: Ledger) -> None:
         """Saves what has changed of a partition."""
         about = shelf.about
-        self._save(paths.archive_topic_settings(about.name), topic.encode(about))
+        self.save_topic(about)
         if self._ledgers.get((about.name, shelf.partition)) != ledger:
             shelf.save_ledger(ledger)
             self._ledgers[about.name, shelf.partition] = ledger
         for name, data in self.state(about.name, shelf.partition).items():
             self._save(paths.archive_state(about.name, shelf.partition, name), data)
+
+    def save_topic(self, about: TopicFile) -> None:
+        """Saves a topic's own file, if it has changed."""
+        self._save(paths.archive_topic_settings(about.name), topic.encode(about))
 
     def mark_deleted(self, about: TopicFile) -> None:
         """Marks the archive of a deleted topic, if it has one: nobody is shown it any more."""

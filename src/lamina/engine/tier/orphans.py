@@ -51,10 +51,10 @@ def _unlisted(objects: Objects, name: str, partition: int) -> Iterator[ObjectInf
         manifest = archive.decode(objects.read(paths.archive_manifest(name, partition)).data)
     except ObjectMissing:
         return
-    listed = {entry.base_offset for entry in manifest.objects}
+    listed = {(entry.base_offset, entry.generation) for entry in manifest.objects}
     for info in objects.list(paths.archive_partition(name, partition)):
         key = paths.object_key(info.key)
-        if key is not None and key.base_offset not in listed:
+        if key is not None and (key.base_offset, key.generation) not in listed:
             yield info
 
 

@@ -2,9 +2,9 @@
 
     segments, ledger, group files ──▶ topic.json last: writing it is what creates the topic
 
-The records become local segments of the topic's own format. Where offsets are missing a new segment
-begins, and the ledger says why. A restore that was cut off has left a deleted topic: the next open
-removes it, or the next restore begins again.
+The records become local segments of the topic's own format (those of wal topics: `restore_wal`).
+Where offsets are missing a new segment begins, and the ledger says why. A restore that was cut off
+has left a deleted topic: the next open removes it, or the next restore begins again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lamina.engine.codec import CODECS, Codec
 from lamina.engine.place import Place
 from lamina.engine.tier.archive_store import ArchivedPartition, archived_topics
 from lamina.engine.tier.cold import BlockCache
+from lamina.engine.tier.restore_wal import Brought, restore_wal
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats import ledger as ledger_file
 from lamina.formats.ledger import Gap, Ledger
@@ -61,10 +62,25 @@ def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> lis
     boot.files.make_directory(boot.path(paths.META))
     boot.identify()
     cache = BlockCache()
+    wanted = [archived[name] for name in names or archived]
+    behind_wal = [about for about in wanted if about.format == "wal"]
     try:
-        return [_restore_topic(objects, boot, archived[name], cache) for name in names or archived]
+        brought = restore_wal(objects, boot, behind_wal, cache) if behind_wal else []
+        done = {each.about.name: _finish_wal(objects, boot, each) for each in brought}
+        for about in wanted:
+            if about.name not in done:
+                done[about.name] = _restore_topic(objects, boot, about, cache)
+        return [done[about.name] for about in wanted]
     finally:
         cache.close()
+
+
+def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
+    about = brought.about
+    for number in range(about.partitions):
+        _restore_state(objects, boot, about.name, number)
+    boot.catalog.finish_restoring(about)
+    return Restored(about.name, about.partitions, brought.records, brought.end_offsets)
 
 
 def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:

@@ -3,7 +3,8 @@
 One thread of its own, so that an object store that is slow or down delays nothing else. `tick` is
 the whole of it and can be called at any time.
 
-    for each archived partition: claim ─ seal (acks=archived) ─ upload ─ metadata ─ local removal
+    for each archived partition:
+    claim ─ seal (acks=archived) ─ upload ─ metadata ─ join ─ local removal
 
 Rules.
 1. A failure is noted in the status and tried again at the next tick; appends and local reads never
@@ -22,14 +23,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from lamina.config import TopicSettings
-from lamina.engine.partition import Partition
-from lamina.engine.tier.archiver import Archiver, Policy
+from lamina.engine.sealed import Archivable
+from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.cold import BlockCache, ColdLog
+from lamina.engine.tier.joining import Policy
 from lamina.engine.tier.metadata import Metadata
 from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
 from lamina.errors import Closed, CorruptData, Fenced, InvalidRequest, LaminaError, Unavailable
-from lamina.formats.ledger import REMOVED
+from lamina.formats.archive import ArchivedObject
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
 from lamina.storage.objects import Objects
@@ -61,7 +63,7 @@ class TierStatus:
 class _Kept:
     """A partition that is archived."""
 
-    partition: Partition
+    partition: Archivable
     archiver: Archiver
     cold: ColdLog
     claimed: bool = False
@@ -83,7 +85,7 @@ class Tier:
     def __init__(
         self,
         objects: Objects,
-        partitions: Callable[[], list[Partition]],
+        partitions: Callable[[], list[Archivable]],
         topics: Callable[[], Mapping[str, TopicFile]],
         metadata: Metadata,
     ) -> None:
@@ -93,7 +95,7 @@ class Tier:
         self._partitions = partitions
         self._topics = topics
         self._writer = uuid.uuid4().hex
-        self._kept: dict[Partition, _Kept] = {}
+        self._kept: dict[Archivable, _Kept] = {}
         self._deleted: list[TopicFile] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -148,7 +150,8 @@ class Tier:
             for kept in self._current():
                 try:
                     self._look_after(kept, force=force)
-                    kept.last_error = ""
+                    if not kept.archiver.pending():  # or a tick that tries nothing would hide it
+                        kept.last_error = ""
                 except LaminaError as error:
                     self._note(kept, error)
                 except OSError as error:
@@ -177,7 +180,7 @@ class Tier:
             else:
                 self._deleted.remove(about)
 
-    def attach(self, partition: Partition) -> None:
+    def attach(self, partition: Archivable) -> None:
         """Makes the archived part of a partition readable, as soon as the store has answered."""
         if partition.settings.is_archived and partition not in self._kept:
             place, about = partition.place, self._topics().get(partition.place.topic)
@@ -207,10 +210,12 @@ class Tier:
             kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
             kept.claimed = True
             self._show(kept)
+        self.metadata.save_topic(kept.shelf.about)  # before objects: it says how to read them
         self._seal_for_waiting(kept)
         self._upload(kept, force=force)
-        self.metadata.save(kept.shelf, kept.partition.ledger)
+        self.metadata.save(kept.shelf, kept.partition.published)
         self._drop_removed(kept)
+        self._join(kept)
         self._remove_local(kept)
 
     def _seal_for_waiting(self, kept: _Kept) -> None:
@@ -218,8 +223,8 @@ class Tier:
         since, partition = kept.wanted_since, kept.partition
         if since is None or time.monotonic() < since + partition.settings.archive_window_ms / 1000:
             return
-        if partition.layout.active.base_offset < kept.wanted:
-            partition.writer.exclusively(partition.roll)
+        if partition.sealed_end < kept.wanted:
+            partition.exclusively(partition.roll)
 
     def _upload(self, kept: _Kept, *, force: bool) -> None:
         policy, settings = policy_of(kept.partition.settings), kept.partition.settings
@@ -237,7 +242,8 @@ class Tier:
             self._show(kept)
 
     def _show(self, kept: _Kept) -> None:
-        """Shows readers and those who wait what is archived now."""
+        """Shows readers and those who wait what is archived now: the store has answered."""
+        kept.last_error = ""
         kept.cold.show(kept.shelf.manifest.objects)
         with kept.changed:
             if kept.shelf.manifest.end_offset >= kept.wanted:
@@ -246,30 +252,39 @@ class Tier:
 
     def _drop_removed(self, kept: _Kept) -> None:
         """Takes out of the list, then out of the store, what retention or a trim has removed."""
-        ledger, manifest = kept.partition.ledger, kept.shelf.manifest
-        going = [
-            entry
-            for entry in manifest.objects
-            if (gap := ledger.at(entry.base_offset))
-            and gap.reason in REMOVED
-            and gap.end >= entry.next_offset
-        ]
+        ledger = kept.partition.published
+
+        def goes(entry: ArchivedObject) -> bool:
+            return ledger.has_removed(entry.base_offset, entry.next_offset)
+
+        going = [entry for entry in kept.shelf.manifest.objects if goes(entry)]
         if not going:
             return
-        left = tuple(entry for entry in manifest.objects if entry not in going)
-        kept.shelf.commit(replace(manifest, objects=left))
+        kept.shelf.commit(
+            lambda now: replace(now, objects=tuple(each for each in now.objects if not goes(each)))
+        )
         self._show(kept)
         for entry in going:
-            self.objects.delete(kept.shelf.key(entry.base_offset))
+            self.objects.delete(kept.shelf.key_of(entry))
+
+    def _join(self, kept: _Kept) -> None:
+        """Joins small neighbours; those that they were become orphans."""
+        policy, now_ms = policy_of(kept.partition.settings), kept.partition.place.now_ms()
+        while not self._stopping and kept.archiver.join_small(
+            policy, kept.partition.published, now_ms
+        ):
+            self._show(kept)
 
     def _remove_local(self, kept: _Kept) -> None:
         partition, end = kept.partition, kept.shelf.manifest.end_offset
         if partition.writer.failure is None and partition.has_local_excess(end):
-            partition.writer.exclusively(lambda: partition.apply_local_retention(end))
+            partition.exclusively(lambda: partition.apply_local_retention(end))
 
     # ------------------------------------------------------------------ waiting and looking
 
-    def wait_archived(self, partition: Partition, end_offset: int, timeout_s: float | None) -> None:
+    def wait_archived(
+        self, partition: Archivable, end_offset: int, timeout_s: float | None
+    ) -> None:
         """Waits until the records below an offset are archived; raises Unavailable if they are not.
 
         They are durable in any case, and are archived later.
@@ -322,7 +337,7 @@ class Tier:
 
 def _is_sealed(kept: _Kept) -> bool:
     """Tells whether the records that somebody waits for are in sealed segments."""
-    return kept.partition.layout.active.base_offset >= kept.wanted
+    return kept.partition.sealed_end >= kept.wanted
 
 
 def policy_of(settings: TopicSettings) -> Policy:

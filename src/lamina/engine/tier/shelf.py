@@ -1,11 +1,12 @@
 """A partition's place in the object store: its list of objects, read, taken over and replaced.
 
     claim ──▶ commit ──▶ commit ──▶ …      until another store claims it: then Fenced, for good
+    exchange: neighbours for the one they were joined into, by whoever joined them
 
 Rules.
 1. The list is replaced only on the condition that it is the one that was read. After a lost race
    the list is read again: what we wanted to write is there (our answer was lost), or another store
-   is named in it (we are fenced), or it is an older list of ours and the put is repeated.
+   is named in it (we are fenced), or objects were exchanged and the change is made to that list.
 2. A list that is missing or damaged is made again from the objects' headers; nothing is deleted
    because a list forgot it.
 3. Only a list of the same topic is taken over: the name alone is not enough, nor is an archive that
@@ -15,7 +16,7 @@ Rules.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lamina.engine.tier.cold import BlockCache, ColdLog
@@ -65,9 +66,13 @@ class Shelf:
         """How messages call it."""
         return f"{self.objects.url}/{paths.archive_partition(self.about.name, self.partition)}"
 
-    def key(self, base_offset: int) -> str:
-        """Returns the key of the object that begins at an offset."""
-        return paths.ObjectKey(self.about.name, self.partition, base_offset).name
+    def key(self, base_offset: int, generation: int = 0) -> str:
+        """Returns the key of the object of a generation that begins at an offset."""
+        return paths.ObjectKey(self.about.name, self.partition, base_offset, generation).name
+
+    def key_of(self, entry: ArchivedObject) -> str:
+        """Returns the key of a listed object."""
+        return self.key(entry.base_offset, entry.generation)
 
     def _empty(self) -> Manifest:
         about = self.about
@@ -108,17 +113,14 @@ class Shelf:
     def rebuilt(self) -> Manifest:
         """Makes the list from the objects' headers alone, leaving out what was removed."""
         removed = self.read_ledger()
-        kept: list[ArchivedObject] = []
-        for info in self.listed():
-            entry = self._entry_from_headers(info)
-            if entry is None or (kept and entry.base_offset <= kept[-1].max_offset):
-                continue
-            gap = removed.at(entry.base_offset)
-            if gap and gap.reason in ledger.REMOVED and gap.end >= entry.next_offset:
-                continue
-            kept.append(entry)
+        found = [self._entry_from_headers(info) for info in self.listed()]
+        kept = archive.without_overlap(
+            entry
+            for entry in found
+            if entry is not None and not removed.has_removed(entry.base_offset, entry.next_offset)
+        )
         end_offset = kept[-1].next_offset if kept else 0
-        return dataclasses.replace(self._empty(), end_offset=end_offset, objects=tuple(kept))
+        return dataclasses.replace(self._empty(), end_offset=end_offset, objects=kept)
 
     def listed(self) -> list[ObjectInfo]:
         """Lists the partition's segments in the store by offset, whether archived or orphans."""
@@ -147,7 +149,8 @@ class Shelf:
             return None
         if key is None or key.base_offset != header.base_offset:
             return None
-        return entry_of(segment, crc32_of(as_bytes(tail)))
+        entry = entry_of(segment, crc32_of(as_bytes(tail)))
+        return dataclasses.replace(entry, generation=key.generation)
 
     def read_ledger(self) -> Ledger:
         """Reads the archived copy of the partition's ledger; empty without a good one."""
@@ -191,9 +194,13 @@ class Shelf:
             return
         raise Fenced(f"{self.name}: other stores are taking it over at the same time")
 
-    def commit(self, wanted: Manifest) -> None:
-        """Replaces the list; raises Fenced if another store has taken the archive over."""
+    def commit(self, change: Callable[[Manifest], Manifest]) -> None:
+        """Changes the list; raises Fenced if another store has taken the archive over.
+
+        `change` is made again to a list in which objects were exchanged meanwhile.
+        """
         for _ in range(COMMIT_TRIES):
+            wanted = change(self.manifest)
             try:
                 self._put(wanted)
             except ObjectConflict:
@@ -208,6 +215,31 @@ class Shelf:
                 continue
             return
         raise ObjectConflict(f"{self.name}: the list changes while it is replaced")
+
+    def exchange(self, old: archive.Objects, new: archive.Objects) -> None:
+        """Lists objects in place of neighbours that held the same records, or more of them.
+
+        For the store that has the archive, and for a job that only rewrites it: the list's owner
+        stays who it is. Either sees the other's change and makes its own to that. Raises
+        ObjectConflict if the list does not name the old ones any more; nothing was changed then.
+        """
+        for _ in range(COMMIT_TRIES):
+            if not self.writer:
+                self.load()
+            before = self.manifest
+            wanted = before.exchanged(old, new)
+            if wanted is None:
+                break
+            try:
+                if wanted != before:
+                    self._put(wanted)
+            except ObjectConflict:
+                found = self.load()
+                if self.writer and found.fencing_epoch != before.fencing_epoch:
+                    raise Fenced(f"{self.name} was taken over by another store") from None
+                continue
+            return
+        raise ObjectConflict(f"{self.name}: the list names the replaced objects no more")
 
     def _put(self, wanted: Manifest) -> None:
         key = paths.archive_manifest(self.about.name, self.partition)
@@ -233,11 +265,14 @@ class Shelf:
 
 
 def _handed_over(found: Manifest, gaps: Ledger) -> Manifest:
-    """Keeps the objects that begin with records which a log has no more because of them."""
+    """Keeps the objects that hold records which a log has no more because of them."""
     kept = tuple(
         entry
         for entry in found.objects
-        if (gap := gaps.at(entry.base_offset)) and gap.reason == ledger.ARCHIVED
+        if any(
+            gap.reason == ledger.ARCHIVED
+            for gap in gaps.between(entry.base_offset, entry.next_offset)
+        )
     )
     return dataclasses.replace(found, objects=kept, end_offset=kept[-1].next_offset if kept else 0)
 

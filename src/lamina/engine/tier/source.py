@@ -1,14 +1,15 @@
-"""A segmented partition as a source of sealed ranges."""
+"""A partition as a source of sealed ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from lamina.engine.reading import PartitionReader
-from lamina.engine.tier.encoding import SealedRange
+from lamina.engine.sealed import Archivable, SealedRange
 from lamina.errors import RecordsMissing
 from lamina.formats.scan import Limit
 
@@ -19,11 +20,11 @@ BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 class PartitionSource:
     """The sealed segments of a partition."""
 
-    partition: PartitionReader
+    partition: Archivable
 
     def sealed_ranges(self) -> list[SealedRange]:
         """Returns the sealed segments, oldest first; they are durable."""
-        return list(self.partition.layout.sealed)
+        return self.partition.sealed_ranges()
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the records of some sealed offsets, over gaps, which the ledger explains."""
@@ -35,3 +36,7 @@ class PartitionSource:
                 return
             except RecordsMissing as missing:
                 start = missing.end
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on have no record any more."""
+        return self.partition.gone_from(offset)

@@ -1,22 +1,27 @@
 """Which sequences a delete means. Found in the records themselves: there is no standing tag index.
 
 A kernel compares tags at known places, in the WAL and (for entries that have a tag, by `.idx`) in
-segments; it takes milliseconds for a hundred thousand records, and memory for none.
+segments; it takes milliseconds for a hundred thousand records, and memory for none. Archived
+records are read for it: where the object store does not answer, nothing is deleted.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lamina.engine.log_reader import Deletion
-from lamina.engine.wal import segments
+from lamina.engine.log_reader import Deletion, Searched
+from lamina.engine.wal import ranges, segments
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.reading import TopicReader
 from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK
-from lamina.errors import InvalidRequest
+from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.formats.scan import Limit
 from lamina.formats.wal import control, located
 from lamina.formats.wal.layout import HAS_TAG, NAME_BYTES_MAX
+
+_LOOKED_AT = Limit(max_records=1 << 18, max_bytes=4 << 20)
 
 
 def control_of(topic: TopicReader, deletion: Deletion) -> control.Delete:
@@ -42,8 +47,7 @@ def control_of(topic: TopicReader, deletion: Deletion) -> control.Delete:
 
 def matching(topic: TopicReader, wanted: control.DeleteTag | control.DeleteTagPrefix) -> Ranges:
     """Finds the live records below the delete's moment that carry the tag."""
-    exact = isinstance(wanted, control.DeleteTag)
-    tag = wanted.tag if isinstance(wanted, control.DeleteTag) else wanted.prefix
+    tag, exact = _meant(wanted)
     parts = [
         *_in_segments(topic, tag, exact=exact),
         *_in_wal(topic, tag, exact=exact),
@@ -51,6 +55,49 @@ def matching(topic: TopicReader, wanted: control.DeleteTag | control.DeleteTagPr
     sequences = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     live = (sequences >= topic.earliest) & (sequences < wanted.upper_sequence)
     return Ranges.of_sequences(sequences[live])
+
+
+def _meant(wanted: control.DeleteTag | control.DeleteTagPrefix) -> tuple[bytes, bool]:
+    if isinstance(wanted, control.DeleteTag):
+        return wanted.tag, True
+    return wanted.prefix, False
+
+
+def in_archive(
+    topic: TopicReader,
+    wanted: control.DeleteTag | control.DeleteTagPrefix,
+    before: Searched | None = None,
+) -> Searched:
+    """Finds the live records with the tag that only the archive holds.
+
+    What was searched `before` is not read again. Records that are missing there are passed by.
+    """
+    end = topic.local_start
+    known = Searched(topic.earliest, ranges.EMPTY.bounds) if before is None else before
+    tag, exact = _meant(wanted)
+    parts = _in_objects(topic, (known.end, end), tag, exact=exact)
+    if not parts:
+        return Searched(max(end, known.end), known.bounds)
+    found = Ranges.of_sequences(np.concatenate(parts))
+    return Searched(end, Ranges(known.bounds).union(found).bounds)
+
+
+def _in_objects(
+    topic: TopicReader, span: tuple[int, int], tag: bytes, *, exact: bool
+) -> list[NDArray[np.int64]]:
+    parts: list[NDArray[np.int64]] = []
+    sequence, end = max(span[0], topic.earliest), span[1]
+    while sequence < end:
+        try:
+            for batch in topic.scan(sequence, _LOOKED_AT, end=end):
+                tags = batch.column("tag")
+                same = pc.equal(tags, tag) if exact else pc.starts_with(tags, tag)
+                found = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+                parts.append(batch.column("offset").to_numpy()[found])
+            break
+        except RecordsMissing as missing:
+            sequence = missing.end
+    return parts
 
 
 def _in_segments(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.int64]]:

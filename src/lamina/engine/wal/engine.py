@@ -66,7 +66,7 @@ class WalEngine:
         self._pinned: set[int] = set()
         self._changed = False
         self._retired: dict[int, int] = {}
-        self._checkpointed_ms = self._snapshot_ms = ground.now_ms()
+        self._checkpointed_ms = self._snapshot_ms = self._whole_ms = ground.now_ms()
         self._rotations = self._snapshot_bytes = 0
         self._recovery: TopicRecovery | None = None
         self._replayed: Replayed | None = None
@@ -240,16 +240,7 @@ class WalEngine:
         """Flushes, checkpoints, seals, evicts, moves, snapshots, frees; with `force`, all of it."""
         with self._changing:
             self._flush()
-            now_ms = self._ground.now_ms()
-            rotations = sum(each.shard.rotations for each in self._logs)
-            elapsed = now_ms - self._checkpointed_ms
-            if (
-                force
-                or elapsed >= self._ground.settings.checkpoint_ms
-                or (rotations > self._rotations)
-            ):
-                self._rotations, self._checkpointed_ms = rotations, now_ms
-                self.checkpoint()
+            self._checkpoint_if_due(force=force)
             self._look_after_topics()
             self._snapshot_if_due(force=force)
             self._free()
@@ -259,8 +250,23 @@ class WalEngine:
             if shard_log.has_unsynced and shard_log.writer.failure is None:
                 shard_log.writer.exclusively(shard_log.sync)
 
-    def checkpoint(self) -> None:
-        """Copies all that is durable into segments."""
+    def _checkpoint_if_due(self, *, force: bool) -> None:
+        """Copies everything where a WAL file may be freed by it, else what has grown large.
+
+        A few records of a topic would cost as many fsyncs as its whole segment; they wait.
+        """
+        settings, now_ms = self._ground.settings, self._ground.now_ms()
+        rotations = sum(each.shard.rotations for each in self._logs)
+        patience_ms = max(settings.checkpoint_ms, settings.snapshot_ms)
+        is_whole = force or rotations > self._rotations or now_ms - self._whole_ms >= patience_ms
+        if is_whole:
+            self._rotations, self._whole_ms = rotations, now_ms
+        if is_whole or now_ms - self._checkpointed_ms >= settings.checkpoint_ms:
+            self._checkpointed_ms = now_ms
+            self.checkpoint(0 if is_whole else settings.checkpoint_min_bytes)
+
+    def checkpoint(self, min_bytes: int = 0) -> None:
+        """Copies into segments what is durable of topics with so much in the WAL."""
         with self._changing:
             for shard_log in self._logs:
                 if shard_log.writer.failure is not None:
@@ -268,7 +274,7 @@ class WalEngine:
                 waiting = [
                     topic
                     for topic in self._topics.values()
-                    if topic.log is shard_log and topic.layers.runs
+                    if topic.log is shard_log and topic.layers.runs and topic.wal_bytes >= min_bytes
                 ]
                 for start in range(0, len(waiting), TOPICS_PER_MARK):
                     self._compact(shard_log, waiting[start : start + TOPICS_PER_MARK])

@@ -1,7 +1,12 @@
-"""One partition of a wal topic, open for writing: deletes, eviction, sealing.
+"""One partition of a wal topic, open for writing: deletes, eviction, sealing, handing over.
 
 Each change is a control frame first, durable, and only then in memory and in files. A crash in
 between is finished by recovery, which reads the frame.
+
+A segment that the archive holds is handed over in this order: the ledger says so, and what of it
+was deleted; it is out of sight; its files go. The last segment stays: it knows where the topic
+ends. A delete that finds archived records names them one by one, so that recovery need not ask the
+archive what it meant.
 """
 
 from __future__ import annotations
@@ -9,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from lamina.engine import retention
 from lamina.engine.log_reader import Deletion
 from lamina.engine.requests import Request
-from lamina.engine.wal import deletes, eviction, segments
+from lamina.engine.sealed import SealedRange
+from lamina.engine.wal import archived, deletes, eviction, segments
 from lamina.engine.wal.metadata import TAG_DELETES
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.reading import TopicReader, damaged_ranges
@@ -22,11 +29,14 @@ from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import LEVELS, Layers
 from lamina.engine.writer import Writer
 from lamina.errors import InvalidRequest, Poisoned
-from lamina.formats.ledger import Gap
+from lamina.formats.archive import covers
+from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.wal import control, log
 
 _Result = TypeVar("_Result")
 _noting = threading.Lock()
+NAMED_MAX = 1 << 16
+"""How many records one control frame names."""
 
 
 class WalPartition(TopicReader):
@@ -83,29 +93,37 @@ class WalPartition(TopicReader):
 
     # ------------------------------------------------------------------ for the leader
 
-    def _control(self, body: control.Control) -> None:
-        frame = log.encode_control(
-            control.type_of(body),
-            self.topic_id,
-            self.written_end - 1,
-            self.place.now_ms(),
-            control.encode(body),
-        )
-        self.log.control(frame)
+    def _control(self, *bodies: control.Control) -> None:
+        """Writes control frames by one durable write."""
+        frames = [
+            log.encode_control(
+                control.type_of(body),
+                self.topic_id,
+                self.written_end - 1,
+                self.place.now_ms(),
+                control.encode(body),
+            )
+            for body in bodies
+        ]
+        self.log.control(b"".join(frames))
 
     def delete(self, deletion: Deletion) -> int:
         """Deletes records as they are now, for good; returns how many were live."""
         body = deletes.control_of(self, deletion)
         before = self.live_records()
+        named: list[control.DeleteSequences] = []
         if isinstance(body, TAG_DELETES):
-            found = deletes.matching(self, body)
+            searched = deletes.in_archive(self, body, deletion.archived)
+            cold = Ranges(searched.bounds).from_on(self.earliest)
+            found = deletes.matching(self, body).union(cold)
+            named = _named(cold, body.upper_sequence)
         elif isinstance(body, control.DeleteSequences):
             found = Ranges.of((each, each + 1) for each in body.sequences)
         else:
             found = None
         if found is not None and not len(found):
             return 0
-        self._control(body)
+        self._control(*named, body)
         if found is not None:
             self.deleted = self.deleted.union(found)
             self.flags_due = True
@@ -114,6 +132,13 @@ class WalPartition(TopicReader):
             self.flags_due = True
             self._remove_dropped()
         return before - self.live_records()
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for a tag in the archive, while appends go on."""
+        body = deletes.control_of(self, deletion)
+        if not isinstance(body, TAG_DELETES):
+            return deletion
+        return replace(deletion, archived=deletes.in_archive(self, body))
 
     def trim(self, before: int) -> int:
         """Deletes everything below an offset; returns the earliest one left."""
@@ -154,6 +179,88 @@ class WalPartition(TopicReader):
     def _waits(self) -> Mapping[str, int]:
         return retention.waited_for(self.settings, self.progress())
 
+    # ------------------------------------------------------------------ the archive
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        """Returns the sealed segments, oldest first; they are durable."""
+        return [fact for fact in self.local_facts() if fact.sealed]
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last offset in a sealed segment."""
+        found = self.layers.segments
+        if found and not found[-1].sealed:
+            return found[-1].first_sequence
+        return self.absorbed_end
+
+    def has_local_excess(self, archived_end: int) -> bool:
+        """Tells whether local retention would hand anything over that is archived."""
+        return bool(self._local_excess(archived_end))
+
+    def apply_local_retention(self, archived_end: int) -> int:
+        """Hands local segments over whose records are archived. For the leader.
+
+        `archived_end` is the offset below which everything was uploaded, read back and listed.
+        """
+        going = self._local_excess(archived_end)
+        for segment in going:
+            self._hand_over(segment)
+        return len(going)
+
+    def _local_excess(self, archived_end: int) -> list[Segment]:
+        *older, _ = self.layers.segments or (None,)
+        if not older or older[0] is None or older[0].end_sequence > archived_end:
+            return []
+        settings, entries = self.settings.for_local_copies(), self.cold.entries if self.cold else ()
+        decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
+        going = {each.segment.base_offset for each in decisions if each.goes}
+        return [
+            segment
+            for segment in older
+            if segment is not None
+            and segment.sealed
+            and segment.first_sequence in going
+            and segment.end_sequence <= archived_end
+            and covers(entries, self.published, segment.first_sequence, segment.end_sequence)
+        ]
+
+    def _hand_over(self, segment: Segment) -> None:
+        first, end = max(self.earliest, segment.first_sequence), segment.end_sequence
+        deleted = Ranges.of([(first, end)]).common(self.deleted)
+        with _noting:
+            known = self.ledger.with_gaps(archived.as_gaps(deleted))
+            known = known.with_archived(first, end, self.place.now_ms())
+            self._save_ledger(known)
+        kept = tuple(each for each in self.layers.segments if each is not segment)
+        self.layers = Layers(kept, self.layers.runs)
+        segments.remove(self.sources.files, segment)
+        self.distrusted.pop(segment.first_sequence, None)
+        self.verified.discard(segment.first_sequence)
+
+    def _save_ledger(self, known: Ledger) -> None:
+        self.place.files.make_directory(self.place.directory)
+        self.place.write_ledger(known)
+        self.ledger = known
+
+    def go_on_at(self, sequence: int) -> None:
+        """Leaves a hole before the next record, for a topic that is being restored."""
+
+        def skip() -> None:
+            self.written_end = max(self.written_end, sequence)
+
+        if sequence > self.written_end:
+            self.exclusively(skip)
+
+    def take_over(self, floors: tuple[int, int], known: Ledger) -> None:
+        """Takes the floors, gaps and deletes of the archive that it was restored from."""
+        self._save_ledger(known)
+        self._control(control.EvictWatermark(*floors, control.EvictReason.AGE))
+        self.evict_floor = floors[0]
+        self.drop_below(floors[1])
+        self.deleted = archived.deleted_in(known)
+        self.roll()
+        self.durable_end = self.written_end
+
     def is_old(self, age_ms: int) -> bool:
         """Tells whether the active segment should be sealed by its age."""
         found = self.layers.segments
@@ -175,9 +282,16 @@ class WalPartition(TopicReader):
             self.seal()
 
     def save_flags(self) -> None:
-        """Writes the deleted flags into every `.idx`: a second copy of the deleted set."""
+        """Writes the deleted flags into every `.idx`: a second copy of the deleted set.
+
+        Of archived records, which have no `.idx` here, the ledger is that copy.
+        """
         if not self.flags_due:
             return
+        cold = archived.handed_over(self.ledger).common(self.deleted)
+        if len(cold):
+            with _noting:
+                self._save_ledger(self.ledger.with_gaps(archived.as_gaps(cold)))
         pairs = self.flagged().pairs()
         for segment in self.layers.segments:
             touched = any(
@@ -187,3 +301,12 @@ class WalPartition(TopicReader):
             if touched:
                 segments.mark_deleted(self.sources.files, segment, pairs)
         self.flags_due = False
+
+
+def _named(found: Ranges, upper: int) -> list[control.DeleteSequences]:
+    """Makes the frames that delete records by their numbers."""
+    numbers = [each for first, end in found.pairs() for each in range(first, end)]
+    return [
+        control.DeleteSequences(upper, tuple(numbers[start : start + NAMED_MAX]))
+        for start in range(0, len(numbers), NAMED_MAX)
+    ]

@@ -59,6 +59,14 @@ class Ranges:
         both = np.concatenate([self.bounds, other.bounds])
         return _merged(both[::2], both[1::2])
 
+    def common(self, other: Ranges) -> Ranges:
+        """Returns what is in both."""
+        if not len(self) or not len(other):
+            return EMPTY
+        points = np.unique(np.concatenate([self.bounds, other.bounds]))
+        inside = np.flatnonzero(self.contains(points) & other.contains(points))
+        return _merged(points[inside], points[inside + 1])
+
     def from_on(self, first: int) -> Ranges:
         """Returns what is in the set and not below a sequence."""
         if not len(self) or int(self.bounds[0]) >= first:

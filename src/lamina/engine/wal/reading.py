@@ -1,4 +1,4 @@
-"""Reading a wal topic: one stream over sealed segments, the active one, and the WAL itself.
+"""Reading a wal topic: one stream over the archive, sealed segments, the active one, and the WAL.
 
 Rules.
 1. Each step takes the layers anew and picks the one that holds the next sequence: a checkpoint, an
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.seeking import first_at_or_after
-from lamina.engine.wal import segments
+from lamina.engine.wal import archived, segments
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles
 from lamina.engine.wal.topic import Arrivals, Run, TopicState
 from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
-from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.archive import ArchivedObject
+from lamina.formats.ledger import ARCHIVED, Gap, Ledger
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
 from lamina.storage.files import Files
@@ -49,6 +50,16 @@ class Missing(NamedTuple):
     end: int
     reason: str
     detail: str = ""
+
+
+class Archived(NamedTuple):
+    """A range that no local layer holds and the archive does, at least its beginning."""
+
+    end: int
+
+
+_Read: TypeAlias = tuple[pa.RecordBatch | None, int] | Missing | Archived
+"""Some records, or none, and where to go on; or where they are not."""
 
 
 class TopicReader(TopicState):
@@ -127,13 +138,17 @@ class TopicReader(TopicState):
                     end=step.end,
                     reason=step.reason,
                 )
+            if isinstance(step, Archived):
+                for batch, following in archived.scan(self, sequence, step.end, limit):
+                    sequence = following
+                    if batch.num_rows:
+                        yield batch
+                continue
             batch, sequence = step
             if batch is not None and batch.num_rows:
                 yield batch
 
-    def _step(
-        self, sequence: int, stop: int, limit: Limit
-    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+    def _step(self, sequence: int, stop: int, limit: Limit) -> _Read:
         """Reads the next records, or says what is missing there; tries again if a layer moved."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -148,9 +163,7 @@ class TopicReader(TopicState):
                 ) from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _look(
-        self, sequence: int, stop: int, limit: Limit
-    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+    def _look(self, sequence: int, stop: int, limit: Limit) -> _Read:
         if sequence < self.earliest:
             if sequence < self.evict_floor:
                 detail = "the oldest records were evicted"
@@ -171,21 +184,23 @@ class TopicReader(TopicState):
         following = min((first for first in later if first > sequence), default=stop)
         return self._missing(sequence, min(following, stop))
 
-    def _missing(self, sequence: int, following: int) -> tuple[None, int] | Missing:
-        """Names a hole; over what was deleted in it, it is stepped silently."""
+    def _missing(self, sequence: int, following: int) -> Missing | Archived:
+        """Names a hole up to what was deleted in it; or says that the archive holds it."""
+        if archived.holds(self, sequence):
+            return Archived(following)
+        above = self.cold.next_base(sequence) if self.cold is not None else None
+        following = following if above is None else min(following, above)
         bounds = self.deleted.bounds
         row = int(np.searchsorted(bounds, sequence, side="right"))
         end = min(following, int(bounds[row])) if row < len(bounds) else following
         known = self.gap_at(sequence)
-        if known is None:
+        if known is None or known.reason == ARCHIVED:  # archived once, and not there any more
             return Missing(sequence, end, "lost", "records are missing without a known reason")
         return Missing(sequence, min(end, known.end), known.reason, known.detail)
 
     # ------------------------------------------------------------------ layers
 
-    def _from_segment(
-        self, segment: Segment, sequence: int, stop: int, limit: Limit
-    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+    def _from_segment(self, segment: Segment, sequence: int, stop: int, limit: Limit) -> _Read:
         files = self.sources.files
         wanted = min(limit.max_records, min(stop, segment.end_sequence) - sequence)
         capped = Limit(max_records=wanted, max_bytes=limit.max_bytes)
@@ -231,9 +246,7 @@ class TopicReader(TopicState):
                     Gap(first, end, "lost", self.place.now_ms(), why)
                 )
 
-    def _from_wal(
-        self, run: Run, sequence: int, stop: int, limit: Limit
-    ) -> tuple[pa.RecordBatch | None, int] | Missing:
+    def _from_wal(self, run: Run, sequence: int, stop: int, limit: Limit) -> _Read:
         row = sequence - run.first
         count = min(limit.max_records, stop - sequence, len(run.locations) - row, 1 << 20)
         places = np.frombuffer(run.locations[row : row + count], dtype=np.int64)
@@ -277,7 +290,14 @@ class TopicReader(TopicState):
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Returns the first durable offset whose record is at or after a time; None if none is."""
-        end = self.durable_end
+        end, local = self.durable_end, self.local_start
+        archived.ask(self, self.earliest)
+        for entry in archived.only_archived(self):
+            if entry.max_timestamp_ms >= timestamp_ms:
+                start = max(self.earliest, self._cold_start(entry, timestamp_ms))
+                found = first_at_or_after(self, timestamp_ms, start, min(entry.next_offset, local))
+                if found is not None:
+                    return found
         for segment in self.layers.segments:
             if segment.newest_ms < timestamp_ms:
                 continue
@@ -290,8 +310,19 @@ class TopicReader(TopicState):
                 return found
         return first_at_or_after(self, timestamp_ms, self.absorbed_end, end)
 
+    def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Where in an archived object a search by time starts; its beginning if that fails."""
+        assert self.cold is not None, "it has the entry"
+        try:
+            return self.cold.offset_before_time(entry, timestamp_ms)
+        except RecordsMissing:
+            return entry.base_offset
+
     def time_at(self, offset: int) -> int | None:
         """Returns about when the record at an offset was made: from `.idx`, or from its frame."""
+        entry = self.cold.entry_for(offset) if self.cold is not None else None
+        if entry is not None and offset < self.local_start:
+            return entry.min_timestamp_ms
         for segment in self.layers.segments:
             if offset < segment.end_sequence:
                 entries = segments.load_entries(self.sources.files, segment)
@@ -307,7 +338,8 @@ class TopicReader(TopicState):
 
     def bytes_from(self, offset: int) -> int:
         """Returns about how many bytes of records there are from an offset on, from indexes."""
-        total = 0
+        cold = [each for each in archived.facts(self) if each.next_offset > offset]
+        total = sum(each.size_bytes for each in cold)
         for segment in self.layers.segments:
             if segment.end_sequence <= offset:
                 continue
@@ -324,7 +356,7 @@ class TopicReader(TopicState):
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on, below the durable end, have no record any more."""
         end = self.durable_end
-        gaps = self.gaps().between(offset, end)
+        gaps = [gap for gap in self.gaps().between(offset, end) if gap.reason != ARCHIVED]
         gone = Ranges.of((max(gap.first, offset), gap.end) for gap in gaps)
         bounds = np.minimum(gone.union(self.deleted.from_on(offset)).bounds, end)
         starts, ends = bounds[::2], bounds[1::2]

@@ -4,7 +4,8 @@ Rules.
 1. What the segments hold is skipped in the WAL; what they lack is taken from it.
 2. Of the last segment, bytes are cut where the WAL still holds what should follow: a checkpoint was
    under way. Where it does not, they were durable, and are lost: kept, reported, entered as a gap.
-3. Every hole gets its reason, once. The end never moves back.
+3. Every hole gets its reason, once. The end never moves back: an offset that the ledger speaks of
+   was given once. What the ledger calls archived is no hole, and what it calls deleted stays so.
 4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
 """
 
@@ -18,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from lamina.engine.report import RecoveryReport
-from lamina.engine.wal import deletes, segments
+from lamina.engine.wal import archived, deletes, segments
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.metadata import TopicMetadata
 from lamina.engine.wal.ranges import Ranges
@@ -50,13 +51,16 @@ class TopicRecovery:
             topic.place.read_ledger(self.report) if self.repair else topic.place.peek_ledger()
         )
         topic.evict_floor, topic.earliest = known.evict_floor, known.earliest
-        topic.deleted = known.deleted
+        topic.deleted = known.deleted.union(archived.deleted_in(topic.ledger))
         found = self._segments(topic, frames)
         end = found[-1].end_sequence if found else 1
         topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
         runs = topic.layers.runs
         head = max(end, runs[-1].end if runs else 0, topic.earliest)
-        topic.written_end = max(topic.written_end, head, known.highest + 1)
+        if not self.repair:  # a live writer may have handed segments over since it was read
+            topic.ledger = topic.place.peek_ledger().with_gaps(topic.ledger.missing())
+        entered = max((gap.end for gap in topic.ledger.gaps), default=0)
+        topic.written_end = max(topic.written_end, head, known.highest + 1, entered)
         topic.durable_end = topic.written_end
         topic.wal_bytes = frames.size_bytes if runs else 0
         topic.deleted = topic.deleted.from_on(topic.earliest)

@@ -225,7 +225,7 @@ class Shard:
         self.active = self._known.add(self.number, index, path, file)
         self._prepared = 0
         self._barrier_due = False
-        self.rotations += 1
+        self.rotations += old is not None
         return self.active
 
     def finish(self) -> None:

@@ -2,7 +2,7 @@
 
 A record's number in the API (its offset) is its sequence in the WAL, from 1. Where a record lies:
 
-    earliest ── segments (sealed, the last one active) ── runs: places in the WAL ── written end
+    earliest ── archived ── segments (sealed, the last one active) ── runs in the WAL ── written end
 
 Rules.
 1. Only the shard's leader (or somebody with `writer.exclusively`) changes a topic.
@@ -21,13 +21,14 @@ from lamina.config import NO_LIMIT, TopicSettings
 from lamina.engine import retention
 from lamina.engine.place import Place
 from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN
-from lamina.engine.wal import ranges
+from lamina.engine.wal import archived, ranges
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
 from lamina.errors import Closed, LaminaError, Unavailable
 from lamina.formats.ledger import Gap, Ledger
 
 if TYPE_CHECKING:
+    from lamina.engine.reading import Cold
     from lamina.engine.wal.log import ShardLog
 
 LEVELS = {"memory": NOT_WAITED, "disk": WRITTEN, "fsync": DURABLE}
@@ -63,6 +64,8 @@ class TopicState:
     """What is known of one partition of a wal topic; small, because there may be very many."""
 
     __slots__ = (
+        "_published",
+        "cold",
         "deleted",
         "durable_end",
         "earliest",
@@ -90,6 +93,8 @@ class TopicState:
         self.ledger = Ledger()
         self.wal_bytes = 0
         self.gone: LaminaError | None = None
+        self.cold: Cold | None = None
+        self._published: tuple[tuple[object, ...], Ledger] = ((), self.ledger)
         self.log: ShardLog
 
     # ------------------------------------------------------------------ for the leader
@@ -110,7 +115,7 @@ class TopicState:
         if cap != NO_LIMIT and self.live_records() + count > cap:
             return True
         cap = self.settings.retention_bytes
-        return cap != NO_LIMIT and self.size_bytes() >= cap
+        return cap != NO_LIMIT and sum(fact.size_bytes for fact in self.facts()) >= cap
 
     def append(self, locations: array[int], size_bytes: int) -> None:
         """Takes note of records that were written behind the last one."""
@@ -162,16 +167,30 @@ class TopicState:
         segments = self.layers.segments
         return segments[-1].end_sequence if segments else 1
 
+    @property
+    def local_start(self) -> int:
+        """The first sequence of the local layers; the end where they are empty."""
+        starts = [segment.first_sequence for segment in self.layers.segments[:1]]
+        starts += [run.first for run in self.layers.runs[:1]]
+        return min(starts, default=self.written_end)
+
     def live_records(self) -> int:
         """How many records can be read, holes counted as records."""
         return self.written_end - self.earliest - self.deleted.count()
 
     def size_bytes(self) -> int:
-        """How many bytes its records take."""
+        """How many bytes its records take locally."""
         return sum(segment.data_bytes for segment in self.layers.segments) + self.wal_bytes
 
     def facts(self) -> list[retention.SegmentFacts]:
-        """Returns what retention needs to know, oldest first; the WAL's records come last."""
+        """Returns what retention needs to know, oldest first: archived objects, then local layers.
+
+        The WAL's records come last.
+        """
+        return [*archived.facts(self), *self.local_facts()]
+
+    def local_facts(self) -> list[retention.SegmentFacts]:
+        """Returns what retention needs to know of the local layers, oldest first."""
         facts = [
             retention.SegmentFacts(
                 segment.first_sequence,
@@ -194,12 +213,24 @@ class TopicState:
 
     def gaps(self) -> Ledger:
         """Returns why each missing range is missing; single deleted records are not listed."""
-        ledger = self.ledger
+        ledger = Ledger(tuple(gap for gap in self.ledger.gaps if gap.reason != "deleted"))
         if self.evict_floor > 1:
             ledger = ledger.with_gap(Gap(1, self.evict_floor, "retention", 0, "evicted"))
         if self.earliest > self.evict_floor:
             why = "everything before an offset was deleted"
             ledger = ledger.with_gap(Gap(self.evict_floor, self.earliest, "trim", 0, why))
+        return ledger
+
+    @property
+    def published(self) -> Ledger:
+        """What the archive is told: every gap, single deleted records too."""
+        key = (self.deleted, self.ledger, self.evict_floor, self.earliest)
+        known, ledger = self._published
+        if len(known) != len(key) or any(
+            old is not new for old, new in zip(known, key, strict=True)
+        ):
+            ledger = self.gaps().with_gaps(archived.as_gaps(self.deleted))
+            self._published = key, ledger
         return ledger
 
     def gap_at(self, sequence: int) -> Gap | None:

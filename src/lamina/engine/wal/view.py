@@ -7,6 +7,8 @@ are served, so nothing that is shown can vanish by power loss. Nothing on disk i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lamina.config import TopicSettings
 from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
@@ -30,19 +32,20 @@ class WalView:
 
     def look(self, about: TopicFile, number: int) -> TopicReader:
         """Returns a reader of one partition as it is now."""
+        return self.look_at(about, [number])[0]
+
+    def look_at(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
+        """Returns readers of several partitions as they are now, by one look."""
         for attempt in range(ATTEMPTS):
             try:
-                return self._look(about, number)
+                return self._look(about, numbers)
             except FileNotFoundError:  # the writer removed what had just been listed
                 if attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _look(self, about: TopicFile, number: int) -> TopicReader:
+    def _look(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
         ground, report = self._ground, RecoveryReport()
-        topic_id = about.topic_ids[number]
-        place = Place(ground.files, ground.data, about.name, number, ground.now_ms)
-        reader = TopicReader(place, topic_id, TopicSettings.parse(about.settings))
         replayed = Replay(ground, report, repair=False).run()
         metadata = Metadata()
         taken = Snapshots(ground).load(report)
@@ -50,10 +53,16 @@ class WalView:
             metadata.load(taken)
         for owner, body in replayed.controls:
             metadata.apply(owner, body)
-        reader.bind(Sources(ground.files, replayed.files, Arrivals()))
-        known = metadata.topics.get(topic_id, TopicMetadata())
+        sources = Sources(ground.files, replayed.files, Arrivals())
         recovery = TopicRecovery(
             ground, replayed, report, repair=False, has_snapshot=taken is not None
         )
-        recovery.recover(reader, known)
-        return reader
+        found = []
+        for number in numbers:
+            topic_id = about.topic_ids[number]
+            place = Place(ground.files, ground.data, about.name, number, ground.now_ms)
+            reader = TopicReader(place, topic_id, TopicSettings.parse(about.settings))
+            reader.bind(sources)
+            recovery.recover(reader, metadata.topics.get(topic_id, TopicMetadata()))
+            found.append(reader)
+        return found

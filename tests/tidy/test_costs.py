@@ -1,0 +1,95 @@
+"""What an append and a read may cost, in bytecodes: a gate that no noise of a machine can move.
+
+The steps of Python's own machine are counted where a program's thread runs them. Two things are
+held: how many of them a small operation takes at most, and that their number does not grow with
+the records of a batch: no record is a Python object on the hot path.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+import pytest
+
+from lamina.engine.store import Store
+
+FORMATS = ("frame", "keratin", "wal")
+LONE_APPEND = {"frame": 1560, "keratin": 1550, "wal": 1970}
+BATCH_APPEND = {"frame": 2200, "keratin": 2080, "wal": 2530}
+READ_ONE = {"frame": 1730, "keratin": 1810, "wal": 1550}
+SLACK = 800
+"""What a larger batch may add: entries of an index, and the segment or buffer it makes full."""
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many bytecodes a piece of work runs in this thread; the least of several times."""
+    counts = []
+    for _ in range(3):
+        count = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> object:
+            nonlocal count
+            frame.f_trace_opcodes = True
+            count += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+        counts.append(count)
+    return min(counts)
+
+
+def batch_of(records: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"v" * 20] * records, pa.binary())})
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    path: Path = tmp_path_factory.mktemp("costs") / "data"
+    with Store(str(path)) as store:
+        store.create_topic("t", format=request.param)
+        for _ in range(3):  # kernels are compiled, buffers have grown
+            store.append("t", batch_of(20_000), partition=0)
+            store.append("t", b"one", partition=0)
+        yield request.param, store
+
+
+needs_311 = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the limits are of 3.11")
+
+
+@needs_311
+def test_small_operations_stay_cheap(logged: tuple[str, Store]) -> None:
+    name, store = logged
+    batch = batch_of(100)
+    assert steps(lambda: store.append("t", b"one", partition=0)) <= LONE_APPEND[name]
+    assert steps(lambda: store.append("t", batch, partition=0)) <= BATCH_APPEND[name]
+    assert steps(lambda: read(store, 10)) <= READ_ONE[name]
+
+
+def test_an_append_takes_the_same_steps_however_many_records_it_has(
+    logged: tuple[str, Store],
+) -> None:
+    _, store = logged
+    small, large = batch_of(100), batch_of(20_000)
+    few = steps(lambda: store.append("t", small, partition=0))
+    assert steps(lambda: store.append("t", large, partition=0)) <= few + SLACK
+
+
+def test_reading_takes_steps_for_batches_and_not_for_records(logged: tuple[str, Store]) -> None:
+    _, store = logged
+    assert read(store, 10_000) == 10_000
+    assert steps(lambda: read(store, 10_000)) <= steps(lambda: read(store, 10)) + SLACK
+
+
+def read(store: Store, records: int) -> int:
+    start = store.earliest_offset("t")
+    found = store.scan("t", start=start, end=start + records, max_records=records)
+    return sum(batch.num_rows for batch in found)
