@@ -69,7 +69,7 @@ def _trim(doing: Doing) -> dict[str, Any]:
 
 
 def _plan_trim(doing: Doing) -> dict[str, Any]:
-    """Tells what a trim would remove: whole layers below an offset."""
+    """Tells what a trim would remove: whole layers, of a wal topic also parts of one."""
     topic, partition = asked.text(doing.given, "topic"), asked.number(doing.given, "partition", 0)
     before = asked.number(doing.given, "before_offset")
     going = [
@@ -78,6 +78,9 @@ def _plan_trim(doing: Doing) -> dict[str, Any]:
         if each.state != "gone" and each.base_offset < each.next_offset <= before
     ]
     records = sum(each.next_offset - each.base_offset for each in going)
+    if doing.store.format_of(topic)[0] == "wal":
+        end = min(before, doing.store.latest_offset(topic, partition))
+        records = max(0, end - doing.store.earliest_offset(topic, partition))
     return {"layers": len(going), "records": records}
 
 
