@@ -3,11 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-
 CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo test test-long lint format clean console screenshots bench \
+.PHONY: demo test test-long lint format clean console screenshots fuzz bench \
 	bench-formats bench-groups bench-growth bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -39,17 +38,6 @@ test: lint $(CHROMIUM)
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
 
-# Takes the console's plotting library from npm again, at the version and with the bytes we know.
-console:
-	cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run lint
-	cp console/node_modules/uplot/dist/uPlot.min.css $(VENDORED)/uplot.css
-	cp console/node_modules/uplot/LICENSE $(VENDORED)/uplot.LICENSE.txt
-	{ cat console/node_modules/uplot/dist/uPlot.iife.min.js; echo 'export default uPlot;'; } > $(VENDORED)/uplot.js
-	cd $(VENDORED) && sha256sum --check SHA256SUMS
-
-screenshots: $(READY) $(CHROMIUM)
-	$(BIN)/python -m tests.console.screenshots docs/images
-
 # The systems beside which Lamina is measured; what cannot be installed is reported as not run.
 build/field/.ready: $(READY)
 	mkdir -p build/field
@@ -64,6 +52,21 @@ bench: build/field/.ready
 
 bench-growth: $(READY)
 	$(BIN)/python -m benchmarks.growth
+
+# Takes the console's plotting library from npm again, at the version and with the bytes we know.
+console:
+	cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run lint
+	cp console/node_modules/uplot/dist/uPlot.min.css $(VENDORED)/uplot.css
+	cp console/node_modules/uplot/LICENSE $(VENDORED)/uplot.LICENSE.txt
+	{ cat console/node_modules/uplot/dist/uPlot.iife.min.js; echo 'export default uPlot;'; } > $(VENDORED)/uplot.js
+	cd $(VENDORED) && sha256sum --check SHA256SUMS
+
+screenshots: $(READY) $(CHROMIUM)
+	$(BIN)/python -m tests.console.screenshots docs/images
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000
+	$(BIN)/python -m tests.fuzz.run --target doors --inputs 100000
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

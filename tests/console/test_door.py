@@ -21,8 +21,8 @@ from lamina.server.console.feeds import View
 from lamina.server.console.history import LENGTH, History, Rings
 from lamina.server.console.pages import HEADERS
 from lamina.server.console.sessions import SESSIONS_MAX, LoggedOut, Sessions
+from lamina.torture.simulated import SimulatedFiles
 from tests.console.rig import Broker, broker
-from tests.support.simulated import SimulatedFiles
 
 STATIC = Path(sessions.__file__).parent / "static"
 MARK = {"x-lamina-console": "1"}

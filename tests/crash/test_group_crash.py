@@ -22,7 +22,8 @@ from lamina.engine.store import Store
 from lamina.errors import NewerFormat, Poisoned, StorageFull
 from lamina.formats.keratin import delta
 from lamina.formats.keratin.delta import Event
-from tests.support.simulated import Choice, Disk, SimulatedFiles
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 
 DATA = "/srv/data"
 NOW_MS = 1_700_000_000_000

@@ -18,7 +18,8 @@ from lamina.engine.groups import journal
 from lamina.engine.groups.group import Group
 from lamina.engine.readonly import ReadOnlyStore
 from lamina.engine.store import Store
-from tests.support.simulated import Choice, Disk, SimulatedFiles
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 
 DATA = "/srv/data"
 NOW_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from lamina.engine.groups.state import State, events_of, expand, joined, merged,
 from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
 from lamina.formats.keratin.delta import Event, Events
-from tests.support.simulated import SimulatedFiles
+from lamina.torture.simulated import SimulatedFiles
 
 Row = tuple[int, int, int, int]
 OPERATIONS = 50_000

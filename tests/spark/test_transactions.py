@@ -33,8 +33,9 @@ from lamina.spark.handover import publishing as taking_over
 from lamina.spark.staging import Stager, Staging
 from lamina.spark.transactions import Publisher
 from lamina.storage.files import Files, LocalFiles
+from lamina.torture.disk import Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.spark.logs import NEVER_MS, START_MS, stored, values
-from tests.support.simulated import Disk, SimulatedFiles
 
 DATA = "/srv/data"
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])

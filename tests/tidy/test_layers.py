@@ -22,13 +22,17 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"errors", "config", "records", "engine", "storage", "wire"},
     "client": {"errors", "config", "records", "engine", "wire"},
     "spark": {"errors", "config", "records", "engine", "formats", "storage"},
-    "cli": {
+    "torture": {
         *("errors", "config", "records", "engine", "formats", "storage"),
         *("wire", "server", "client", "spark"),
     },
+    "cli": {
+        *("errors", "config", "records", "engine", "formats", "storage"),
+        *("wire", "server", "client", "spark", "torture"),
+    },
 }
 # `lamina` itself re-exports what users need; only edges may import that.
-MAY_IMPORT_FACE = {"server", "client", "spark", "cli", "__main__"}
+MAY_IMPORT_FACE = {"server", "client", "spark", "torture", "cli", "__main__"}
 FORBIDDEN_IN_FORMATS = {"os", "pathlib", "io", "time", "logging", "random"}
 LAZY_LAYERS = {"cli", "lamina"}  # so that `lamina --help` and `import lamina` are instant
 

@@ -14,8 +14,9 @@ from lamina.formats import archive
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_manifest
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
-from tests.support.simulated import Choice, Disk, SimulatedFiles
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
 ARCHIVE = "/srv/archive"

@@ -20,8 +20,8 @@ from lamina.formats.archive import ArchivedObject, Manifest
 from lamina.formats.ledger import Gap, Ledger
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_manifest
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
-from tests.support.simulated import SimulatedFiles
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
 LARGE = SETTINGS | {"segment.bytes": 1 << 20, "archive.object.bytes": 1 << 27}

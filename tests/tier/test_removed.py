@@ -17,8 +17,8 @@ from lamina.formats.strm import write
 from lamina.formats.strm.layout import INDEX, INDEX_ENTRY
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.paths import ObjectKey, archive_topic_settings
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects
-from tests.support.simulated import SimulatedFiles
 from tests.tier.rig import (
     NOW_MS,
     SETTINGS,

@@ -17,7 +17,7 @@ from lamina.engine.tier.restore import restore
 from lamina.errors import InvalidRequest
 from lamina.storage.files import LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
-from tests.support.simulated import SimulatedFiles
+from lamina.torture.simulated import SimulatedFiles
 from tests.tier.rig import (
     DATA,
     NOW_MS,

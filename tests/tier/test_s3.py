@@ -16,9 +16,9 @@ from lamina.errors import ArchiveUnavailable, ObjectConflict, ObjectMissing
 from lamina.storage.files import LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import SINGLE_PUT_BYTES, Objects, ObstoreObjects, open_objects
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.fault_proxy import FAULTS, FaultProxy
 from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, moto_server, weed_server
-from tests.support.simulated import SimulatedFiles
 from tests.tier import test_wal as wal_topics
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 

@@ -17,9 +17,9 @@ from lamina.errors import ArchiveUnavailable, CorruptData, Fenced, InvalidReques
 from lamina.formats.strm.layout import Coding
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_ledger, archive_manifest
+from lamina.torture.simulated import SimulatedFiles
 from tests.formats.test_strm_by_hand import ORDERS, VECTOR, read_by_hand
 from tests.support.failing_objects import FailingObjects
-from tests.support.simulated import SimulatedFiles
 from tests.tier.rig import (
     DATA,
     NOW_MS,

@@ -20,8 +20,8 @@ from lamina.engine.tier.restore import restore
 from lamina.errors import ArchiveUnavailable, RecordsMissing
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_ledger, archive_manifest
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects
-from tests.support.simulated import SimulatedFiles
 from tests.tier import rig
 from tests.tier.rig import DATA, NOW_MS, SETTINGS, TOPIC, memory, numbered, read, table, values
 

@@ -12,8 +12,8 @@ from lamina.engine.store import Store
 from lamina.engine.tier.orphans import clean, orphans
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
+from lamina.torture.simulated import Choice, Disk, SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
-from tests.support.simulated import Choice, Disk, SimulatedFiles
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, memory
 from tests.tier.test_wal import grow, held, live, opened, settle, tags
 

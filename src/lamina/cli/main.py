@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli import cat, group, segment, serving, tier, topic
+from lamina.cli import cat, group, pipeline, segment, serving, tier, topic, torture
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 
@@ -31,6 +31,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(segment.app, name="segment")
 app.add_typer(serving.keys, name="key")
+app.add_typer(pipeline.app, name="pipeline")
 app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serving.serve)
 app.command(epilog="Example: lamina config --set max.wait.ms=1000")(serving.config)
 app.command(epilog="Example: lamina cat -C -t orders -o -10 -e -f '%o %s\\n' --data data")(cat.cat)
@@ -38,6 +39,7 @@ app.command(epilog="Example: lamina dump data/topics/orders/0/segments/000000000
     segment.dump
 )
 app.command(epilog="Example: lamina verify data/")(segment.verify)
+app.command(epilog="Example: lamina torture --seed 7 --fault F4 --format wal")(torture.torture)
 
 
 @app.command(epilog="Example: lamina doctor --data data")

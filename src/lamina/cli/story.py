@@ -1,7 +1,8 @@
 """`lamina demo`: one story on real files, told from an empty directory.
 
 A producer is killed while it appends, the log recovers, a bit flips, retention explains itself;
-then a file of each format is written, shown, damaged and verified.
+a file of each format is written, shown, damaged and verified. It ends with the pipeline: publish,
+kill, recover, archive, query in Spark, stream exactly once, verify.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from lamina.cli import story_formats
+from lamina.cli import story_formats, story_pipeline
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.storage.files import LocalFiles
@@ -25,7 +26,7 @@ from lamina.storage.files import LocalFiles
 _MARKER = ".lamina-demo"
 _SETTINGS = {"segment.bytes": 64 << 10}
 _BATCHES_BEFORE_KILL = 300
-_PRODUCER = "import sys; from lamina.cli.story import produce; produce(sys.argv[1])"
+_PRODUCER = "import sys; from lamina.cli.story import produce; produce(*sys.argv[1:])"
 
 
 def tell(directory: str) -> None:
@@ -33,10 +34,13 @@ def tell(directory: str) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _start_over(directory)
     store_path = os.path.join(directory, "data")
-    acknowledged = _kill_a_producer(console, store_path)
+    acknowledged = _kill_a_producer(console, store_path, None)
     _recover(console, store_path, acknowledged)
     _flip_a_bit(console, store_path)
     story_formats.tell(console, os.path.join(directory, "formats"))
+    shop, archive = (os.path.join(directory, "pipeline", name) for name in ("data", "archive"))
+    acknowledged = _kill_a_producer(console, shop, archive)
+    story_pipeline.tell(console, shop, archive, acknowledged)
 
 
 def _start_over(directory: str) -> None:
@@ -50,10 +54,11 @@ def _start_over(directory: str) -> None:
     LocalFiles().replace(os.path.abspath(marker), b"")
 
 
-def produce(path: str) -> None:
+def produce(path: str, archive: str | None = None) -> None:
     """Appends for ever and tells every acknowledged offset; the story's victim."""
-    with Store(path) as store:
-        store.create_topic("orders", config=_SETTINGS)
+    with Store(path, archive=archive) as store:
+        remote = {"remote.storage.enable": True} if archive else {}
+        store.create_topic("orders", config={**_SETTINGS, **remote})
         number = 0
         while True:
             ack = store.append("orders", [b"order %d" % (number + row) for row in range(10)])
@@ -62,9 +67,9 @@ def produce(path: str) -> None:
             sys.stdout.flush()
 
 
-def _kill_a_producer(console: Console, path: str) -> int:
+def _kill_a_producer(console: Console, path: str, archive: str | None) -> int:
     console.rule("a producer is killed while it appends")
-    arguments = [sys.executable, "-c", _PRODUCER, path]
+    arguments = [sys.executable, "-c", _PRODUCER, path, *([archive] if archive else [])]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as victim:
         try:
             acknowledged = max(_acknowledged(victim, _BATCHES_BEFORE_KILL))

@@ -53,6 +53,7 @@ class Boot:
     files: Files
     data: str
     now_ms: Callable[[], int]
+    steady_ms: Callable[[], int] | None = None
 
     def path(self, name: str) -> str:
         """Returns the path of a file in the data directory."""
@@ -149,7 +150,7 @@ class Boot:
 
     def place(self, topic: str, partition: int) -> Place:
         """Returns a partition's surroundings."""
-        return Place(self.files, self.data, topic, partition, self.now_ms)
+        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms)
 
     def open_partition(
         self, about: TopicFile, number: int, flushed: int, report: RecoveryReport

@@ -231,7 +231,7 @@ class Partition(PartitionReader):
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         waits = retention.waited_for(self.settings, self.progress())
-        return retention.explain(self.facts(), self.settings, self.place.now_ms(), waits)
+        return retention.explain(self.facts(), self.settings, self.place.aging_ms(), waits)
 
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
@@ -303,7 +303,7 @@ class Partition(PartitionReader):
         sealed = self.layout.sealed
         if not sealed or sealed[0].next_offset > archived_end:
             return []
-        decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
+        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
         going = {each.segment.base_offset for each in decisions if each.goes}
         entries = self.cold.entries if self.cold is not None else ()
         return [
@@ -326,6 +326,10 @@ class Partition(PartitionReader):
         kept = tuple(each for each in self.layout.sealed if each is not segment)
         self.layout = Layout(kept, self.layout.active)
         remove_files(self.place, self.codec, segment.base_offset)
+
+    def is_deleted(self) -> bool:
+        """Tells whether the topic was deleted, also when another has its name by now."""
+        return type(self.writer.failure) is Closed or super().is_deleted()
 
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""

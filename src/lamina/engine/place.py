@@ -35,13 +35,19 @@ def typed_errors(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition's surroundings. `now_ms` is the clock."""
+    """A partition's surroundings. `now_ms` is the clock, `steady_ms` one that does not jump."""
 
     files: Files
     data: str
     topic: str
     partition: int
     now_ms: Callable[[], int]
+    steady_ms: Callable[[], int] | None = None
+
+    def aging_ms(self) -> int:
+        """Returns the time by which records grow old: a clock that jumps ahead makes none older."""
+        now_ms = self.now_ms()
+        return now_ms if self.steady_ms is None else min(now_ms, self.steady_ms())
 
     @property
     def directory(self) -> str:

@@ -35,7 +35,7 @@ from lamina.engine.segment import Bound, SealedSegment, load_entries
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
 from lamina.formats.ledger import Gap, Ledger
-from lamina.formats.scan import Budget, Limit, Stop
+from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop
 from lamina.storage.files import TEMPORARY_SUFFIX, File, Files
 from lamina.storage.paths import SegmentFile, segment_file
 
@@ -80,7 +80,9 @@ class Recovery:
             return Recovered([], self._start_at(self._first_offset()), self.ledger)
         active = self._active(bases[-1])
         if active.tail.next_offset < self.watermark:
-            sealed.append(active.finish())
+            finished = active.finish()  # it may hold nothing; it spans what it held
+            spans = Bound(self.watermark, finished.end.position)
+            sealed.append(self._as_sealed(finished.base_offset, spans, finished.index))
             self._lose(active.tail.next_offset, self.watermark, active.path("log"))
             active = self._start_at(self.watermark)
         self._name_missing_ranges([*sealed, active])
@@ -175,7 +177,14 @@ class Recovery:
         created_ms = self._check_header(path, buffer, base_offset)
         index = SegmentIndex(self.codec, base_offset)
         position, offset = load_entries(segment, index, buffer)
-        end = self._walk(path, buffer, Bound(offset, position), index, durable_to=following)
+        end = self._walk(
+            path,
+            buffer,
+            Bound(offset, position),
+            index,
+            durable_to=following,
+            end_offset=following,
+        )
         if end.next_offset < following:
             self._lose(end.next_offset, following, path)
         sealed = self._as_sealed(base_offset, Bound(following, end.position), index)
@@ -295,9 +304,19 @@ class Recovery:
     # ------------------------------------------------------------------ walking and judging
 
     def _walk(
-        self, path: str, buffer: Buffer, start: Bound, index: SegmentIndex, *, durable_to: int
+        self,
+        path: str,
+        buffer: Buffer,
+        start: Bound,
+        index: SegmentIndex,
+        *,
+        durable_to: int,
+        end_offset: int = OFFSET_MAX,
     ) -> Bound:
-        """Walks records to the last that is kept, indexing them; judges every stop on the way."""
+        """Walks records to the last that is kept, indexing them; judges every stop on the way.
+
+        Behind damage, records from `end_offset` on do not count: the next segment begins there.
+        """
         offset, position = start.next_offset, start.position
         size = memoryview(buffer).nbytes
         budget = Budget(size)
@@ -314,6 +333,8 @@ class Recovery:
                 following = self.codec.resync(
                     buffer, position + 1, minimum_offset=offset + 1, budget=budget
                 )
+            if following is not None and self.codec.offset_at(buffer, following) >= end_offset:
+                following = None  # a misplaced file must not speak for its neighbours' records
             why = describe_stop(found.stop)
             if offset >= durable_to:
                 self._cut(path, buffer, position, why, keep=following is not None)

@@ -176,15 +176,19 @@ class Segment:
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
         length = min(limit.max_bytes, 1 << 26) + READ_AHEAD_BYTES
+        seen = -1
         while True:
             buffer, start = self.window(position, length, bound)
+            end = start + memoryview(buffer).nbytes
+            if position > end:  # the file is shorter than it was
+                raise Damaged(self, position, offset, Stop.TORN)
             found = self.codec.scan(buffer, position - start, expected_offset=offset, limit=limit)
             if len(found):
                 return found, start, buffer
-            whole = start + memoryview(buffer).nbytes >= bound.position
+            whole = end >= bound.position or end == seen  # no more comes, however much is asked for
             if whole or found.stop is not Stop.TORN:
                 raise Damaged(self, position, offset, found.stop)
-            length *= 4
+            length, seen = 4 * length, end
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
         """Finds the first sound record behind a damaged one: (offset, position)."""

@@ -78,7 +78,8 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         started = time.perf_counter()
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms)
+        steady_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
+        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms, steady_ms)
         self.path = self._boot.data
         self._writer_settings = writer
         self._wal_settings = wal or WalSettings.from_environment(os.environ)
@@ -96,9 +97,8 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], LogWriter] = {}
-            leases_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
             writing = (writer, self._executor)
-            self._groups = Groups(self._boot, self, self._partition, writing, leases_ms)
+            self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
             self._with_reserve(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
@@ -153,7 +153,10 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._groups.recover(self._topics, self.recovery_report)
 
     def _new_wal(self) -> WalEngine:
-        ground = Ground(self._boot.files, self._boot.data, self._boot.now_ms, self._wal_settings)
+        boot = self._boot
+        ground = Ground(
+            boot.files, boot.data, boot.now_ms, self._wal_settings, steady_ms=boot.steady_ms
+        )
         return WalEngine(ground, self._writer_settings, self._executor)
 
     def write_ahead_log(self) -> WalEngine:

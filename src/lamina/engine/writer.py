@@ -373,12 +373,12 @@ class Writer:
         except OSError as error:
             answer_all(group, self.poison(error))
             return
+        waiting = answer_written(group, outcomes)
         self.pulse.note_group(
             len(group),
             sum([request.count for request in group]),
             sum([request.size_bytes for request in group]),
         )
-        waiting = answer_written(group, outcomes)
         if not waiting:
             return
         started = time.perf_counter_ns()

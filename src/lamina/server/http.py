@@ -103,8 +103,8 @@ class Routes:
             Route("/v1/topics/{topic}/records", self._typed(self._produce), methods=["POST"]),
             Route(_RECORDS, self._typed(self._fetch), methods=["GET"]),
             Route(_WATCH, self._typed(self._watch), methods=["GET"]),
-            *self.console.routes(),
             Route(_POLL, self._typed(self._poll_group), methods=["POST"]),
+            *self.console.routes(),
         ]
         by_path: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS.values():

@@ -31,18 +31,18 @@ class ServerSettings(Settings):
     http_port: int = setting(
         9301, "http.port", "port, 0 for any", "JSON, health, metrics", allowed=(0, 65_535)
     )
-    archive: str = setting(
-        "",
-        "archive",
-        "URL or directory, empty for none",
-        "the object store of topics with remote.storage.enable",
-        allowed=ANY_TEXT,
-    )
     keys_file: str = setting(
         "",
         "keys.file",
         "path, empty for none",
         "API keys (made by `lamina key create`); with one, every call needs a key",
+        allowed=ANY_TEXT,
+    )
+    archive: str = setting(
+        "",
+        "archive",
+        "s3://bucket/prefix or a directory, empty for none",
+        "where topics with remote.storage.enable are archived",
         allowed=ANY_TEXT,
     )
     tls_certificate: str = setting(

@@ -67,11 +67,8 @@ class Service:
         try:
             self._http = HttpDoor(self.broker)
             self._flight = self._open_flight()
-            self._store = Store(
-                self._data,
-                archive=self.settings.archive or None,
-                on_progress=self._recovering,
-            )
+            archive = self.settings.archive or None
+            self._store = Store(self._data, archive=archive, on_progress=self._recovering)
         except BaseException:
             self._close_doors()
             raise

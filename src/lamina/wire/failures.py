@@ -69,7 +69,7 @@ def decode(data: bytes) -> LaminaError | None:
     """Decodes an error; None for what is none."""
     try:
         described = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return from_object(described) if isinstance(described, dict) else None
 

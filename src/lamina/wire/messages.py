@@ -30,7 +30,7 @@ from lamina.engine.diffing import Diff
 from lamina.engine.groups.group import POLL_BYTES
 from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS
 from lamina.engine.requests import Ack, ProducerStamp
-from lamina.errors import InvalidRequest, LaminaError
+from lamina.errors import InvalidRequest, LaminaError, Unavailable
 from lamina.wire import failures, values
 
 APPEND = b"append"
@@ -43,6 +43,8 @@ OFFSETS = "offsets"
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
+TIMEOUT_S_MAX = 1e9
+"""What the system's clocks can count; longer waits are for ever."""
 _U63 = 1 << 63
 _EPOCH_MAX = (1 << 32) - 1  # what the journal of producers has room for
 
@@ -142,6 +144,8 @@ def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
     given = (topic, partition, acks, timeout_s, producer, lengths)
     if tuple(map(type, given)) not in _ORDER_KINDS:
         raise _wrong_order(given)
+    if timeout_s is not None and not 0 <= timeout_s <= TIMEOUT_S_MAX:  # nor what is no number
+        raise InvalidRequest(f"an append's timeout_s cannot be {timeout_s!r:.80}")
     order = Order(topic, partition, acks, timeout_s, _stamp(producer))
     return order, None if lengths is None else _split(body, lengths)
 
@@ -208,12 +212,16 @@ def encode_failed(error: LaminaError) -> bytes:
 
 
 def decode_answer(data: bytes) -> Appended:
-    """Decodes an answer; raises the error that it tells of."""
-    described = json.loads(data)
-    if "error" in described:
-        raise failures.from_object(described)
-    parts = {int(number): Ack(*ack) for number, ack in described["parts"].items()}
-    return Appended(parts, described["count"])
+    """Decodes an answer; raises the error that it tells of, Unavailable for what is no answer."""
+    try:
+        described = json.loads(data)
+        if "error" not in described:
+            parts = {int(number): Ack(*ack) for number, ack in described["parts"].items()}
+            return Appended(parts, described["count"])
+        error = failures.from_object(described)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        raise Unavailable(f"the server's answer cannot be read: {data[:80]!r}") from problem
+    raise error
 
 
 def encode_question(question: Ticket) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from lamina.config import WalSettings
 from lamina.engine.store import Store
 from lamina.errors import LaminaError, StorageFull
+from lamina.torture.simulated import SimulatedFiles
 from tests.engine.wal.stores import (
     SMALL,
     contents,
@@ -22,7 +23,6 @@ from tests.engine.wal.stores import (
     opened,
     values,
 )
-from tests.support.simulated import SimulatedFiles
 
 
 def flip(path: Path, needle: bytes) -> None:

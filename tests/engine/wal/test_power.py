@@ -13,8 +13,9 @@ import pytest
 
 from lamina.config import WalSettings, WriterSettings
 from lamina.engine.store import Store
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.engine.wal.stores import contents
-from tests.support.simulated import Choice, Disk, SimulatedFiles
 
 DATA = "/srv/data"
 NOW_MS = 1_700_000_000_000
@@ -144,7 +145,7 @@ def hold(store: Store, lives: dict[str, list[Known | None]]) -> dict[str, dict[i
 SCRIBES: dict[str, Scribe] = {}
 
 
-@pytest.mark.long  # a shorter run of the same kind is in tests/crash/test_wal_power_loss.py
+@pytest.mark.long  # shorter runs of the same kind are rows of lamina torture
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("choice", ["dropped", "kept", 1, 2, "killed"])
 def test_power_loss_before_every_step(choice: Choice) -> None:

@@ -14,8 +14,9 @@ from lamina.engine.store import Store
 from lamina.errors import RecordsMissing
 from lamina.formats.wal import log
 from lamina.formats.wal.headers import headers
+from lamina.torture.disk import Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.engine.wal.stores import SMALL, Clock, contents, crash, fill, numbered, opened, values
-from tests.support.simulated import Disk, SimulatedFiles
 
 QUIET = WriterSettings(flush_ms=1 << 31)
 ONE = WalSettings(shards=1)

@@ -128,7 +128,8 @@ class WalEngine:
     def _make(self, about: TopicFile, number: int) -> WalPartition:
         topic_id = about.topic_ids[number]
         ground = self._ground
-        place = Place(ground.files, ground.data, about.name, number, ground.now_ms)
+        clocks = (ground.now_ms, ground.steady_ms)
+        place = Place(ground.files, ground.data, about.name, number, *clocks)
         partition = WalPartition(place, topic_id, TopicSettings.parse(about.settings))
         partition.bind(self._sources)
         partition.start(self._changing, self._compact_one)

@@ -22,12 +22,13 @@ SHARDS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The surroundings of a store's write-ahead log. `now_ms` is the clock."""
+    """The surroundings of a store's write-ahead log, with its clock and one that never jumps."""
 
     files: Files
     data: str
     now_ms: Callable[[], int]
     settings: WalSettings = field(default_factory=WalSettings)
+    steady_ms: Callable[[], int] | None = None
 
     @property
     def shard_count(self) -> int:

@@ -160,15 +160,15 @@ class WalPartition(TopicReader):
 
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
-        return eviction.explain(self, self.place.now_ms(), self._waits())
+        return eviction.explain(self, self.place.aging_ms(), self._waits())
 
     def has_expired(self) -> bool:
         """Tells whether eviction would take anything now."""
-        return eviction.due(self, self.place.now_ms(), self._waits()) is not None
+        return eviction.due(self, self.place.aging_ms(), self._waits()) is not None
 
     def apply_retention(self) -> int:
         """Evicts what cap and age let go; returns how many segments went."""
-        due = eviction.due(self, self.place.now_ms(), self._waits())
+        due = eviction.due(self, self.place.aging_ms(), self._waits())
         if due is None:
             return 0
         self._control(control.EvictWatermark(due.floor, due.floor, due.reason))

@@ -122,7 +122,10 @@ class TopicRecovery:
             if not self.has_snapshot:
                 self._take_flags(topic, bare)
             is_last = row == len(listed) - 1
-            loaded = self._last(topic, bare, frames) if is_last else self._sealed(topic, bare)
+            if is_last:
+                loaded = self._last(topic, bare, frames)
+            else:
+                loaded = self._sealed(topic, bare, end_sequence=listed[row + 1][0])
             if loaded is not None and (not found or first >= found[-1].end_sequence):
                 found.append(loaded)
             elif loaded is not None and self.repair:
@@ -149,12 +152,13 @@ class TopicRecovery:
                     found[parsed.first_sequence] = directory
         return sorted(found.items())
 
-    def _sealed(self, topic: TopicReader, bare: Segment) -> Segment | None:
+    def _sealed(self, topic: TopicReader, bare: Segment, *, end_sequence: int) -> Segment | None:
         """Takes a sealed segment on the word of its `.idx`, if its last entry proves right."""
         loaded = self._by_index(bare)
         if loaded is not None:
             return loaded
-        return self._walked(topic, bare, segments.walk(self.ground.files, bare))
+        found = segments.walk(self.ground.files, bare, end_sequence=end_sequence)
+        return self._walked(topic, bare, found)
 
     def _by_index(self, bare: Segment) -> Segment | None:
         last = segments.last_entry(self.ground.files, bare)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.formats.wal import index, log
-from lamina.formats.wal.layout import SEGMENT_FRAME
+from lamina.formats.wal.headers import headers_segment
+from lamina.formats.wal.layout import SEGMENT_FRAME, SEQUENCE_MAX
 from lamina.storage.files import Files
 from lamina.storage.paths import WalSegmentFile
 
@@ -90,10 +91,17 @@ def data_of(files: Files, segment: Segment) -> Buffer:
         file.close()
 
 
-def walk(files: Files, segment: Segment, end_byte: int | None = None) -> Rebuilt:
+def walk(
+    files: Files,
+    segment: Segment,
+    end_byte: int | None = None,
+    *,
+    end_sequence: int = SEQUENCE_MAX,
+) -> Rebuilt:
     """Walks all frames of a segment, over damaged spots, and makes the entries that it should have.
 
-    Looks no further than `end_byte`, where one is given.
+    Looks no further than `end_byte`, where one is given. Frames from `end_sequence` on, where the
+    next segment begins, do not count: a misplaced file must not speak for its neighbours' records.
     """
     raw = memoryview(data_of(files, segment)).cast("B")
     data = raw if end_byte is None else raw[: min(end_byte, raw.nbytes)]
@@ -109,11 +117,16 @@ def walk(files: Files, segment: Segment, end_byte: int | None = None) -> Rebuilt
             minimum_sequence=expected,
             limit=Limit(max_records=1 << 24, max_bytes=1 << 30, budget=budget),
         )
-        if len(found):
-            runs.append(found.positions)
-            frames += len(found)
-            expected = sequence_at(data, int(found.positions[-1])) + 1
-            sound_end = found.end
+        own = _count_below(data, found, end_sequence)
+        if own:
+            runs.append(found.positions[:own])
+            frames += own
+            expected = sequence_at(data, int(found.positions[own - 1])) + 1
+            sound_end = found.end if own == len(found) else int(found.positions[own])
+        if own < len(found):
+            strange = int(found.positions[own])
+            damages.append(Damage(expected, expected, strange, data.nbytes, Stop.BAD_OFFSET))
+            break
         if not found.stop.is_damage:
             position = found.end
             continue
@@ -125,7 +138,7 @@ def walk(files: Files, segment: Segment, end_byte: int | None = None) -> Rebuilt
             budget=budget,
         )
         end = data.nbytes if after is None else after
-        resumes = expected if after is None else sequence_at(data, after)
+        resumes = expected if after is None else min(end_sequence, sequence_at(data, after))
         damages.append(Damage(expected, resumes, found.end, end, found.stop))
         position = end
     positions = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
@@ -138,6 +151,14 @@ def walk(files: Files, segment: Segment, end_byte: int | None = None) -> Rebuilt
             f"a segment cannot be indexed: {error}", path=segment.path("data")
         ) from error
     return Rebuilt(entries, frames, sound_end, tuple(damages))
+
+
+def _count_below(data: Buffer, found: Scan, end_sequence: int) -> int:
+    """Counts the frames of a scan whose sequences, which ascend, are below one."""
+    if not len(found) or sequence_at(data, int(found.positions[-1])) < end_sequence:
+        return len(found)
+    sequences = headers_segment(data, found).sequences
+    return int(np.searchsorted(sequences, end_sequence))
 
 
 def sequence_at(data: Buffer, position: int) -> int:

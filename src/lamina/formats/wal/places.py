@@ -32,7 +32,9 @@ _SEQUENCE = SEGMENT_FRAME.at("sequence")
 _DATA_LEN = SEGMENT_FRAME.at("data_len")
 _FRAME_LEN_SIZE = SEGMENT_FRAME.at("flags")
 _FIRST_ROOM, _GROWTH = 1 << 12, 4
-_DIRECT_IDS = 1 << 22
+_DIRECT_IDS, _DIRECT_IDS_A_ROW, _DIRECT_IDS_MAX = 1 << 16, 8, 1 << 22
+"""Up to which topic id a table has a slot for each: in proportion to the records there are, so that
+a few records with large ids cannot claim memory."""
 
 
 class ControlFrame(NamedTuple):
@@ -103,7 +105,8 @@ class Places:
         ids, sequences, locations, lengths = (each[: self._count] for each in self._columns)
         lowest, highest = int(ids.min()), int(ids.max())
         single, names = lowest == highest, None
-        if lowest < 0 or highest >= _DIRECT_IDS:
+        direct = min(_DIRECT_IDS_MAX, max(_DIRECT_IDS, _DIRECT_IDS_A_ROW * self._count))
+        if lowest < 0 or highest >= direct:
             names, ids = np.unique(ids, return_inverse=True)
             highest = len(names) - 1
         edges, sizes, ascending, *sorted_columns = _sorted(

@@ -1,6 +1,6 @@
-"""Power is lost, or the process killed, after every step of a workload; and again in recovery.
+"""The simulated disk: what it loses, keeps and fails, and that it is a file system at all.
 
-A failure names format, step and choice: `-k` and `losing_power.REPLAY` reproduce it.
+That a store survives on it is for the rows F2 to F7 of the fault matrix.
 """
 
 from __future__ import annotations
@@ -10,70 +10,9 @@ from typing import Any
 import pytest
 
 from lamina.storage.files import Files
-from tests.crash.losing_power import REPLAY, Scribe, kill_recoveries, run
+from lamina.torture.disk import Chosen, Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.file_system import FileSystemContract
-from tests.support.simulated import Disk, SimulatedFiles
-
-FORMATS = ("frame", "keratin")
-SEEDS = 1
-
-
-def workload(scribe: Scribe) -> None:
-    """Everything that changes a disk, once."""
-    store = scribe.open()
-    scribe.create("orders")
-    scribe.append("orders", [100, 40, 10])
-    scribe.append("orders", [300], acks=1)
-    scribe.append("orders", [20, 20], acks=0)
-    store.maintain()
-    values = scribe.append("orders", [50, 60], sequence=0)
-    scribe.retry("orders", values)
-    scribe.append("orders", [600, 500])
-    scribe.append("orders", [200] * 14)
-    values = scribe.append("orders", [400, 500, 30], sequence=2)
-    scribe.append("orders", [10], acks=1)
-    scribe.trim("orders", 9)
-    scribe.create("other", **{"segment.bytes": 4096})
-    scribe.append("other", [700], acks=1)
-    store.maintain()
-    scribe.append("other", [5])
-    scribe.retain("orders", 1500)
-    scribe.delete("other")
-    scribe.create("other", **{"segment.bytes": 2048})
-    scribe.append("other", [9])
-    scribe.close()
-    scribe.open()
-    scribe.retry("orders", values)
-    scribe.append("orders", [1500, 20, 30], sequence=5)
-    scribe.append("other", [900, 900], acks=1)
-    scribe.trim("orders", len(scribe.life("orders").values))
-    scribe.delete("orders")
-    scribe.create("orders")
-    scribe.append("orders", [33])
-    scribe.close()
-
-
-@pytest.fixture(scope="module", params=FORMATS)
-def history(request: pytest.FixtureRequest) -> Scribe:
-    scribe = Scribe(request.param)
-    workload(scribe)
-    return scribe
-
-
-# ---------------------------------------------------------------- the tests
-
-
-def test_nothing_promised_is_lost_whenever_power_fails(history: Scribe) -> None:
-    assert run(history, SEEDS) > 1000 or REPLAY
-
-
-@pytest.mark.long
-def test_nothing_promised_is_lost_by_more_seeds(history: Scribe) -> None:
-    assert run(history, 20) > 10_000 or REPLAY
-
-
-def test_recovery_can_be_killed_at_every_step(history: Scribe) -> None:
-    assert kill_recoveries(history, history.moments[20::60]) > 300
 
 
 class TestSimulatedFiles(FileSystemContract):
@@ -148,3 +87,36 @@ def test_the_simulation_fails_a_sync_in_four_ways(after: Any) -> None:
     file.sync()
     safe = files.snapshot().crash("dropped").contents()["/d/a"]
     assert safe == (b"" if after in ("dropped", "kept") else b"abc")
+
+
+def test_the_simulation_keeps_exactly_the_chosen_units() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/d")
+    file = files.create("/d/a")
+    files.sync_directory("/d")
+    file.write_at(0, b"a" * 512 + b"b" * 512)
+    files.create("/d/b")
+    disk = files.snapshot()
+    units = disk.units()
+    assert [unit.inode is None for unit in units] == [True, False, False]
+    found = set()
+    for mask in range(8):
+        kept = [unit for bit, unit in enumerate(units) if mask >> bit & 1]
+        found.add(tuple(sorted(disk.crash(Chosen(kept)).contents().items())))
+    assert len(found) == 8, "every subset is another disk"
+    assert len(disk.units(4096)) == 2, "a page is one unit"
+    zeros = disk.crash(Chosen([], tail="zeros")).contents()
+    assert zeros == {"/d/a": bytes(1024)}, "the length was kept without the data"
+
+
+def test_a_lying_sync_succeeds_and_saves_nothing() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/d")
+    file = files.create("/d/a")
+    files.sync_directory("/d")
+    file.write_at(0, b"abc")
+    files.fail("sync", lies=True)
+    file.sync()
+    assert files.snapshot().crash("dropped").contents() == {"/d/a": b""}
+    file.sync()
+    assert files.snapshot().crash("dropped").contents() == {"/d/a": b"abc"}

@@ -1,0 +1,164 @@
+"""What every command of `lamina pipeline` shares: a Spark session, a progress bar, a summary.
+
+Rules.
+1. The bar is drawn on a terminal's standard error and nowhere else; Spark's own log goes to a file
+   that is named when something fails.
+2. A session that was there before the command is used and left running; one made here is stopped.
+3. The last line of `--json` is the job with its sums; the lines before it are the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
+
+import typer
+
+from lamina.errors import InvalidRequest, LaminaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lamina.spark.jobs.job import Progress, Summary
+
+Master: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--master", envvar="LAMINA_MASTER", help="Where Spark runs: local[*], spark://host:7077 …"
+    ),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Plan everything, say what would be done, change nothing.")
+]
+HERE = "local[*]"
+
+
+def run(
+    work: Callable[[SparkSession, Progress], Summary],
+    *,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Runs a job with a session and a bar, prints its summary, and exits 1 if it has failed.
+
+    Errors of Lamina pass; what else Spark raises becomes one of them.
+    """
+    with spark_session(master) as spark, Bar() as bar:
+        summary = work(spark, bar)
+    emit(summary, as_json=as_json)
+    if summary.has_failed:
+        raise typer.Exit(1)
+
+
+def emit(summary: Summary, *, as_json: bool) -> None:
+    """Prints what a job did: rows as a table and its sums below; or all of it as JSON lines."""
+    from lamina.cli import output
+
+    output.emit(summary.rows, as_json=as_json)
+    about = {"job": summary.job, "dry_run": summary.dry_run, "failed": summary.has_failed}
+    if as_json:
+        output.emit([about | dict(summary.totals)], as_json=True)
+        return
+    sums = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in summary.totals.items())
+    begin = "would do" if summary.dry_run else "failed" if summary.has_failed else "done"
+    output.say(f"{summary.job}: {begin}{f': {sums}' if sums else ''}")
+
+
+class Bar:
+    """A progress bar on a terminal; silent anywhere else."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Drawing
+
+        self._drawing = Drawing(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(file=sys.stderr),
+            disable=not sys.stderr.isatty(),
+            transient=True,
+        )
+        self._task = self._drawing.add_task("planning", total=None)
+
+    def __enter__(self) -> Self:
+        self._drawing.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drawing.stop()
+
+    def expect(self, count: int, unit: str) -> None:
+        """Draws how much there is to do."""
+        self._drawing.update(self._task, description=unit, total=count, completed=0)
+
+    def advance(self, count: int) -> None:
+        """Draws that so much more is done."""
+        self._drawing.advance(self._task, count)
+
+
+@contextlib.contextmanager
+def spark_session(master: str) -> Iterator[SparkSession]:
+    """Gives a session whose log goes to a file; the file stays when something fails."""
+    try:
+        from pyspark.sql import SparkSession
+
+        from lamina.spark.jobs.lane import typed_failures
+        from lamina.spark.session import session
+    except ImportError as error:
+        raise InvalidRequest(
+            f"`lamina pipeline` needs Spark ({error.name} is missing): pip install 'lamina[spark]'"
+        ) from error
+    there = SparkSession.getActiveSession()
+    log = tempfile.NamedTemporaryFile(prefix="lamina-spark-", suffix=".log", delete=False)  # noqa: SIM115
+    try:
+        with _errors_into(log.fileno()):
+            spark = there or session(master=master, name="lamina pipeline")
+        try:
+            with typed_failures():
+                yield spark
+        finally:
+            if there is None:
+                spark.stop()
+    except (InvalidRequest, typer.Exit):
+        os.unlink(log.name)
+        raise
+    except LaminaError:
+        _mention(log.name)
+        raise
+    else:
+        os.unlink(log.name)
+    finally:
+        log.close()
+
+
+def _mention(path: str) -> None:
+    if os.path.getsize(path):
+        typer.echo(f"lamina: Spark's own log: {path}", err=True)
+    else:
+        os.unlink(path)
+
+
+@contextlib.contextmanager
+def _errors_into(descriptor: int) -> Iterator[None]:
+    """Points the standard error of processes that are started meanwhile to a file."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,27 @@
+"""A lock in a table's directory, where readers of tables do not look: one export at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from lamina.errors import Locked
+from lamina.storage.files import Files
+
+OURS = "_lamina"
+
+
+@contextlib.contextmanager
+def alone_in(files: Files, directory: str) -> Iterator[None]:
+    """Holds the lock of a directory; raises Locked if another run does."""
+    folder = os.path.join(directory, OURS)
+    files.make_directory(folder)
+    try:
+        lock = files.lock(os.path.join(folder, "lock"), f"pid {os.getpid()}\n")
+    except Locked as error:
+        raise Locked(f"{directory}: the same job is running already") from error
+    try:
+        yield
+    finally:
+        lock.release()

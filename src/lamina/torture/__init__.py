@@ -1,0 +1,1 @@
+"""Shows that nothing acknowledged is ever lost: faults, and the promise held against each."""

@@ -1,0 +1,1 @@
+"""The rows of the fault matrix; every module here is found by itself and declares its rows."""

@@ -1,0 +1,504 @@
+"""Every decoder of a file or a message as a target, with what must hold of whatever it accepts.
+
+Logs are walked as recovery walks them, over every damaged spot to the end; what comes out must be
+sound Arrow and survive being encoded and read again. Small files must decode to what their own
+encoder gives back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.engine.appending import Appended
+from lamina.engine.requests import Ack, ProducerStamp
+from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
+from lamina.formats import archive, ledger, producers, topic, transaction
+from lamina.formats.frame import broker, checkpoint, tomb
+from lamina.formats.frame import index as frame_index
+from lamina.formats.frame import log as frame_log
+from lamina.formats.frame import timeindex as frame_timeindex
+from lamina.formats.keratin import delta, manifest, snapshot
+from lamina.formats.keratin import index as keratin_index
+from lamina.formats.keratin import log as keratin_log
+from lamina.formats.keratin import timeindex as keratin_timeindex
+from lamina.formats.scan import Budget, Limit, Stop
+from lamina.formats.strm import layout as strm_layout
+from lamina.formats.strm import segment as strm_segment
+from lamina.formats.strm import write as strm_write
+from lamina.formats.wal import control, current, headers, places
+from lamina.formats.wal import index as wal_index
+from lamina.formats.wal import log as wal_log
+from lamina.formats.wal import snapshot as wal_snapshot
+from lamina.formats.wal.layout import FrameType
+from lamina.records import INPUT_SCHEMAS
+from lamina.server import jsonrows
+from lamina.wire import failures, messages
+from tests.fuzz import sealing
+from tests.fuzz.target import Target
+from tests.support.contract import plain
+from tests.support.strategies import batch_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+NOW = 1_700_000_000_000
+HEADERS = [{"key": "h", "value": b"v"}, {"key": "é", "value": None}]
+
+
+def golden(*names: str) -> list[bytes]:
+    return [(GOLDEN / name).read_bytes() for name in names]
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Rows with every field there is, some of them null."""
+    return [
+        {
+            "timestamp": NOW + number,
+            "key": None if number % 3 == 0 else b"k%d" % number,
+            "value": b"v" * (number % 5) * 3,
+            "headers": HEADERS if number % 4 == 1 else None,
+            "tag": b"tag" if number % 2 else None,
+            "node": b"" if number % 5 == 2 else None,
+        }
+        for number in range(count)
+    ]
+
+
+# ---------------------------------------------------------------- logs
+
+
+def walked(module: Any, data: bytes, start: int, read: Callable[..., None]) -> None:
+    """Walks a log as recovery does: each sound run, then the next one behind the damage."""
+    budget = Budget(len(data))
+    position: int | None = min(start, len(data))
+    while position is not None:
+        found = module.scan(data, position, limit=Limit(max_records=64, budget=budget))
+        assert position <= found.end <= len(data), "a scan left its buffer"
+        assert np.all(np.diff(found.positions) > 0), "a scan went backwards"
+        read(data, found)
+        if found.stop is Stop.END:
+            return
+        if found.stop is Stop.LIMIT:
+            assert found.end > position, "a scan stands still"
+            position = found.end
+            continue
+        after = min(found.end + 1, len(data))
+        position = module.resync(data, after, budget=budget)
+        assert position is None or position >= after, "a search went backwards"
+
+
+def again(batch: pa.RecordBatch, format_name: str) -> pa.RecordBatch:
+    """The same records as an encoder takes them."""
+    schema = INPUT_SCHEMAS[format_name]
+    return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+
+
+def read_run(module: Any, format_name: str, data: bytes, found: Any) -> None:
+    """Decodes a run, checks it, encodes it, decodes that: the records must be the same."""
+    batch = module.decode(data, found)
+    batch.validate(full=True)
+    assert batch.num_rows == len(found)
+    if not batch.num_rows:
+        return
+    first = batch.column("offset")[0].as_py()
+    encoded = bytes(module.encode(again(batch, format_name), first)[0])
+    head = bytes(module.FILE_HEADER_BYTES)
+    second = module.scan(head + encoded, len(head), expected_offset=first)
+    assert second.stop is Stop.END, f"what was read cannot be written: {second.stop!r}"
+    assert plain(module.decode(head + encoded, second)) == plain(batch), "records changed"
+
+
+def check_frame_log(data: bytes) -> None:
+    walked(frame_log, data, 0, functools.partial(read_run, frame_log, "frame"))
+    frame_index.rebuild(data)
+
+
+def check_keratin_log(data: bytes) -> None:
+    walked(
+        keratin_log,
+        data,
+        keratin_log.FILE_HEADER_BYTES,
+        functools.partial(read_run, keratin_log, "keratin"),
+    )
+    keratin_index.rebuild(data)
+    keratin_log.decode_header(data)
+
+
+def frame_logs() -> list[bytes]:
+    batch = batch_of(rows(9), "frame")
+    return [*golden("frame-log.bin"), bytes(frame_log.encode(batch, 7)[0])]
+
+
+def keratin_logs() -> list[bytes]:
+    batch = batch_of(rows(9), "keratin")
+    head = keratin_log.encode_header(7, NOW)
+    return [*golden("keratin-log.bin"), head + bytes(keratin_log.encode(batch, 7)[0])]
+
+
+def check_wal_log(data: bytes) -> None:
+    position: int | None = 0
+    budget = Budget(len(data))
+    while position is not None:
+        found = wal_log.scan(data, position, limit=Limit(max_records=64, budget=budget))
+        assert position <= found.end <= len(data)
+        read_wal_run(data, found)
+        if found.stop is Stop.END:
+            return
+        after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
+        position = wal_log.resync(data, after, budget=budget)
+
+
+def read_wal_run(data: bytes, found: Any) -> None:
+    columns = headers.headers(data, found)
+    taken = places.Places()
+    others = taken.take(data, found, 0).others
+    assert sum(len(each.sequences) for each in taken.by_topic()) == len(taken)
+    for position in others.tolist():
+        frame = places.control_frame(data, position)
+        try:
+            body = control.decode(frame.frame_type, frame.body)
+        except CorruptData:
+            continue
+        assert control.encode(body) == frame.body, "a control frame changed"
+    chosen = headers.select(found, columns, columns.types == int(FrameType.APPEND))
+    batch = wal_log.decode(data, chosen)
+    batch.validate(full=True)
+    if not batch.num_rows:
+        return
+    mine = columns.types == int(FrameType.APPEND)
+    owners = wal_log.Owners(
+        columns.topic_ids[mine].view(np.int64),
+        columns.sequences[mine],
+        columns.flags[mine] & 4,
+    )
+    encoded = bytes(wal_log.encode_mixed(again(batch, "wal"), owners)[0])
+    second = wal_log.scan(encoded, limit=Limit(max_records=64))
+    assert second.stop is Stop.END
+    assert plain(wal_log.decode(encoded, second)) == plain(batch), "records changed"
+
+
+def wal_logs() -> list[bytes]:
+    batch = batch_of([row | {"value": row["value"]} for row in rows(9)], "wal")
+    encoded = wal_log.encode(batch, topic_id=3, base_sequence=1, durable=True)
+    bodies: list[tuple[FrameType, Any]] = [
+        (FrameType.TOPIC_CREATE, control.TopicCreate("orders", 1, "{}")),
+        (FrameType.TOPIC_DELETE, control.TopicDelete(2)),
+        (FrameType.DELETE, control.DeleteBefore(9, 4)),
+        (FrameType.DELETE, control.DeleteTag(9, b"tag")),
+        (FrameType.DELETE, control.DeleteSequences(9, (1, 2, 5))),
+        (FrameType.EVICT_WATERMARK, control.EvictWatermark(1, 2, control.EvictReason(1))),
+        (FrameType.CHECKPOINT_MARK, control.CheckpointMark(())),
+    ]
+    frames = [
+        wal_log.encode_control(kind, 3, 5, NOW, control.encode(body)) for kind, body in bodies
+    ]
+    return [*golden("wal-log.bin"), bytes(encoded[0]) + b"".join(frames)]
+
+
+def check_wal_segment(data: bytes) -> None:
+    position: int | None = 0
+    budget = Budget(len(data))
+    while position is not None:
+        limit = Limit(max_records=64, budget=budget)
+        found = wal_log.scan_segment(data, position, limit=limit)
+        assert position <= found.end <= len(data)
+        batch = wal_log.decode_segment(data, found)
+        batch.validate(full=True)
+        assert len(headers.headers_segment(data, found).sequences) == batch.num_rows
+        if found.stop is Stop.END:
+            return
+        after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
+        position = wal_log.resync_segment(data, after, budget=budget)
+
+
+def wal_segments() -> list[bytes]:
+    return golden("wal-segment.bin")
+
+
+def check_delta(data: bytes) -> None:
+    found = delta.scan(data, min(delta.FILE_HEADER_BYTES, len(data)))
+    events = delta.decode(data, found)
+    encoded = delta.encode_events(events).tobytes()
+    second = delta.scan(encoded, 0)
+    assert (second.stop, len(second)) == (Stop.END, len(found))
+    for ours, theirs in zip(events, delta.decode(encoded, second), strict=True):
+        assert np.array_equal(ours, theirs), "events changed"
+    delta.decode_header(data)
+
+
+def check_strm(data: bytes) -> None:
+    found = strm_segment.scan(data)
+    assert 0 <= found.end <= len(data)
+    try:
+        read = list(strm_segment.read_from(data))
+    except CorruptData:
+        read = []
+    for batch in read:
+        batch.validate(full=True)
+    segment = strm_segment.verify(data)
+    assert sum(batch.num_rows for batch in read) == segment.header.record_count
+    writer = strm_write.Writer(segment.header.coding)
+    for batch in read:
+        writer.add(batch)
+    encoded = writer.finish(topic="orders", partition=0, created_at_ms=NOW)
+    assert plain(pa.Table.from_batches(read).combine_chunks().to_batches()[0]) == plain(
+        pa.Table.from_batches(list(strm_segment.read_from(encoded)))
+        .combine_chunks()
+        .to_batches()[0]
+    ), "records changed"
+
+
+def strm_objects() -> list[bytes]:
+    made = golden("strm-enveloped.seg", "strm-lz4.seg", "strm-orders.seg")
+    batch = batch_of([row | {"offset": 5 + at} for at, row in enumerate(rows(40))], "strm")
+    for compression in strm_layout.Compression:
+        coding = strm_layout.Coding(compression, True)
+        encoded = strm_write.encode(batch, coding, topic="o", partition=1, created_at_ms=NOW)
+        made.append(bytes(encoded))
+    return made
+
+
+# ---------------------------------------------------------------- small files
+
+
+def same(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Callable[[bytes], None]:
+    """What is accepted is given back by the encoder, and read from that as the same."""
+
+    def check(data: bytes) -> None:
+        value = decode(data)
+        second = decode(encode(value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value)]
+            for name in names:
+                ours, theirs = getattr(value, name), getattr(second, name)
+                if isinstance(ours, np.ndarray):
+                    assert np.array_equal(ours, theirs), f"{name} changed"
+                else:
+                    assert ours == theirs or repr(ours) == repr(theirs), f"{name} changed"
+        else:
+            assert np.array_equal(value, second), "the entries changed"
+
+    return check
+
+
+def check_keratin_indexes(data: bytes) -> None:
+    for module in (keratin_index, keratin_timeindex):
+        try:
+            index = module.decode(data)
+        except CorruptData:
+            continue
+        if len(index.entries):
+            module.encode(index.entries, base_offset=index.base_offset)
+
+
+def check_producers(data: bytes) -> None:
+    entries, end = producers.decode(data)
+    assert 0 <= end <= len(data)
+    assert producers.decode(producers.encode(entries))[0] == entries
+
+
+def check_wal_index(data: bytes) -> None:
+    entries = wal_index.decode(data)
+    wal_index.check(entries, 1 << 20)
+    assert wal_index.encode(entries) == data
+    wal_index.expired(entries, NOW)
+    wal_index.mark_deleted(entries, 1, [(0, 5), (3, 1 << 62)])
+
+
+def group_snapshots() -> list[bytes]:
+    offsets = np.array([3, 5, 9], dtype=np.int64)
+    made = snapshot.Snapshot(NOW, 1, 2, 3, offsets, offsets + NOW, offsets)
+    return [*golden("keratin-snap.bin"), snapshot.encode(made)]
+
+
+def manifests() -> list[bytes]:
+    sealed = tuple(manifest.SealedSegment(5 * n, 5 * n + 4, 900, 80) for n in range(3))
+    made = manifest.Manifest(NOW, 1 << 20, 4096, 8, 15, 18, sealed)
+    return [*golden("keratin-manifest.bin"), manifest.encode(made)]
+
+
+def ledgers() -> list[bytes]:
+    reasons = ("retention", "trim", "damage")
+    gaps = []
+    for number, reason in enumerate(reasons):
+        try:
+            gaps.append(ledger.Gap(10 * number, 10 * number + 5, reason, NOW, "why"))  # type: ignore[arg-type]
+        except ValueError:
+            continue
+    return [ledger.encode(ledger.Ledger(tuple(gaps))), ledger.encode(ledger.Ledger())]
+
+
+def topics() -> list[bytes]:
+    made = topic.TopicFile("orders", "keratin", 4, 1, NOW, settings={"retention.ms": 5})
+    wal = topic.TopicFile("w", "wal", 2, 3, NOW, deleted=True, topic_ids=[4, 5])
+    return [topic.encode(made), topic.encode(wal)]
+
+
+def transactions() -> list[bytes]:
+    run = transaction.Run("orders", 1, 0, 5, 40, 200, 7)
+    part = transaction.Part("part-0", (run, run))
+    return [transaction.encode_transaction(transaction.Transaction("app", 3, "q", (part,)))]
+
+
+def archives() -> list[bytes]:
+    made = archive.Manifest("orders", 0, 1, NOW, 2, "writer", 30)
+    for first in (0, 10):
+        made = made.with_object(
+            archive.ArchivedObject(first, first + 9, 10, 0, 5, 500, 0, 400, 77, ((0, 3), (2, 5))),
+            30,
+        )
+    return [archive.encode(made)]
+
+
+def group_journals() -> list[bytes]:
+    events = delta.encode([1, 2, 3, 4, 5], [4, 5, 6, 7, 0], [NOW, 0, 0, 0, 0], [1, 0, 0, 0, 0])
+    return [*golden("keratin-delta.bin"), delta.encode_header(NOW) + events.tobytes()]
+
+
+def journals() -> list[bytes]:
+    entries = [producers.Entry(7, n * 3, n * 3, 3, 1) for n in range(4)]
+    return [producers.encode(entries)]
+
+
+# ---------------------------------------------------------------- messages
+
+
+def check_order(data: bytes) -> None:
+    order, values = messages.decode_order(data)
+    second, same_values = messages.decode_order(messages.encode_order(order, values))
+    assert repr(second) == repr(order)
+    assert same_values == values
+
+
+def orders() -> list[bytes]:
+    order = messages.Order("t", 1, "all", 2.5, ProducerStamp(1, 2, 3))
+    plain_order = messages.encode_order(messages.Order("t"), [b"ab", b"", b"c"])
+    return [messages.encode_order(order), plain_order]
+
+
+def questions() -> list[bytes]:
+    return [messages.encode_question(messages.Question("scan", "t", 0, 5, 9))]
+
+
+def check_question(data: bytes) -> None:
+    asked = messages.decode_question(data)
+    assert messages.decode_question(messages.encode_question(asked)) == asked
+
+
+def check_answer(data: bytes) -> None:
+    """An error that comes back is raised as it was; anything else is what was appended."""
+    told = failures.decode(data)
+    try:
+        assert isinstance(messages.decode_answer(data), Appended)
+    except LaminaError as error:
+        if b'"error"' not in data or type(error) is not type(told):
+            raise
+
+
+def answers() -> list[bytes]:
+    appended = Appended({0: Ack(5, 2, "fsynced")}, 2)  # type: ignore[arg-type]
+    errors = [Busy("later", 2.0), RecordsMissing("gone", first=1, end=2, reason="trim")]
+    return [messages.encode_appended(appended), *map(failures.encode, errors)]
+
+
+def check_rows(data: bytes) -> None:
+    made = jsonrows.parse(messages.decode_object(data).get("records"))
+    assert made
+
+
+def row_bodies() -> list[bytes]:
+    record = {"value": "text", "key": {"base64": "aGk="}, "headers": [["a", "b"]]}
+    more = {"value": None, "timestamp_ms": NOW, "tag": "t", "node": "n"}
+    return [json.dumps({"records": [record, more]}).encode()]
+
+
+_KERATIN_INDEX = sealing.header_of(keratin_index.FILE_HEADER)
+_FILES = (
+    Target("frame-log", frame_logs, check_frame_log, sealing.frames),
+    Target("keratin-log", keratin_logs, check_keratin_log, sealing.keratin_records),
+    Target("wal-log", wal_logs, check_wal_log, sealing.WAL_LOG),
+    Target("wal-segment", wal_segments, check_wal_segment, sealing.WAL_SEGMENT),
+    Target("strm", strm_objects, check_strm, sealing.strm_object),
+    Target(
+        "frame-idx", lambda: golden("frame-idx.bin"), same(frame_index.decode, frame_index.encode)
+    ),
+    Target(
+        "frame-timeidx",
+        lambda: golden("frame-timeidx.bin"),
+        same(frame_timeindex.decode, frame_timeindex.encode),
+    ),
+    Target(
+        "keratin-idx",
+        lambda: golden("keratin-idx.bin", "keratin-tidx.bin"),
+        check_keratin_indexes,
+        _KERATIN_INDEX,
+    ),
+    Target("wal-idx", lambda: golden("wal-index.bin"), check_wal_index),
+    Target(
+        "keratin-manifest",
+        manifests,
+        same(manifest.decode, manifest.encode),
+        sealing.partition_manifest,
+    ),
+    Target(
+        "group-snap",
+        group_snapshots,
+        same(snapshot.decode, snapshot.encode),
+        sealing.group_snapshot,
+    ),
+    Target("group-delta", group_journals, check_delta, sealing.events),
+    Target(
+        "wal-snapshot",
+        lambda: golden("wal-snapshot.bin"),
+        same(wal_snapshot.decode, wal_snapshot.encode),
+        sealing.metadata,
+    ),
+    Target("producers", journals, check_producers, sealing.journal),
+    Target("CURRENT", lambda: golden("wal-current.bin"), same(current.decode, current.encode)),
+)
+_DOCUMENTS = (
+    Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
+    Target("topic", topics, same(topic.decode, topic.encode), sealing.document, True),
+    Target(
+        "transaction",
+        transactions,
+        same(transaction.decode_transaction, transaction.encode_transaction),
+        sealing.document,
+        True,
+    ),
+    Target(
+        "transaction-state",
+        lambda: [transaction.encode_state(transaction.State("app", 3, "q"))],
+        same(transaction.decode_state, transaction.encode_state),
+        sealing.document,
+        True,
+    ),
+    Target("archive", archives, same(archive.decode, archive.encode), sealing.document, True),
+    Target(
+        "broker",
+        lambda: golden("frame-broker.json"),
+        same(broker.decode, broker.encode),
+        is_text=True,
+    ),
+    Target(
+        "checkpoint",
+        lambda: golden("frame-checkpoint.json"),
+        same(checkpoint.decode, checkpoint.encode),
+        is_text=True,
+    ),
+    Target("tomb", lambda: golden("frame-tomb.json"), same(tomb.decode, tomb.encode), is_text=True),
+)
+_MESSAGES = (
+    Target("order", orders, check_order, is_text=True),
+    Target("question", questions, check_question, is_text=True),
+    Target("answer", answers, check_answer, is_text=True),
+    Target("records-json", row_bodies, check_rows, is_text=True),
+)
+DECODERS: dict[str, Target] = {each.name: each for each in (*_FILES, *_DOCUMENTS, *_MESSAGES)}
+"""Every decoder by name."""

@@ -1,0 +1,78 @@
+"""A job whose driver is killed before a chosen step of all that it changes on disk.
+
+Started as `python -m tests.spark.killed_job <job> <data> <step>`: `convert` takes topic `k` into
+topic `plain`, `export` into `<data>/../table`, `delta` into `<data>/../delta`. A step is a file
+made, renamed or removed, or a directory synced, by the driver, and Delta's own commit; workers are
+not counted. Without a kill it prints how many steps there were.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import lamina.spark
+from lamina.spark.jobs import copying, exporting
+from lamina.spark.jobs.delta_lake import DeltaLake
+from lamina.spark.jobs.job import Silent, Summary
+from lamina.spark.jobs.parquet_lake import ParquetLake
+from lamina.spark.jobs.place import Place
+from lamina.storage.files import LocalFiles
+from tests.spark.conftest import QUICK
+
+CONVERSION = copying.Conversion("k", "plain", rules={"headers": "drop", "value": "none"})
+STEPS = ("create", "rename", "remove", "sync_directory")
+
+
+def run(job: str, spark: SparkSession, data: str) -> Summary:
+    place, beside = Place.of(data, None), Path(data).parent
+    if job == "convert":
+        return copying.convert(spark, place, CONVERSION, dry_run=False, progress=Silent())
+    lake: Any = (
+        ParquetLake(str(beside / "table")) if job == "export" else DeltaLake(str(beside / "delta"))
+    )
+    return exporting.export(spark, place, "k", lake, dry_run=False, progress=Silent())
+
+
+class Counter:
+    """Counts the steps of the real file system, and kills before one of them."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.done = step, 0
+        for name in STEPS:
+            self._watch(LocalFiles, name)
+        self._watch(DeltaLake, "commit")
+
+    def _watch(self, owner: type, name: str) -> None:
+        actual = getattr(owner, name)
+
+        def watched(itself: Any, *arguments: Any) -> Any:
+            self._pass()
+            answer = actual(itself, *arguments)
+            if owner is DeltaLake:
+                self._pass()
+            return answer
+
+        setattr(owner, name, watched)
+
+    def _pass(self) -> None:
+        if self.done == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.done += 1
+
+
+def main() -> None:
+    job, data, step = sys.argv[1:]
+    spark = lamina.spark.session(master="local[1]", config=QUICK)
+    counter = Counter(int(step))
+    run(job, spark, data)
+    print("steps", counter.done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+"""Builds of Lamina with one safety step removed, each with the rows or tests that must catch it.
+
+    python -m tests.torture.mutants                  every mutant; all must be caught
+    python -m tests.torture.mutants --list
+    python -m tests.torture.mutants lying-ack …      only these
+
+A mutant is a piece of a source file and what stands in its place, in a copy of the source. What
+catches it is a row of the matrix (`F8/bit:frame:300` is the row, a format, a number of rounds) or a
+test (`tests/…`); one that fails has caught it. A catcher that fails on the sound
+source as well proves nothing: `--sound` runs each of them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+CAUGHT_S = 600
+_ROW = """
+import sys
+from lamina.torture.rows import rows
+from lamina.torture.running import run_row
+key, format_name, rounds = sys.argv[1:]
+(row,) = rows(key)
+outcome = run_row(row, format_name, 1, int(rounds))
+print(outcome.not_run, *outcome.failures, sep="\\n")
+sys.exit(77 if outcome.not_run else bool(outcome.failures))
+"""
+NOT_RUN = 77
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One safety step that is not taken."""
+
+    name: str
+    step: str
+    path: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+
+    def source(self) -> str:
+        return (SOURCE / "lamina" / self.path).read_text()
+
+    def applied(self) -> str:
+        """The file without the step; the step must be there, once."""
+        text = self.source()
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: its old text is {found} times in {self.path}")
+        return text.replace(self.old, self.new)
+
+
+POWER = "tests/crash/test_power_loss.py"
+WAL_POWER = "tests/crash/test_wal_power_loss.py"
+GROUP_POWER = "tests/crash/test_group_crash.py"
+
+MUTANTS = (
+    Mutant(
+        "lying-ack",
+        "fsync before the acknowledgement",
+        "engine/active.py",
+        "        tail = self.tail\n        self.file.sync()\n",
+        "        tail = self.tail\n",
+        ("F3/dropped:keratin:200", POWER),
+    ),
+    Mutant(
+        "no-directory-fsync",
+        "fsync of the directory after a segment is made",
+        "engine/active.py",
+        "            segment._open_indexes()\n            files.sync_directory(directory)\n",
+        "            segment._open_indexes()\n",
+        ("F7/names:keratin:400", POWER),
+    ),
+    Mutant(
+        "replace-without-fsync",
+        "fsync of the temporary file before its rename",
+        "storage/files.py",
+        "                position += memoryview(piece).nbytes\n            file.sync()\n",
+        "                position += memoryview(piece).nbytes\n",
+        ("F3/dropped:keratin:400", POWER),
+    ),
+    Mutant(
+        "replace-without-directory-fsync",
+        "fsync of the directory after a rename",
+        "storage/files.py",
+        "        raise\n    files.sync_directory(os.path.dirname(path))\n",
+        "        raise\n",
+        ("F7/names:keratin:400", POWER),
+    ),
+    Mutant(
+        "frame-checksum",
+        "the checksum of a frame record",
+        "formats/frame/log.py",
+        "    if peek_u32(frame + length - 8) != crc32(frame, length - 8):\n",
+        "    if peek_u32(frame + length - 8) != crc32(frame, length - 8) and length < 0:\n",
+        ("F8/bit:frame:150",),
+    ),
+    Mutant(
+        "keratin-checksum",
+        "the checksum of a keratin record",
+        "formats/keratin/log.py",
+        " != crc32c(record + _VERSION, checked):\n",
+        " != crc32c(record + _VERSION, checked) and checked < 0:\n",
+        ("F8/bit:keratin:150",),
+    ),
+    Mutant(
+        "wal-checksum",
+        "the checksum of a wal frame",
+        "formats/wal/log.py",
+        "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
+        "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
+        ("F8/bit:wal:150",),
+    ),
+    Mutant(
+        "no-watermark",
+        "what is below the durable watermark is not cut",
+        "engine/recovery.py",
+        "            if offset >= durable_to:\n",
+        "            if offset >= 0:\n",
+        ("F8/bit:frame:200",),
+    ),
+    Mutant(
+        "no-quarantine",
+        "damaged bytes are set aside before they are left out",
+        "engine/recovery.py",
+        "        kept = self._copy(path, buffer, byte_range)\n",
+        "        kept = None\n",
+        ("tests/engine/test_recovery.py",),
+    ),
+    Mutant(
+        "no-tombstone",
+        "a tombstone before a segment's files go",
+        "engine/partition.py",
+        "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
+        ".encode(marker))\n",
+        "        self.place.files.create(os.path.join(self.place.segments, name))\n",
+        ("F7/names:frame:800", POWER),
+    ),
+    Mutant(
+        "tombstone-goes-first",
+        "a tombstone goes only after the names of its files are gone for good",
+        "engine/recovery.py",
+        "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
+        "            place.files.remove(path)\n",
+        ("F7/names:frame:1500", POWER),
+    ),
+    Mutant(
+        "removal-without-reason",
+        "the reason is entered before a segment goes",
+        "engine/partition.py",
+        "            self.ledger = self.place.enter_gap(self.ledger, gap)\n"
+        "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
+        "            self.ledger = self.ledger.with_gap(gap)\n"
+        "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
+        ("F7/names:frame:800", POWER),
+    ),
+    Mutant(
+        "roll-without-fsync",
+        "fsync of a full segment before the next one is made",
+        "engine/partition.py",
+        "        self._sync_file(current)\n        return ActiveSegment.create(\n",
+        "        return ActiveSegment.create(\n",
+        ("F3/dropped:keratin:800", POWER),
+    ),
+    Mutant(
+        "recovered-not-synced",
+        "fsync of what recovery found before it is served",
+        "engine/recovery.py",
+        "                file.write_at(first, bytes(part))\n        file.sync()\n",
+        "                file.write_at(first, bytes(part))\n",
+        ("F3/dropped:frame:800", POWER),
+    ),
+    Mutant(
+        "recovered-names-not-synced",
+        "fsync of the directories before what is in them is served",
+        "engine/recovery.py",
+        "        files.sync_directory(self.place.directory)\n"
+        "        files.sync_directory(self.place.segments)\n",
+        "",
+        ("F7/names:frame:800", POWER),
+    ),
+    Mutant(
+        "not-poisoned",
+        "a failed fsync stops the writer",
+        "engine/writer.py",
+        "        except (OSError, LaminaError) as error:\n"
+        "            answer_all(waiting, self.poison(error))\n",
+        "        except (OSError, LaminaError):\n            answer(waiting)\n",
+        ("F12/failed-sync:keratin:400", "tests/engine/test_writer_failures.py"),
+    ),
+    Mutant(
+        "full-disk-not-undone",
+        "what a full disk took of an append is cut off",
+        "engine/active.py",
+        "        self.file.truncate(tail.position)\n        self.file.sync()\n"
+        "        self._prepared = tail.position\n",
+        "        self._prepared = tail.position\n",
+        ("F13/no-space:keratin:400", "tests/faults/test_io_errors.py"),
+    ),
+    Mutant(
+        "wal-lying-ack",
+        "fsync of the write-ahead log before the acknowledgement",
+        "engine/wal/shard.py",
+        "        if self._unsynced and self.active is not None:\n"
+        "            self._sync_file(self.active)\n",
+        "        if self._unsynced and self.active is not None:\n",
+        ("F3/dropped:wal:200", WAL_POWER),
+    ),
+    Mutant(
+        "wal-rotation-order",
+        "fsync of a full WAL file before the next one is written to",
+        "engine/wal/shard.py",
+        "        if old is not None:\n            self.sync()\n",
+        "        if old is not None:\n            self._unsynced = False\n",
+        ("F3/dropped:wal:800", WAL_POWER),
+    ),
+    Mutant(
+        "wal-file-without-directory-fsync",
+        "fsync of the directory after a WAL file is made",
+        "engine/wal/shard.py",
+        "            files.sync_directory(self.directory)\n            files.replace(",
+        "            files.replace(",
+        ("F7/names:wal:800", WAL_POWER),
+    ),
+    Mutant(
+        "checkpoint-without-fsync",
+        "fsync of segments before a checkpoint says that they hold records",
+        "engine/wal/compactor.py",
+        "        for file in self._files:\n            file.sync()\n",
+        "",
+        ("F3/dropped:wal:800", WAL_POWER),
+    ),
+    Mutant(
+        "checkpoint-without-directory-fsync",
+        "fsync of the directory of new segments before a checkpoint",
+        "engine/wal/compactor.py",
+        "            self._ground.files.sync_directory(self._created[-1].directory)\n",
+        "            self._created.clear()\n",
+        ("F7/names:wal:800", WAL_POWER),
+    ),
+    Mutant(
+        "head-hole",
+        "a range that no layer of a wal topic holds gets a reason",
+        "engine/wal/recovery.py",
+        "            if first > after:\n",
+        "            if first < 0:\n",
+        ("F10/cut:wal:300", "tests/engine/wal/test_damage.py"),
+    ),
+    Mutant(
+        "no-snapshot-fallback",
+        "a damaged snapshot of metadata gives way to the one before it",
+        "engine/wal/snapshots.py",
+        '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
+        "                continue\n",
+        '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
+        "                return newest\n",
+        ("tests/engine/wal/test_derived_files.py", "tests/engine/wal/test_damage.py"),
+    ),
+    Mutant(
+        "group-lying-ack",
+        "fsync of a group's journal before its ack is answered",
+        "engine/groups/journal.py",
+        '        """Makes all events durable."""\n        self._file.sync()\n',
+        '        """Makes all events durable."""\n',
+        ("F3/dropped:keratin:400", GROUP_POWER),
+    ),
+    Mutant(
+        "group-ahead",
+        "a group is never ahead of its log",
+        "engine/groups/journal.py",
+        "        if state.is_beyond(log_end_offset):\n",
+        "        if log_end_offset < 0:\n",
+        ("tests/engine/test_groups.py", GROUP_POWER),
+    ),
+    Mutant(
+        "group-rotation",
+        "a new journal begins with the acks ahead of the frontier",
+        "engine/groups/journal.py",
+        "    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):\n"
+        "        yield delta.encode(int(Event.ACK), offsets).data\n",
+        "",
+        (GROUP_POWER, "tests/engine/test_groups.py"),
+    ),
+    Mutant(
+        "producer-repeats",
+        "a repeated batch gets its first answer",
+        "engine/producers.py",
+        "            if (entry.sequence, entry.count) == (stamp.sequence, count):\n",
+        "            if (entry.sequence, entry.count) == (-1, count):\n",
+        ("tests/engine/test_producers.py",),
+    ),
+    Mutant(
+        "producer-sequence",
+        "a producer that skips sequences is refused",
+        "engine/producers.py",
+        "        if stamp.sequence != expected:\n",
+        "        if stamp.sequence < 0:\n",
+        ("tests/engine/test_producers.py",),
+    ),
+    Mutant(
+        "no-fence",
+        "a producer with an older epoch is refused",
+        "engine/producers.py",
+        "        if stamp.epoch < known.epoch:\n",
+        "        if stamp.epoch < 0:\n",
+        ("tests/engine/test_producers.py",),
+    ),
+    Mutant(
+        "producers-not-synced",
+        "fsync of the producers' journal before the records it speaks of",
+        "engine/producers.py",
+        "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
+        "        self._file.write_at(self._position, data)\n",
+        ("F3/dropped:frame:800", POWER),
+    ),
+    Mutant(
+        "no-read-back",
+        "an uploaded object is read back before it counts",
+        "engine/tier/archiver.py",
+        "            if self._reads_back(key, encoded.data):\n",
+        "            if encoded.data is not None:\n",
+        ("tests/tier/test_s3.py", "tests/tier/test_crash.py"),
+    ),
+    Mutant(
+        "no-archive-fence",
+        "a store that lost the archive to another one lists nothing more",
+        "engine/tier/shelf.py",
+        "                if (found.writer, found.fencing_epoch)"
+        " != (self.writer, wanted.fencing_epoch):\n",
+        "                if found.fencing_epoch < 0:\n",
+        ("tests/tier/test_seam.py", "tests/tier/test_s3.py"),
+    ),
+    Mutant(
+        "archived-not-covered",
+        "local segments go only when listed objects hold all their records",
+        "engine/partition.py",
+        "            and segment.next_offset <= archived_end\n"
+        "            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)\n",
+        "",
+        ("tests/tier/test_seam.py", "tests/tier/test_crash.py"),
+    ),
+    Mutant(
+        "no-commit-key",
+        "a transaction that was stored is not stored again",
+        "spark/transactions.py",
+        "        is_new = state is None or transaction.number > state.number\n",
+        "        is_new = True\n",
+        ("tests/spark/test_transactions.py",),
+    ),
+    Mutant(
+        "misplaced-segment",
+        "a misplaced file does not speak for its neighbours' records",
+        "engine/recovery.py",
+        "            if following is not None and self.codec.offset_at(buffer, following)"
+        " >= end_offset:\n",
+        "            if following is not None and end_offset < 0:\n",
+        ("F10/swap:frame:60",),
+    ),
+    Mutant(
+        "misplaced-wal-segment",
+        "a misplaced wal segment does not speak for its neighbours' records",
+        "engine/wal/recovery.py",
+        "segments.walk(self.ground.files, bare, end_sequence=end_sequence)",
+        "segments.walk(self.ground.files, bare)",
+        ("F10/swap:wal:60",),
+    ),
+    Mutant(
+        "two-writers",
+        "a second writer of a directory is refused",
+        "storage/files.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        ("tests/storage/test_files.py",),
+    ),
+)
+
+
+def run_catcher(catcher: str, source: Path) -> tuple[int | None, str]:
+    """Runs a row or a test on a copy of the source; None when it never ends."""
+    if catcher.startswith("F"):
+        words = ["-c", _ROW, *catcher.split(":")]
+    else:
+        words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", catcher]
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ended = subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=CAUGHT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, "it never ends"
+    return ended.returncode, (ended.stdout + ended.stderr).strip()
+
+
+def catch(mutant: Mutant) -> str | None:
+    """Returns what catches a mutant first; None if it survives."""
+    with tempfile.TemporaryDirectory(prefix="lamina-mutant-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(SOURCE, copy)
+        (copy / "lamina" / mutant.path).write_text(mutant.applied())
+        for catcher in mutant.caught_by:
+            code, _ = run_catcher(catcher, copy)
+            if code not in (0, None, NOT_RUN):
+                return catcher
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument(
+        "--sound", action="store_true", help="run every catcher on the sound source"
+    )
+    given = parser.parse_args()
+    chosen = [each for each in MUTANTS if not given.names or each.name in given.names]
+    if given.list:
+        for each in chosen:
+            print(f"{each.name:36} {each.step}")
+        return
+    if given.sound:
+        catchers = sorted({catcher for each in chosen for catcher in each.caught_by})
+        failing = [each for each in catchers if run_catcher(each, SOURCE)[0] != 0]
+        print(*failing, sep="\n")
+        sys.exit(bool(failing))
+    survivors = []
+    for each in chosen:
+        started = time.monotonic()
+        caught = catch(each)
+        print(
+            f"{each.name:36} {caught or 'SURVIVES'} {time.monotonic() - started:.0f} s", flush=True
+        )
+        survivors += [] if caught else [each.name]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants are caught")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()

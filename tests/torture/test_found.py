@@ -1,0 +1,61 @@
+"""What the fault matrix found in Lamina, each as the smallest case: see docs/reliability.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.torture.promises import read
+from lamina.torture.scribe import DATA, open_store
+from lamina.torture.simulated import SimulatedFiles
+
+TOPIC = "t"
+
+
+def logs(files: SimulatedFiles) -> list[str]:
+    return [path for path in files.contents() if path.endswith(".log") and "/segments/" in path]
+
+
+def emptied(files: SimulatedFiles, path: str) -> None:
+    file = files.open(path)
+    file.truncate(0)
+    file.sync()
+
+
+def filled(format_name: str) -> SimulatedFiles:
+    files = SimulatedFiles()
+    with open_store(files) as store:
+        store.create_topic(TOPIC, format=format_name)
+        store.append(TOPIC, [b"0", b"1"])
+        store.roll(TOPIC)
+        store.append(TOPIC, [b"2"])
+        store.roll(TOPIC)
+        store.append(TOPIC, [b"3", b"4"])
+    assert len(logs(files)) == 3
+    return files
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
+def test_a_sealed_log_that_is_empty_is_a_gap_and_reading_it_ends(format_name: str) -> None:
+    """F12/lying-sync: the scan asked an emptied file for ever more bytes."""
+    files = filled(format_name)
+    emptied(files, logs(files)[1])
+    with open_store(files) as store:
+        assert list(read(store, TOPIC)) == [0, 1, 3, 4]
+        assert [(gap.first, gap.end, gap.reason) for gap in store.gaps(TOPIC)] == [(2, 3, "lost")]
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
+def test_an_active_log_that_is_empty_is_a_gap_and_the_store_opens(format_name: str) -> None:
+    """F12/lying-sync: the manifest refused the empty segment, with an error that was not ours."""
+    files = filled(format_name)
+    emptied(files, logs(files)[2])
+    for _ in range(2):
+        with open_store(files) as store:
+            assert list(read(store, TOPIC)) == [0, 1, 2]
+            gaps = [(gap.first, gap.end, gap.reason) for gap in store.gaps(TOPIC)]
+            assert gaps == [(3, 5, "lost")]
+            assert store.latest_offset(TOPIC) == 5
+    with open_store(files) as store:
+        assert store.append(TOPIC, [b"5"]).base_offset == 5
+        assert DATA in store.path
+        assert list(read(store, TOPIC)) == [0, 1, 2, 5]

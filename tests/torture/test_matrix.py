@@ -1,0 +1,25 @@
+"""A sample of every row of the fault matrix, by one seed; `make torture` runs the whole column."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.torture.rows import Column, Row, rows
+from lamina.torture.running import run_row
+
+SEED = 1
+SAMPLES = [
+    pytest.param(row, format_name, id=f"{row.key}-{format_name}")
+    for row in rows()
+    if row.rounds.of(Column.SAMPLE) is not None
+    for format_name in row.formats
+]
+
+
+@pytest.mark.parametrize(("row", "format_name"), SAMPLES)
+def test_a_sample_of_the_row_holds(row: Row, format_name: str) -> None:
+    outcome = run_row(row, format_name, SEED, row.rounds.of(Column.SAMPLE) or 0)
+    if outcome.not_run:
+        pytest.skip(outcome.not_run)
+    assert not outcome.failures, "\n".join(map(str, outcome.failures))
+    assert sum(outcome.counts.values()) > 0

@@ -1,0 +1,35 @@
+"""Every mutant applies and names what catches it; a few are caught here, all by `make mutants`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamina.torture.rows import rows
+from tests.torture.mutants import MUTANTS, ROOT, catch
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def test_there_are_enough_and_each_has_its_name() -> None:
+    assert len(BY_NAME) == len(MUTANTS) >= 25
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_mutant_applies_and_names_what_is_there(name: str) -> None:
+    mutant = BY_NAME[name]
+    assert mutant.applied() != mutant.source()
+    compile(mutant.applied(), mutant.path, "exec")
+    assert mutant.caught_by
+    for catcher in mutant.caught_by:
+        if catcher.startswith("tests/"):
+            assert (ROOT / Path(catcher.partition("::")[0])).exists(), catcher
+        else:
+            key, format_name, _ = catcher.split(":")
+            assert format_name in rows(key)[0].formats
+
+
+@pytest.mark.parametrize("name", ["misplaced-segment", "producer-sequence"])
+def test_a_mutant_is_caught(name: str) -> None:
+    assert catch(BY_NAME[name]) is not None
