@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
-expect.set_options(timeout=60_000)  # kernels may have to be compiled before something happens
+expect.set_options(timeout=120_000)  # kernels may have to be compiled before something happens
 NONE = "no Chromium: `make test` installs one where it can; or apt-get install chromium"
 
 

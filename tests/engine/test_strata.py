@@ -16,7 +16,7 @@ SMALL = {"segment.bytes": 20_000}
 ARCHIVED = {
     "remote.storage.enable": "true",
     "local.retention.bytes": 50_000,
-    "archive.object.bytes": 60_000,
+    "archive.delay.ms": 3_600_000,
 }
 
 
@@ -100,6 +100,21 @@ def test_layers_of_a_wal_topic_end_in_the_write_ahead_log(tmp_path: Path) -> Non
         assert [each.joined for each in blocks] == [2, 2]
         assert one_unbroken_run(blocks)
         assert blocks[-1].next_offset == 1001
+
+
+def test_an_archived_wal_topic_begins_with_its_objects(tmp_path: Path) -> None:
+    with lamina.open(str(tmp_path / "data"), archive=str(tmp_path / "archive")) as store:
+        store.create_topic("t", format="wal", config=ARCHIVED | {"local.retention.bytes": 1})
+        for _ in range(3):
+            store.append("t", [b"x" * 100] * 500)
+            store.roll("t")
+        store.archive()
+        found = store.layers("t")
+        assert found[0].state == "cold"
+        assert (found[0].base_offset, found[0].compression) == (1, "lz4")
+        assert one_unbroken_run(found)
+        blocks = store.blocks("t", 0, 1)
+        assert (blocks[0].base_offset, blocks[-1].next_offset) == (1, found[0].next_offset)
 
 
 def test_the_bytes_of_a_record_are_those_in_its_file(tmp_path: Path) -> None:

@@ -35,14 +35,16 @@ State: TypeAlias = Literal["gone", "cold", "sealed", "active"]
 WAL_BLOCK_RECORDS = 256
 """Segments of wal topics index every record; so many of them are shown as one block."""
 _Numbers: TypeAlias = NDArray[np.int64]
+_Reader: TypeAlias = PartitionReader | TopicReader
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A run of offsets that lies in one file or object, or that is gone and why.
 
-    `compression` is that of an archived object, else "none". `archived` says of a local segment
-    that the archive has all of it, too. `where` is its file, its object's key, or the reason.
+    `compression` is that of an archived object ("none" is one, too), else empty. `archived` says
+    of a local segment that the archive has all of it. `where` is its file, its object's key, or
+    the reason.
     """
 
     state: State
@@ -101,8 +103,7 @@ def layers_of(reader: LogReader) -> list[Layer]:
         raise InvalidRequest(f"{reader.place.name} has no layers to show")
     gaps = [gap for gap in reader.ledger_of_gaps.missing() if gap.reason != ARCHIVED]
     gone = [
-        Layer("gone", gap.first, gap.end, 0, None, None, "none", 0, False, gap.reason)
-        for gap in gaps
+        Layer("gone", gap.first, gap.end, 0, None, None, "", 0, False, gap.reason) for gap in gaps
     ]
     first = found[0].base_offset if found else 0
     return [each for each in gone if each.next_offset <= first] + found
@@ -113,9 +114,9 @@ def blocks_of(reader: LogReader, base_offset: int, window: Window) -> list[Block
     layer = next((each for each in layers_of(reader) if each.base_offset == base_offset), None)
     if layer is None or layer.state == "gone":
         raise OffsetOutOfRange(f"{reader.place.name}: no layer begins at {base_offset}")
+    if isinstance(reader, PartitionReader | TopicReader) and layer.compression:
+        return _cold_blocks(reader, layer, window)
     if isinstance(reader, PartitionReader):
-        if layer.state == "cold":
-            return _cold_blocks(reader, layer, window)
         return _segment_blocks(reader, layer, window)
     return _even_blocks(layer, window)
 
@@ -139,23 +140,34 @@ def raw_record(reader: LogReader, offset: int) -> RawRecord | None:
 
 def _segmented(reader: PartitionReader) -> list[Layer]:
     layout = reader.layout
-    entries = reader.cold.entries if reader.cold is not None else ()
-    archived_end = entries[-1].next_offset if entries else 0
-    earliest, local = reader.earliest_offset(), layout.earliest_offset
-    found = [
-        replace(_object_layer(reader, entry), next_offset=min(entry.next_offset, local))
-        for entry in entries
-        if earliest < entry.next_offset and entry.base_offset < local
-    ]
+    found = _archived(reader, reader.earliest_offset(), layout.earliest_offset)
     for segment in layout.sealed:
         layer = _segment_layer(segment, segment.end, "sealed")
-        found.append(replace(layer, archived=segment.next_offset <= archived_end))
+        found.append(replace(layer, archived=segment.next_offset <= _archived_end(reader)))
     active = layout.active
     found.append(_segment_layer(active.segment, active.written, "active"))
     return found
 
 
-def _object_layer(reader: PartitionReader, entry: ArchivedObject) -> Layer:
+# ---------------------------------------------------------------------- the archive
+
+
+def _archived(reader: _Reader, earliest: int, local: int) -> list[Layer]:
+    """Returns the objects that hold what no local layer does and nobody has removed."""
+    entries = reader.cold.entries if reader.cold is not None else ()
+    return [
+        replace(_object_layer(reader, entry), next_offset=min(entry.next_offset, local))
+        for entry in entries
+        if earliest < entry.next_offset and entry.base_offset < local
+    ]
+
+
+def _archived_end(reader: _Reader) -> int:
+    entries = reader.cold.entries if reader.cold is not None else ()
+    return entries[-1].next_offset if entries else 0
+
+
+def _object_layer(reader: _Reader, entry: ArchivedObject) -> Layer:
     codec = Compression(entry.flags & ~ENVELOPED).name.lower()
     place = reader.place
     return Layer(
@@ -168,7 +180,7 @@ def _object_layer(reader: PartitionReader, entry: ArchivedObject) -> Layer:
         codec,
         max(1, len(entry.marks)),
         True,
-        ObjectKey(place.topic, place.partition, entry.base_offset).name,
+        ObjectKey(place.topic, place.partition, entry.base_offset, entry.generation).name,
     )
 
 
@@ -182,7 +194,7 @@ def _segment_layer(segment: Segment, bound: Bound, state: State) -> Layer:
         bound.position,
         int(times["timestamp_ms"][0]) if len(times) else None,
         index.newest_timestamp_ms,
-        "none",
+        "",
         max(1, len(times)),
         False,
         segment.path("log"),
@@ -207,7 +219,7 @@ def _segment_blocks(reader: PartitionReader, layer: Layer, window: Window) -> li
     return _joined(starts, bytes_at[first], known, end, window)
 
 
-def _cold_blocks(reader: PartitionReader, layer: Layer, window: Window) -> list[Block]:
+def _cold_blocks(reader: _Reader, layer: Layer, window: Window) -> list[Block]:
     assert isinstance(reader.cold, ColdLog), "a cold layer comes from an archive"
     entry = reader.cold.entry_for(layer.base_offset)
     if entry is None:
@@ -256,7 +268,8 @@ def _joined(
 
 
 def _write_ahead(reader: TopicReader) -> list[Layer]:
-    found: list[Layer] = []
+    found = _archived(reader, reader.earliest, reader.local_start)
+    archived_end = _archived_end(reader)
     inside = os.path.join(reader.place.data, "")
     oldest: int | None = None
     for segment in reader.layers.segments:
@@ -270,9 +283,9 @@ def _write_ahead(reader: TopicReader) -> list[Layer]:
                 segment.data_bytes,
                 oldest,
                 segment.newest_ms,
-                "none",
+                "",
                 max(1, -(-segment.entry_count // WAL_BLOCK_RECORDS)),
-                False,
+                segment.end_sequence <= archived_end,
                 segment.path("data"),
             )
         )
@@ -282,7 +295,7 @@ def _write_ahead(reader: TopicReader) -> list[Layer]:
         count = max(1, -(-(end - first) // WAL_BLOCK_RECORDS))
         name = "the write-ahead log"
         found.append(
-            Layer("active", first, end, reader.wal_bytes, oldest, None, "none", count, False, name)
+            Layer("active", first, end, reader.wal_bytes, oldest, None, "", count, False, name)
         )
     return found
 

@@ -68,6 +68,22 @@ def _trim(doing: Doing) -> dict[str, Any]:
     return {"earliest": doing.store.trim(topic, partition, before)}
 
 
+def _plan_trim(doing: Doing) -> dict[str, Any]:
+    """Tells what a trim would remove: whole layers, of a wal topic also parts of one."""
+    topic, partition = asked.text(doing.given, "topic"), asked.number(doing.given, "partition", 0)
+    before = asked.number(doing.given, "before_offset")
+    going = [
+        each
+        for each in doing.store.layers(topic, partition)
+        if each.state != "gone" and each.base_offset < each.next_offset <= before
+    ]
+    records = sum(each.next_offset - each.base_offset for each in going)
+    if doing.store.format_of(topic)[0] == "wal":
+        end = min(before, doing.store.latest_offset(topic, partition))
+        records = max(0, end - doing.store.earliest_offset(topic, partition))
+    return {"layers": len(going), "records": records}
+
+
 def _delete_by_tag(doing: Doing) -> dict[str, Any]:
     topic, partition = asked.text(doing.given, "topic"), asked.number(doing.given, "partition", 0)
     tag = asked.text(doing.given, "tag")
@@ -118,6 +134,7 @@ def _cancel(doing: Doing) -> None:
 ACTIONS: dict[str, Action] = {
     "create_topic": Action("admin", _create_topic),
     "alter_topic": Action("admin", _alter_topic),
+    "plan_trim": Action("read", _plan_trim),
     "trim": Action("admin", _trim, final=True),
     "delete_by_tag": Action("admin", _delete_by_tag, final=True),
     "seek_group": Action("admin", _seek_group),

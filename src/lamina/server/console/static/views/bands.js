@@ -14,7 +14,7 @@ function grain(base) {
 
 function described(band) {
   const records = `${count(band.next_offset - band.base_offset)} records`;
-  const packed = band.compression === "none" ? "" : `, ${band.compression}`;
+  const packed = band.compression ? `, ${band.compression === "none" ? "uncompressed" : band.compression}` : "";
   const many = band.joined > 1 && !band.block ? `${count(band.joined)} segments, ` : "";
   return { records, packed, many };
 }

@@ -109,10 +109,8 @@ export function view(main, context) {
       danger: true,
       confirm: topic,
       plan: async ({ before }) => {
-        const found = await feed("layers", { topic, partition: at.p });
-        const going = found.layers.filter((l) => l.state !== "gone" && l.next_offset <= Number(before));
-        const records = going.reduce((sum, l) => sum + l.next_offset - l.base_offset, 0);
-        return `${count(going.reduce((sum, l) => sum + l.joined, 0))} layers with ${count(records)} records would go.`;
+        const told = await act("plan_trim", { topic, partition: at.p, before_offset: Number(before) });
+        return `${count(told.layers)} layers with ${count(told.records)} records would go.`;
       },
       run: async ({ before }, confirm) => {
         const told = await act("trim", { topic, partition: at.p, before_offset: Number(before), confirm });
@@ -192,7 +190,7 @@ export function view(main, context) {
         if (block.joined > 1) go({ base: at.base, first: block.base_offset, end: block.next_offset });
         else go({ base: at.base, first: at.first, end: at.end, start: block.base_offset, until: block.next_offset });
       });
-      inner.update(part.blocks.map((b) => ({ ...b, state: layer?.state ?? "sealed", compression: layer?.compression ?? "none", oldest_ms: null, block: true })));
+      inner.update(part.blocks.map((b) => ({ ...b, state: layer?.state ?? "sealed", compression: layer?.compression ?? "", oldest_ms: null, block: true })));
     } else if (level === "records") {
       inner = inner ?? recordList(place, { ...where, start: at.start, until: at.until, open: (offset) => go({ ...at, offset }), shown: refocus });
     } else {

@@ -137,7 +137,7 @@ function facts(it, layer, key) {
     ["Tag", it.tag === undefined ? null : short(decode(it.tag))],
     ["Node", it.node === undefined ? null : short(decode(it.node))],
     ["Value", it.value ? `${bytes(it.value.size)}${it.value.cut ? ", the first 64 KiB are shown" : ""}` : "null"],
-    ["Lies in", layer && `${layer.state} ${layer.where}${layer.compression === "none" ? "" : `, ${layer.compression}`}`],
+    ["Lies in", layer && `${layer.state} ${layer.where}${layer.compression ? `, ${layer.compression}` : ""}`],
     ...(it.headers ?? []).map((each) => [`Header ${each.key}`, short(decode(each.value))]),
   ].filter(([, text]) => text !== null);
   return h("dl", { class: "facts" }, rows.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
