@@ -155,7 +155,10 @@ def _contents(batch: pa.RecordBatch) -> list[Buffer]:
     for name in ("key", "value", "tag", "node"):
         if name in batch.schema.names:
             column = batch.column(name).cast(pa.large_binary())
-            buffer = column.buffers()[2]
-            if buffer is not None:
-                found.append(buffer)
+            _, ends, buffer = column.buffers()
+            if buffer is not None and len(column):
+                edges = np.frombuffer(ends, np.int64)[
+                    column.offset : column.offset + len(column) + 1
+                ]
+                found.append(memoryview(buffer)[int(edges[0]) : int(edges[-1])])
     return found
