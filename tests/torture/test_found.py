@@ -70,14 +70,15 @@ def test_segments_left_by_a_copy_that_was_taken_back_cost_nothing() -> None:
         store.append(TOPIC, [b"%d" % number])
     before = files.snapshot().restart()
     store.maintain()
-    copied = {path: data for path, data in files.contents().items() if "/segments/" in path}
     store.close()
+    copied = {path.rsplit("/", 1)[1]: data for path, data in files.contents().items()}
+    copied = {name: data for name, data in copied.items() if name.startswith("seg-")}
     assert len(copied) == 6
-    first = min(copied).rsplit(".", 1)[0]
-    before.make_directory(first.rsplit("/", 1)[0])
-    for path, data in copied.items():
-        if not path.startswith(first):
-            before.replace(path, data)
+    folder = f"{DATA}/segments/{1:016x}"
+    before.make_directory(folder)
+    for name, data in copied.items():
+        if name.split(".")[0] != min(copied).split(".")[0]:
+            before.replace(f"{folder}/{name}", data)
     for _ in range(2):
         with open_store(before, shards=1) as store:
             assert list(read(store, TOPIC)) == list(range(1, 13))
