@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-long lint format clean \
-	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
+	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal \
+	torture torture-long
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +31,12 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+torture: $(READY)
+	$(BIN)/lamina torture --column ci --jobs 2
+
+torture-long: $(READY)
+	$(BIN)/lamina torture --column long --jobs 2
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
