@@ -26,6 +26,9 @@ def torture(
     case: Annotated[str | None, typer.Option(help="Only this case, as a failure names it.")] = None,
     jobs: Annotated[int, typer.Option(help="Trials at a time.", min=1, max=64)] = 1,
     listed: Annotated[bool, typer.Option("--list", help="List the rows, run none.")] = False,
+    results: Annotated[
+        str | None, typer.Option("--table", help="Tell a run's JSON lines as a table.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, for programs.")
     ] = False,
@@ -38,6 +41,12 @@ def torture(
     if column not in list(Column):
         raise InvalidRequest(f"a column is sample, ci or long, not {column!r}")
     chosen = rows(fault)
+    if results is not None:
+        from lamina.torture.page import table
+
+        with open(results, encoding="utf-8") as lines:
+            typer.echo("\n".join(table(chosen, lines)))
+        return
     if listed:
         for row in chosen:
             _say(as_json, _line(row), _fields(row))
