@@ -6,9 +6,9 @@ READY := $(VENV)/.ready
 CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo test test-long lint format clean console screenshots fuzz bench \
-	bench-formats bench-groups bench-growth bench-jobs bench-log bench-server bench-spark \
-	bench-tier bench-wal
+.PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
+	torture torture-long bench-log bench-groups bench-server bench-spark bench-tier bench-wal \
+	bench-formats clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,12 @@ fuzz: $(READY)
 
 bench-jobs: $(READY)
 	$(BIN)/python -m benchmarks.jobs
+
+torture: $(READY)
+	$(BIN)/lamina torture --column ci --jobs 2
+
+torture-long: $(READY)
+	$(BIN)/lamina torture --column long --jobs 2
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

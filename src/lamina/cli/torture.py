@@ -24,7 +24,11 @@ def torture(
     column: Annotated[str, typer.Option(help="How much: sample, ci or long.")] = "ci",
     rounds: Annotated[int | None, typer.Option(help="As many rounds instead.", min=1)] = None,
     case: Annotated[str | None, typer.Option(help="Only this case, as a failure names it.")] = None,
+    jobs: Annotated[int, typer.Option(help="Trials at a time.", min=1, max=64)] = 1,
     listed: Annotated[bool, typer.Option("--list", help="List the rows, run none.")] = False,
+    results: Annotated[
+        str | None, typer.Option("--table", help="Tell a run's JSON lines as a table.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, for programs.")
     ] = False,
@@ -32,25 +36,23 @@ def torture(
     """Breaks a store in every way of the fault matrix and checks what was promised."""
     from lamina.errors import InvalidRequest
     from lamina.torture.rows import Column, rows
-    from lamina.torture.running import run_column, run_row
+    from lamina.torture.running import run_trials, trials
 
     if column not in list(Column):
         raise InvalidRequest(f"a column is sample, ci or long, not {column!r}")
     chosen = rows(fault)
+    if results is not None:
+        from lamina.torture.page import table
+
+        with open(results, encoding="utf-8") as lines:
+            typer.echo("\n".join(table(chosen, lines)))
+        return
     if listed:
         for row in chosen:
             _say(as_json, _line(row), _fields(row))
         return
-    if rounds is None and case is None:
-        outcomes = run_column(chosen, Column(column), seed, tuple(formats) if formats else None)
-    else:
-        outcomes = (
-            run_row(row, name, seed, rounds or row.rounds.of(Column(column)) or 1, case=case)
-            for row in chosen
-            for name in row.formats
-            if not formats or name in formats
-        )
     failed = False
+    outcomes = run_trials(trials(chosen, Column(column), formats, rounds), seed, case, jobs)
     for outcome in outcomes:
         failed = failed or bool(outcome.failures)
         _say(as_json, _told(outcome), _result(outcome))

@@ -72,10 +72,14 @@ class Violation(AssertionError):
     """An invariant does not hold; `command` runs the case again in which it did not."""
 
     def __init__(self, invariant: str, what: str, command: str = "") -> None:
-        super().__init__(f"{invariant}: {what}" + (f"\n  again: {command}" if command else ""))
+        super().__init__(invariant, what, command)
         self.invariant = invariant
         self.what = what
         self.command = command
+
+    def __str__(self) -> str:
+        again = f"\n  again: {self.command}" if self.command else ""
+        return f"{self.invariant}: {self.what}{again}"
 
 
 def demand(holds: object, invariant: Invariant, what: str) -> None:

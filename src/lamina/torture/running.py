@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lamina.torture.rows import Column, Row, Trial, Violation
+from lamina.torture.rows import Column, Row, Trial, Violation, rows
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,22 @@ class Outcome:
 
 
 def run_row(
-    row: Row, format_name: str, seed: int, rounds: int, *, case: str | None = None
+    row: Row,
+    format_name: str,
+    seed: int,
+    rounds: int,
+    *,
+    case: str | None = None,
+    failures_max: int = 10,
 ) -> Outcome:
     """Runs one trial of a row in a directory of its own, which is gone afterwards."""
     if reason := row.needs():
         return Outcome(row, format_name, seed, not_run=reason)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="lamina-torture-") as scratch:
-        trial = Trial(row, format_name, seed, rounds, Path(scratch), case)
+        trial = Trial(
+            row, format_name, seed, rounds, Path(scratch), case, failures_max=failures_max
+        )
         try:
             row.run(trial)
             if not trial.counts:
@@ -51,12 +62,38 @@ def run_row(
     return Outcome(row, format_name, seed, trial.counts, tuple(trial.failures), "", seconds)
 
 
-def run_column(
-    chosen: list[Row], column: Column, seed: int, formats: tuple[str, ...] | None = None
-) -> Iterator[Outcome]:
-    """Runs the rows that a column has, for each of their formats."""
+def trials(
+    chosen: list[Row], column: Column, formats: list[str] | None, rounds: int | None
+) -> list[tuple[str, str, int]]:
+    """Lists (row, format, rounds) of the rows that a column has; rounds that are given win."""
+    found = []
     for row in chosen:
-        rounds = row.rounds.of(column)
-        for format_name in row.formats if rounds is not None else ():
-            if formats is None or format_name in formats:
-                yield run_row(row, format_name, seed, rounds or 0)
+        wanted = rounds if rounds is not None else row.rounds.of(column)
+        for format_name in row.formats if wanted is not None else ():
+            if not formats or format_name in formats:
+                found.append((row.key, format_name, wanted or 0))
+    return found
+
+
+def run_trials(
+    wanted: list[tuple[str, str, int]], seed: int, case: str | None = None, jobs: int = 1
+) -> Iterator[Outcome]:
+    """Runs trials, several at a time in processes of their own; yields each when it is done."""
+    if jobs == 1:
+        for key, format_name, rounds in wanted:
+            yield run_row(rows(key)[0], format_name, seed, rounds, case=case)
+        return
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawning, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(_run_apart, trial, seed, case) for trial in wanted]
+        for future in as_completed(futures):
+            key, told = future.result()
+            yield Outcome(rows(key)[0], *told)
+
+
+def _run_apart(trial: tuple[str, str, int], seed: int, case: str | None) -> tuple[str, Any]:
+    """Runs a trial in another process; what it gives can be sent back."""
+    key, format_name, rounds = trial
+    done = run_row(rows(key)[0], format_name, seed, rounds, case=case)
+    failures = tuple(Violation(each.invariant, each.what, each.command) for each in done.failures)
+    return key, (format_name, seed, done.counts, failures, done.not_run, done.seconds)

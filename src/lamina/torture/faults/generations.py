@@ -29,7 +29,7 @@ GENERATIONS = 6
 GENERATION_OPERATIONS = 6
 
 
-@row("F26", "delete", formats=("wal",), invariants="I1 I2 I8", rounds=Rounds(80, 1500, ALL))
+@row("F26", "delete", formats=("wal",), invariants="I1 I2 I8", rounds=Rounds(50, 600, ALL))
 def delete(trial: Trial) -> None:
     """Records are deleted by their tag; power is lost at each step of that and of what follows."""
 
@@ -39,7 +39,7 @@ def delete(trial: Trial) -> None:
     Crashes(trial).run(ERASURES, choose, whole=True)
 
 
-@row("F28", "generations", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(6, 120, 6000))
+@row("F28", "generations", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(4, 50, 6000))
 def generations(trial: Trial) -> None:
     """One store is used and crashed again and again, at any step and in any way, by one seed."""
     for number in range(trial.rounds):

@@ -93,7 +93,7 @@ def _workload() -> Consumer:
     return consumer
 
 
-@row("F4", "groups", formats=GROUPS, invariants="I6", rounds=Rounds(120, 1500, 30_000))
+@row("F4", "groups", formats=GROUPS, invariants="I6", rounds=Rounds(60, 800, 30_000))
 def groups(trial: Trial) -> None:
     """Power is lost at each step of polls, acks and rotations; any subset of sectors is kept."""
     consumer = _workload()
@@ -147,7 +147,7 @@ def check(files: SimulatedFiles, told: Answered) -> None:
         demand(not events, "I7", f"the second opening still had to recover: {events}")
 
 
-@row("F11", "groups", formats=GROUPS, invariants="I6 I12", rounds=Rounds(20, 150, 400))
+@row("F11", "groups", formats=GROUPS, invariants="I6 I12", rounds=Rounds(10, 150, 400))
 def failing(trial: Trial) -> None:
     """Each write, sync, creation and rename of a group's journal fails once."""
     total = _calls()

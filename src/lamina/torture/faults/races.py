@@ -84,7 +84,7 @@ class Reader:
         self.batches = None
 
 
-@row("F23", "readers", invariants="I2 I3 I8", rounds=Rounds(8, 150, 10_000))
+@row("F23", "readers", invariants="I2 I3 I8", rounds=Rounds(6, 100, 10_000))
 def readers(trial: Trial) -> None:
     """Readers inside and outside the process move between any two steps of a random life."""
     for number in range(trial.rounds):

@@ -1,0 +1,68 @@
+"""docs/reliability.md names every row as it is, every invariant, and what saw each mutant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer.testing
+
+from lamina.cli.main import app
+from lamina.torture.page import table
+from lamina.torture.rows import FAULTS, INVARIANTS, Column, rows
+from tests.torture.test_sees import MUTANTS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+
+
+def run(*words: str) -> typer.testing.Result:
+    return typer.testing.CliRunner().invoke(app, ["torture", *words])
+
+
+def test_the_page_names_every_row_with_what_it_does() -> None:
+    for row in rows():
+        line = next(line for line in PAGE.splitlines() if line.startswith(f"| `{row.key}` |"))
+        assert row.about in line
+        assert " ".join(row.invariants) in line
+        assert ", ".join(row.formats) in line
+        run, failed = [cell.strip() for cell in line.split("|")][-3:-1]
+        assert failed == ("–" if run == "not here" else "0"), "a row that failed is not published"
+
+
+def test_the_page_names_no_row_that_is_not_there() -> None:
+    keys = {row.key for row in rows()}
+    named = {word for word in PAGE.replace("`", " ").split() if word.split("/")[0] in FAULTS}
+    assert {word.strip(",.;") for word in named if "/" in word} <= keys
+
+
+def test_the_page_names_every_invariant_and_every_mutants_row() -> None:
+    for name, meaning in INVARIANTS.items():
+        assert f"| {name} | {meaning} |" in PAGE
+    seen = PAGE.split("## That the harness sees")[1]
+    assert all(f"`{key}`" in seen for key, _, _ in MUTANTS)
+
+
+def test_the_list_gives_every_row_to_programs() -> None:
+    told = [json.loads(line) for line in run("--list", "--json").stdout.splitlines()]
+    assert [each["row"] for each in told] == [row.key for row in rows()]
+    assert all(set(each["rounds"]) == set(Column) for each in told)
+    assert {each["fault"] for each in told} <= set(FAULTS)
+
+
+def test_a_fault_or_column_that_is_not_there_is_refused() -> None:
+    assert "no row 'F99'" in str(run("--fault", "F99").exception)
+    assert "sample, ci or long" in str(run("--column", "some").exception)
+
+
+def test_a_case_that_is_not_there_does_not_pass() -> None:
+    result = run("--fault", "F17/jumps", "--format", "frame", "--rounds", "1", "--case", "none")
+    assert result.exit_code == 1
+    assert "nothing was tried" in result.stdout
+
+
+def test_the_table_tells_what_a_run_did_not_reach() -> None:
+    told = {"row": "F17/jumps", "format": "wal", "counts": {"cases": 3}, "not_run": ""}
+    failed = {**told, "format": "frame", "failures": [{"invariant": "I8"}]}
+    lines = table(rows("F17"), [json.dumps({**told, "failures": []}), json.dumps(failed)])
+    assert lines[-1].endswith("| 6 cases (not keratin) | 1 |")
+    assert table(rows("F17"), [])[-1].endswith("| not here | – |")
