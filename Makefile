@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint format clean fuzz \
+.PHONY: demo test test-long lint format clean fuzz mutants \
 	bench-formats bench-groups bench-log bench-server bench-spark bench-tier bench-wal
 
 $(READY): pyproject.toml
@@ -34,6 +34,9 @@ test-long: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000
 	$(BIN)/python -m tests.fuzz.run --target doors --inputs 100000
+
+mutants: $(READY)
+	$(BIN)/python -m tests.torture.mutants
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log
