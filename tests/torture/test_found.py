@@ -59,3 +59,29 @@ def test_an_active_log_that_is_empty_is_a_gap_and_the_store_opens(format_name: s
         assert store.append(TOPIC, [b"5"]).base_offset == 5
         assert DATA in store.path
         assert list(read(store, TOPIC)) == [0, 1, 2, 5]
+
+
+def test_segments_left_by_a_copy_that_was_taken_back_cost_nothing() -> None:
+    """F11/for-ever: behind the hole they left, the WAL's own records were said to be lost."""
+    files = SimulatedFiles()
+    store = open_store(files, shards=1)
+    store.create_topic(TOPIC, format="wal")
+    for number in range(12):
+        store.append(TOPIC, [b"%d" % number])
+    before = files.snapshot().restart()
+    store.maintain()
+    store.close()
+    copied = {path.rsplit("/", 1)[1]: data for path, data in files.contents().items()}
+    copied = {name: data for name, data in copied.items() if name.startswith("seg-")}
+    assert len(copied) == 6
+    folder = f"{DATA}/segments/{1:016x}"
+    before.make_directory(folder)
+    for name, data in copied.items():
+        if name.split(".")[0] != min(copied).split(".")[0]:
+            before.replace(f"{folder}/{name}", data)
+    for _ in range(2):
+        with open_store(before, shards=1) as store:
+            assert list(read(store, TOPIC)) == list(range(1, 13))
+            assert store.gaps(TOPIC) == ()
+            store.maintain()
+            assert list(read(store, TOPIC)) == list(range(1, 13))

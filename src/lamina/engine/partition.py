@@ -321,6 +321,10 @@ class Partition(PartitionReader):
         self.layout = Layout(kept, self.layout.active)
         remove_files(self.place, self.codec, segment.base_offset)
 
+    def is_deleted(self) -> bool:
+        """Tells whether the topic was deleted, also when another has its name by now."""
+        return type(self.writer.failure) is Closed or super().is_deleted()
+
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
         with self._noting, contextlib.suppress(OSError):

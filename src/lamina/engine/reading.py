@@ -11,6 +11,7 @@ Rules.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -28,10 +29,18 @@ from lamina.engine.place import Place, typed_errors
 from lamina.engine.retention import SegmentFacts
 from lamina.engine.seeking import first_at_or_after
 from lamina.engine.segment import Bound, Damaged, Segment
-from lamina.errors import ArchiveUnavailable, OffsetOutOfRange, RecordsMissing, Unavailable
+from lamina.errors import (
+    ArchiveUnavailable,
+    CorruptData,
+    OffsetOutOfRange,
+    RecordsMissing,
+    Unavailable,
+)
+from lamina.formats import topic
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import ARCHIVED, REMOVED, Gap, Ledger
 from lamina.formats.scan import Limit
+from lamina.storage import paths
 
 _Step: TypeAlias = tuple[pa.RecordBatch | None, int]
 """Some records, or none, and the offset to go on from."""
@@ -289,7 +298,7 @@ class PartitionReader:
 
     def _removed(self, offset: int, bound: Bound) -> RecordsMissing:
         """Finds that a segment was removed before it could be held."""
-        is_there = self.place.files.exists(self.place.segments)
+        is_there = self.place.files.exists(self.place.segments) and not self.is_deleted()
         self.reread_ledger()
         return self._gone(offset, bound.next_offset, otherwise="lost" if is_there else "deleted")
 
@@ -311,6 +320,16 @@ class PartitionReader:
             end=end,
             reason=known.reason if known else "lost",
         )
+
+    def is_deleted(self) -> bool:
+        """Tells whether the topic is being deleted, as far as one can know."""
+        path = os.path.join(self.place.data, paths.TOPICS, self.place.topic, paths.TOPIC_SETTINGS)
+        try:
+            return topic.decode(self.place.files.read(path)).deleted
+        except FileNotFoundError:
+            return True
+        except (OSError, CorruptData):
+            return False
 
     def reread_ledger(self) -> None:
         """Is told that reasons may have been entered by somebody else."""

@@ -201,10 +201,11 @@ def _verify_holes(store: Store, topic: str, life: Life, found: dict[int, Fields]
     earliest, end = store.earliest_offset(topic), store.latest_offset(topic)
     back = life.deleted & found.keys()
     demand(not back, "I8", f"{topic}: {sorted(back)[:5]} were deleted and are back")
-    deleting = {at for at in life.deleting if at >= earliest}
+    told = {at: gap.reason for gap in store.gaps(topic) for at in range(gap.first, gap.end)}
+    never = {at for at in life.deleting if at >= life.durable and told.get(at) == "truncated"}
+    deleting = {at for at in life.deleting - never if earliest <= at < end}
     undone = deleting & found.keys()
     demand(undone in (set(), deleting), "I8", f"{topic}: a delete is half done")
-    told = {at: gap.reason for gap in store.gaps(topic) for at in range(gap.first, gap.end)}
     both = told.keys() & found.keys()
     demand(not both, "I3", f"{topic}: {sorted(both)[:5]} are there and said to be missing")
     for at in range(earliest, end):

@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
-from lamina.torture.scribe import Scribe
+from lamina.torture.scribe import PRODUCER, Scribe
 
 TOPIC = "t"
 EVERYTHING = "everything"
@@ -19,8 +19,9 @@ SHORT_MAX = 3
 
 
 def _append(scribe: Scribe) -> None:
-    stamped = scribe.life(TOPIC).stamped
-    sequence = 0 if stamped is None else stamped[0].sequence + stamped[2]
+    sequence = None
+    if scribe.format_name != "wal":
+        _, sequence = scribe.opened.producer_position(TOPIC, 0, PRODUCER) or (0, 0)
     scribe.append(TOPIC, [60, 700], sequence=sequence)
 
 

@@ -285,7 +285,7 @@ class _Tail:
         """Takes back what was copied; whatever cannot be is cut by the next copy or recovery."""
         with contextlib.suppress(OSError):
             self._close()
-            for created in self._created:
+            for created in reversed(self._created):  # what is left has no hole before it
                 segments.remove(self._ground.files, created)
             last = self._before[-1] if self._before else None
             if last is not None and not last.sealed:

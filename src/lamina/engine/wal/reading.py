@@ -138,9 +138,12 @@ class TopicReader(TopicState):
         for attempt in range(_ATTEMPTS):
             try:
                 return self._look(sequence, stop, limit)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if attempt == _ATTEMPTS - 1:
-                    raise
+                    raise Unavailable(
+                        f"{self.place.name}: offset {sequence} was moved or removed while it was"
+                        " read; read again"
+                    ) from error
             except OSError as error:
                 raise Unavailable(
                     f"{self.place.name}: reading offset {sequence} from {error.filename} failed:"

@@ -109,12 +109,16 @@ class TopicRecovery:
     # ------------------------------------------------------------------ segments
 
     def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
-        listed = self._listed(topic.topic_id, frames)
-        found: list[Segment] = []
-        for row, (first, directory) in enumerate(listed):
-            bare = Segment(
+        bares = [
+            Segment(
                 topic.topic_id, directory, first, first, 0, 0, 0, self.ground.now_ms(), sealed=True
             )
+            for first, directory in self._listed(topic.topic_id, frames)
+        ]
+        listed = self._without_undone(topic, bares, frames)
+        found: list[Segment] = []
+        for row, bare in enumerate(listed):
+            first = bare.first_sequence
             if not self.has_snapshot:
                 self._take_flags(topic, bare)
             is_last = row == len(listed) - 1
@@ -129,6 +133,36 @@ class TopicRecovery:
                 why = "it repeats sequences of the segment before it"
                 self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
         return found
+
+    def _without_undone(
+        self, topic: TopicReader, bares: list[Segment], frames: Frames
+    ) -> list[Segment]:
+        """Leaves out segments behind a hole that the WAL fills: of a copy that was taken back.
+
+        Taking it back may have failed, or been undone in part by power loss. All that such segments
+        hold is in the WAL still; they are set aside, and the WAL is copied again.
+        """
+        if not bares or not _holds(frames, bares[-1].first_sequence):
+            return bares
+        expected = max(1, topic.earliest)
+        for row, bare in enumerate(bares):
+            firsts = (expected, *(each.first_sequence for each in bares[row:]))
+            if bare.first_sequence > expected and all(_holds(frames, each) for each in firsts):
+                for each in bares[row:] if self.repair else ():
+                    self._set_aside_undone(each)
+                return bares[:row]
+            loaded = self._by_index(bare)
+            if loaded is None:
+                break  # it is looked at closely, and so is what follows
+            expected = max(expected, loaded.end_sequence)
+        return bares
+
+    def _set_aside_undone(self, bare: Segment) -> None:
+        for suffix in ("idx", "data"):
+            if self.ground.files.exists(bare.path(suffix)):
+                kept = self.ground.quarantine(bare.path(suffix))
+        why = "a copy that was taken back left it; the WAL holds what is in it"
+        self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
 
     def _listed(self, topic_id: int, frames: Frames) -> list[tuple[int, str]]:
         """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy.
