@@ -7,8 +7,8 @@ CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
-	torture torture-long bench-log bench-groups bench-server bench-spark bench-tier bench-wal \
-	bench-formats clean
+	torture torture-long mutants bench-log bench-groups bench-server bench-spark bench-tier \
+	bench-wal bench-formats clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,9 @@ torture: $(READY)
 
 torture-long: $(READY)
 	$(BIN)/lamina torture --column long --jobs 2
+
+mutants: $(READY)
+	$(BIN)/python -m tests.torture.mutants
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

@@ -33,3 +33,12 @@ def test_a_mutant_applies_and_names_what_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", ["misplaced-segment", "producer-sequence"])
 def test_a_mutant_is_caught(name: str) -> None:
     assert catch(BY_NAME[name]) is not None
+
+
+def test_the_page_names_every_mutant_and_what_catches_it() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    for mutant in MUTANTS:
+        line = next((each for each in page.splitlines() if f"`{mutant.name}`" in each), "")
+        for catcher in mutant.caught_by:
+            named = catcher.rpartition(":")[0] if catcher.startswith("F") else catcher
+            assert f"`{named}`" in line, f"docs/reliability.md does not say that {named} catches it"

@@ -129,7 +129,7 @@ class TopicRecovery:
             if is_last:
                 loaded = self._last(topic, bare, frames)
             else:
-                loaded = self._sealed(topic, bare, end_sequence=listed[row + 1][0])
+                loaded = self._sealed(topic, bare, end_sequence=listed[row + 1].first_sequence)
             if loaded is not None and (not found or first >= found[-1].end_sequence):
                 found.append(loaded)
             elif loaded is not None and self.repair:

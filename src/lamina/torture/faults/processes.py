@@ -31,7 +31,7 @@ CALLS = {
 """The system calls that a store makes, by what they do."""
 
 
-@row("F1", "kill-9", invariants="I1 I2 I3 I5 I6 I7 I8 I12", rounds=Rounds(2, 334, 6700))
+@row("F1", "kill-9", invariants="I1 I2 I3 I5 I6 I7 I8 I12", rounds=Rounds(None, 334, 6700))
 def kill_at_random(trial: Trial) -> None:
     """SIGKILL of a process that appends, trims, rolls and consumes, at a random instant."""
     with Workers() as workers:

@@ -1,0 +1,123 @@
+"""Rows that a suite of the source checkout makes: servers, object stores and Spark under faults.
+
+What these break needs more than a directory: an S3 server behind a proxy that fails on purpose, a
+Spark cluster whose driver and executors are killed, connections that are cut at each byte. The
+suites exist; a row runs them as often as its column says, and counts what passed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import lamina
+from lamina.torture.rows import Invariant, Rounds, Trial, demand, row
+
+ROOT = Path(lamina.__file__).parents[2]
+
+
+def needs_suites() -> str | None:
+    """Says why there are no suites here, or None."""
+    return None if (ROOT / "tests" / "fuzz").is_dir() else "only in a source checkout"
+
+
+def _run(*words: str) -> tuple[int, str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def _suite(trial: Trial, invariant: Invariant, *paths: str) -> None:
+    """Runs test files once a round: the quick tests only, or from two rounds on all of them."""
+    for number in range(trial.rounds):
+        for path in paths:
+            with trial.case(f"{path}:{number}") as wanted:
+                if not wanted:
+                    continue
+                every = ["-m", "long or not long"] if trial.rounds > 1 else []
+                words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *every, path]
+                code, said = _run(*words)
+                found = re.search(r"(\d+) passed", said)
+                trial.counts["tests"] += int(found[1]) if found else 0
+                demand(code == 0 and found, invariant, f"{path} fails: {said[-1500:]}")
+
+
+@row(
+    "F19",
+    "connections",
+    formats=("server",),
+    invariants="I1 I10 I12",
+    rounds=Rounds(None, 1, 20),
+    needs=needs_suites,
+)
+def connections(trial: Trial) -> None:
+    """Connections are cut at every byte, stand still, or bring garbage and huge lengths."""
+    _suite(trial, "I12", "tests/server/test_cut.py", "tests/server/test_hostile.py")
+
+
+@row(
+    "F21",
+    "fuzz",
+    formats=("decoders", "doors"),
+    invariants="I2 I10 I12",
+    rounds=Rounds(None, 20_000, 1_000_000),
+    needs=needs_suites,
+)
+def fuzz(trial: Trial) -> None:
+    """Changed bytes with checksums that fit, for every decoder and both doors; atheris leads."""
+    inputs = trial.rounds if trial.format == "decoders" else trial.rounds // 20
+    with trial.case(trial.format) as wanted:
+        if wanted:
+            words = ("--target", trial.format, "--inputs", str(inputs), "--seed", str(trial.seed))
+            code, said = _run("-m", "tests.fuzz.run", *words)
+            demand(code == 0, "I12", said[-1500:])
+            trial.counts["inputs"] += inputs
+
+
+@row(
+    "F22",
+    "object-store",
+    formats=("tier",),
+    invariants="I1 I2 I8 I12",
+    rounds=Rounds(None, 1, 10),
+    needs=needs_suites,
+)
+def object_store(trial: Trial) -> None:
+    """An S3 server behind a proxy that fails, hangs up and lies; uploaders that are killed."""
+    _suite(trial, "I1", "tests/tier/test_s3.py", "tests/tier/test_crash.py")
+
+
+@row(
+    "F24",
+    "spark-source",
+    formats=("spark",),
+    invariants="I11",
+    rounds=Rounds(None, None, 2),
+    needs=needs_suites,
+)
+def spark_source(trial: Trial) -> None:
+    """Spark's tasks fail and repeat, its executors are killed, queries restart and go on."""
+    _suite(trial, "I11", "tests/spark/test_cluster.py", "tests/spark/test_streaming.py")
+
+
+@row(
+    "F25",
+    "spark-sink",
+    formats=("spark",),
+    invariants="I11",
+    rounds=Rounds(None, None, 2),
+    needs=needs_suites,
+)
+def spark_sink(trial: Trial) -> None:
+    """Spark's driver is killed at steps of staging and of our commit, and the query goes on."""
+    _suite(trial, "I11", "tests/spark/test_killed_driver.py", "tests/spark/test_transactions.py")
