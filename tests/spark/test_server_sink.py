@@ -25,10 +25,6 @@ from lamina.storage.files import LocalFiles
 from tests.server.rig import ServerProcess, served
 from tests.spark.logs import START_MS, values
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(lamina.RemoteStore, "producer_position"),
-    reason="the client cannot ask for a producer's position",
-)
 KILLED = """
 import os, sys
 from tests.spark import test_server_sink as sink

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import lamina
 from lamina.engine.groups.published import leave
-from lamina.errors import LaminaError, Unavailable
+from lamina.errors import LaminaError
 from lamina.formats.position import Position, TopicPosition
 from lamina.spark.access import ServerAccess, Where
 from lamina.spark.losses import LOGGER
@@ -64,8 +64,6 @@ class Committed:
         """Commits each partition's offset; one that was committed before moves nothing."""
         if self._store is None:
             self._store = self._access.connect()
-        if not hasattr(self._store, "group"):
-            raise Unavailable("this client cannot commit to groups of a server")
         for each in position.topics:
             group = self._store.group(each.topic, position.group)
             for partition, offset in each.offsets.items():
