@@ -187,6 +187,24 @@ def test_a_wrong_body_is_told_what_is_wrong(http: httpx.Client, body: bytes, pro
     assert http.get("/v1/topics/t/partitions/1/latest").json() == end
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://elsewhere.example", "content-type": "text/plain"},
+        {"sec-fetch-site": "cross-site"},
+        {"host": "elsewhere.example"},
+    ],
+)
+def test_without_keys_pages_of_other_sites_are_refused(
+    http: httpx.Client, headers: dict[str, str]
+) -> None:
+    body = b'{"name": "from-elsewhere"}'
+    assert http.post("/v1/topics", content=body, headers=headers).status_code == 403
+    assert http.get("/v1/topics", headers=headers).status_code == 403
+    own = {"origin": str(http.base_url).rstrip("/"), "sec-fetch-site": "same-origin"}
+    assert "from-elsewhere" not in http.get("/v1/topics", headers=own).json()["result"]
+
+
 def test_pages_for_machines_and_people(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok", "problems": []}
     assert http.get("/ready").json()["ready"] is True

@@ -47,6 +47,7 @@ from lamina.server import jsonrows, openapi
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
+from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
 from lamina.wire import failures, values
 from lamina.wire.messages import Order, Poll, Question, decode_object
 from lamina.wire.operations import OPERATIONS, Operation
@@ -132,10 +133,15 @@ class Routes:
 
     def _caller(self, request: Request) -> Caller:
         try:
+            if not self._broker.asks_for_keys:
+                refuse_foreign_name(request)
+                refuse_foreign_site(request)
             return self._broker.caller(bearer(request.headers.get("authorization")))
         except NotAllowed as error:
             peer = request.client.host if request.client else "nowhere"
             _log.warning("refused a call from %s: %s", peer, error)
+            if not self._broker.asks_for_keys:
+                raise
             raise _Unknown(str(error)) from error
 
     async def _body(self, request: Request) -> dict[str, Any]:

@@ -42,9 +42,9 @@ from lamina.server.console.sessions import (
     LoggedOut,
     Sessions,
     refuse_foreign_change,
-    refuse_foreign_name,
 )
 from lamina.server.console.tail import Choice, Tail
+from lamina.server.sites import refuse_foreign_name
 from lamina.wire import failures
 
 _log = logging.getLogger("lamina.server")

@@ -18,12 +18,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from lamina.errors import NotAllowed
-from lamina.server.auth import Caller, is_loopback
+from lamina.server.auth import Caller
+from lamina.server.sites import refuse_foreign_site
 
 COOKIE = "lamina_console"
 MARK = "x-lamina-console"
@@ -76,19 +76,8 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def refuse_foreign_name(request: Request) -> None:
-    """Refuses a request to a name that is not loopback's; for a server without keys."""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    if not is_loopback(host):
-        raise NotAllowed(f"without keys the console answers on loopback only, not as {host!r}")
-
-
 def refuse_foreign_change(request: Request) -> None:
     """Refuses a change that another site may have caused."""
     if request.headers.get(MARK) != "1":
         raise NotAllowed(f"a change needs the header {MARK}")
-    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise NotAllowed("a change comes from the console's own page")
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise NotAllowed("a change comes from the console's own page")
+    refuse_foreign_site(request)
