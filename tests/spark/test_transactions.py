@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lamina.engine.store import Store
 from lamina.errors import (
@@ -26,10 +28,11 @@ from lamina.errors import (
     UnsupportedField,
 )
 from lamina.formats.transaction import Part, Transaction
-from lamina.spark import transactions
+from lamina.spark import staging, transactions
 from lamina.spark.directory import boot_of
 from lamina.spark.handover import publish
 from lamina.spark.handover import publishing as taking_over
+from lamina.spark.source import LaminaSource
 from lamina.spark.staging import Stager, Staging
 from lamina.spark.transactions import Publisher
 from lamina.storage.files import Files, LocalFiles
@@ -38,6 +41,7 @@ from lamina.torture.simulated import SimulatedFiles
 from tests.spark.logs import NEVER_MS, START_MS, stored, values
 
 DATA = "/srv/data"
+VALUES = StructType([StructField("value", BinaryType())])
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
@@ -374,11 +378,45 @@ def test_a_row_needs_a_topic_that_is_there(data: str) -> None:
             stage(LocalFiles(), data, 1, batch, topic=None)
 
 
+@pytest.mark.parametrize("topic", ["w", None])
+def test_a_topic_that_cannot_store_once_is_refused_before_anything_is_staged(
+    data: str, topic: str | None
+) -> None:
+    with Store(data) as store:
+        store.create_topic("w", format="wal")
+    batch = pa.record_batch({"value": ["a"], "topic": ["w"]})
+    with pytest.raises(InvalidRequest, match=r"'w' has format wal.*choose"):
+        stage(LocalFiles(), data, 1, batch, topic=topic)
+    assert list(Path(data).rglob("*.part")) == []
+
+
+def test_a_writer_for_a_topic_that_cannot_store_once_is_refused(data: str) -> None:
+    with Store(data) as store:
+        store.create_topic("w", format="wal")
+    options = {"path": data, "topic": "w", "txnAppId": "app", "txnVersion": "1"}
+    with pytest.raises(InvalidRequest, match=r"'w' has format wal"):
+        LaminaSource(CaseInsensitiveDict(options)).writer(VALUES, False)
+
+
+def test_nothing_is_decided_that_cannot_be_stored(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a wal topic that were staged all the same do not become a commit for ever open."""
+    with Store(data) as store:
+        store.create_topic("w", format="wal")
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "STAMPED_FORMATS", ("frame", "keratin", "wal"))
+        part = stage(LocalFiles(), data, 1, pa.record_batch({"value": ["a"]}), topic="w")
+    assert part.runs[0].topic == "w"
+    with pytest.raises(InvalidRequest, match=r"'w' has format wal"):
+        publish(data, transaction(1, part), files=LocalFiles(), timeout_ms=5000)
+    assert list(Path(data).rglob("commit.json")) == []
+    assert write(LocalFiles(), data, 1) is True  # the application goes on
+
+
 def test_batches_are_joined_but_never_all_of_them(
     data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.spark import staging
-
     monkeypatch.setattr(staging, "FLUSH_BYTES", 2000)
     held: list[int] = []
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
@@ -110,7 +110,7 @@ class Bar:
 
 
 @contextlib.contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
+def spark_session(master: str, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Gives a session whose log goes to a file; the file stays when something fails."""
     try:
         from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ def spark_session(master: str) -> Iterator[SparkSession]:
     log = tempfile.NamedTemporaryFile(prefix="lamina-spark-", suffix=".log", delete=False)  # noqa: SIM115
     try:
         with _errors_into(log.fileno()):
-            spark = there or session(master=master, name="lamina pipeline")
+            spark = there or session(master=master, name="lamina pipeline", config=config)
         try:
             with typed_failures():
                 yield spark

@@ -19,6 +19,8 @@ from lamina.errors import InvalidRequest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A JVM that ends within a minute: what it compiles quickly is good enough."""
 _TILLS = "cast(substring(cast(value as string), 7) as long) % 4"
 
 
@@ -31,7 +33,7 @@ def tell(console: Console, data: str, archive: str, acknowledged: int) -> None:
         from lamina.cli.pipeline_running import HERE, spark_session
 
         console.rule("Spark: a query, and a stream that stores every record once")
-        with spark_session(HERE) as spark:
+        with spark_session(HERE, _SHORT_LIVED) as spark:
             _query(console, spark, os.path.abspath(data))
             _stream(console, spark, os.path.abspath(data), found)
     console.rule("every checksum, of the log and of the archive")

@@ -60,7 +60,7 @@ from lamina.formats.transaction import (
 )
 from lamina.formats.xxh3 import xxh3_of
 from lamina.records import INPUT_SCHEMAS
-from lamina.spark.staging import Staging
+from lamina.spark.staging import Staging, refuse_target
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -130,7 +130,7 @@ class Publisher:
     # ------------------------------------------------------------------ the steps
 
     def _decide(self, transaction: Transaction) -> None:
-        """Proves that every part is whole, then commits: from here on it is stored."""
+        """Proves that every part is whole and can be stored, then commits: it will be stored."""
         self._check(transaction)
         place = self._place(transaction)
         self._files.make_directory(place.directory)
@@ -192,6 +192,10 @@ class Publisher:
                 yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
     def _check(self, transaction: Transaction) -> None:
+        for name in {run.topic for part in transaction.parts for run in part.runs}:
+            about = self._topic_of(name)
+            if about is not None:
+                refuse_target(name, about.format)
         for part in transaction.parts:
             if part.runs:
                 path = os.path.join(self._place(transaction).directory, part.name)

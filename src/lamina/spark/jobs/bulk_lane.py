@@ -1,41 +1,29 @@
-"""The bulk lane: descriptors of segments and objects go out, small results come back.
+"""Jobs on files, over the lane (`lane`): tasks are descriptors of segments and objects.
 
-    driver: plan ──▶ one task each ──mapInArrow──▶ worker: bytes through the kernels ──▶ results
-
-A task is one row of a DataFrame and a few descriptors of what lies side by side. Its bytes are
-read, checked and written inside the Python worker; no record passes through the JVM, and nothing is
-shuffled. The driver hears of each task as it ends, and commits when all have.
+A task is a few descriptors of what lies side by side, about so many bytes together; how far a job
+is, is told in bytes. All else, how tasks run and how errors come back, is the lane's.
 
 Rules.
-1. A descriptor says what and where, never how to get in: what opens an archive (`access.Access`)
-   goes with the code of the task, so that no row, plan or log of Spark shows it.
-2. What a task returns is small. What it writes is seen by nobody before the driver commits, and a
-   task that runs twice writes the same.
-3. An error that trying again cannot mend comes back from a task as itself; what may pass fails the
-   task, and Spark tries it again.
+1. A descriptor says what and where, never how to get in: that goes with the work
+   (`access.Access`).
+2. What a task writes is seen by nobody before the driver commits, and a task that runs twice
+   writes the same.
 """
 
 from __future__ import annotations
 
-import itertools
-import pickle
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import pyarrow as pa
-from pyspark import Accumulator, inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from lamina.errors import LaminaError, Unavailable
+from lamina.spark.jobs import lane
 from lamina.spark.jobs.job import Progress
-from lamina.spark.jobs.lane import typed_failures
 
 TASK_BYTES = 256 << 20
 TASKS_PER_CORE = 4
-POLL_S = 0.05
-RESULTS = "number long, outcome binary"
+BYTES = "bytes"
 
 _What = TypeVar("_What")
 _Result = TypeVar("_Result")
@@ -86,80 +74,16 @@ def run(
 
     Raises the error of the first task that failed for good.
     """
-    flat = [each for task in tasks for each in task]
-    progress.expect(sum(each.size_bytes for each in flat), "bytes")
-    if not flat:
-        return []
+    total = sum(each.size_bytes for task in tasks for each in task)
     done = spark.sparkContext.accumulator(0)
-    ends = list(itertools.accumulate(len(task) for task in tasks))
-    ranges = [range(end - len(task), end) for task, end in zip(tasks, ends, strict=True)]
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-        _working(flat, ranges, work, done), RESULTS
-    )
-    outcomes: dict[int, Any] = {}
-    for number, outcome in _collected(spark, frame.collect, done, progress):
-        outcomes[number] = pickle.loads(bytes(outcome))  # noqa: S301 - from our own workers
-    for number in range(len(flat)):
-        if isinstance(outcomes[number], LaminaError):
-            raise outcomes[number]
-    return [outcomes[number] for number in range(len(flat))]
 
+    def one(task: Sequence[Descriptor[_What]]) -> list[_Result]:
+        results = []
+        for each in task:
+            results.append(work(each))
+            done.add(each.size_bytes)
+        return results
 
-def _working(
-    found: Sequence[Descriptor[_What]],
-    ranges: Sequence[range],
-    work: Callable[[Descriptor[_What]], _Result],
-    done: Accumulator[int],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes what a worker runs: a row says which task, and the descriptors came with the code."""
-
-    def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tasks = [task for batch in batches for task in batch.column("id").to_pylist()]
-        for number in [number for task in tasks for number in ranges[task]]:
-            try:
-                outcome: object = work(found[number])
-            except Unavailable:
-                raise
-            except LaminaError as error:
-                outcome = error
-            done.add(found[number].size_bytes)
-            yield pa.record_batch(
-                {
-                    "number": pa.array([number], pa.int64()),
-                    "outcome": pa.array([pickle.dumps(outcome)], pa.binary()),
-                }
-            )
-
-    return working
-
-
-def _collected(
-    spark: SparkSession,
-    collect: Callable[[], list[Any]],
-    done: Accumulator[int],
-    progress: Progress,
-) -> list[Any]:
-    """Runs the tasks in a thread and reports what has ended meanwhile."""
-    rows: list[Any] = []
-    failures: list[BaseException] = []
-
-    def collecting() -> None:
-        try:
-            with typed_failures():
-                rows.extend(collect())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(
-        target=inheritable_thread_target(spark)(collecting), name="lamina-lane"
-    )
-    thread.start()
-    told = 0
-    while thread.is_alive():
-        thread.join(POLL_S)
-        if done.value > told:
-            progress.advance(done.value - told)
-            told = done.value
-    if failures:
-        raise failures[0]
-    return rows
+    watching = lane.watched(lambda: (done.value, total), BYTES, progress)
+    found = lane.watched_over_tasks(spark, tasks, one, watching)
+    return [result for results in found for result in results]

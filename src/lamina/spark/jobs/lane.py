@@ -1,13 +1,18 @@
-"""The bulk lane: tasks that read, work and answer inside the Python workers, no rows in the JVM.
+"""The lane of every job: tasks that read, work and answer inside the Python workers.
 
-A job hands over a list of tasks and a function; Spark runs one task in each of its partitions,
-through `mapInArrow`, and the answers come back to the driver in the order of the tasks.
+    driver: plan ──▶ one task each ──mapInArrow──▶ worker: bytes through the kernels ──▶ answers
+
+A job hands over a list of tasks and a function; Spark runs one task in each of its partitions, and
+the answers come back to the driver in the order of the tasks. No record passes through the JVM, and
+nothing is shuffled; the one exception is `over_rows`, for rows that Spark itself has read. Jobs on
+files, whose tasks are packed and told by their bytes, come here through `bulk_lane`.
 
 Rules.
 1. A task's answer is small: a report, never records.
-2. What a retry cannot mend (a wrong request, damaged data) comes back as the typed error that it
-   is; anything else fails the task, and Spark tries it again.
-3. Nothing here commits.
+2. What trying again cannot mend comes back as the typed error that it is; what may pass
+   (`Unavailable`, and whatever is not ours) fails the task, and Spark tries it again.
+3. Tasks go with the code, so that no row, plan or log of Spark shows what opens an archive.
+4. Nothing here commits.
 """
 
 from __future__ import annotations
@@ -18,14 +23,15 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lamina.errors import CorruptData, InvalidRequest, LaminaError, Unavailable
+from lamina.errors import InvalidRequest, LaminaError, Unavailable
 from lamina.spark.jobs.job import Progress
 
 ANSWER = "answer binary"
@@ -35,6 +41,8 @@ TASKS = "tasks"
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 Rows = Iterator[pa.RecordBatch]
+Look: TypeAlias = Callable[[], tuple[int, int]]
+"""Says how much is done, and of how much."""
 
 
 def over_tasks(
@@ -44,6 +52,16 @@ def over_tasks(
     progress: Progress,
 ) -> list[_Answer]:
     """Runs a function on each task, on the executors; returns the answers in order."""
+    return watched_over_tasks(spark, tasks, work, told(spark, progress))
+
+
+def watched_over_tasks(
+    spark: SparkSession,
+    tasks: Sequence[_Task],
+    work: Callable[[_Task], _Answer],
+    watching: AbstractContextManager[None],
+) -> list[_Answer]:
+    """Does what `over_tasks` does, while something of the caller's tells how far it is."""
     if not tasks:
         return []
 
@@ -53,7 +71,7 @@ def over_tasks(
                 yield _answered(lambda number=number: work(tasks[number]))  # type: ignore[misc]
 
     frame = spark.range(0, len(tasks), 1, numPartitions=len(tasks)).mapInArrow(one, ANSWER)
-    return _collected(frame, progress)
+    return _collected(frame, watching)
 
 
 def over_rows(
@@ -64,19 +82,21 @@ def over_rows(
     def one(batches: Rows) -> Rows:
         yield _answered(lambda: work(batches))
 
-    return _collected(frame.mapInArrow(one, ANSWER), progress)
+    return _collected(frame.mapInArrow(one, ANSWER), told(frame.sparkSession, progress))
 
 
 def _answered(work: Callable[[], Any]) -> pa.RecordBatch:
     try:
         answer = work()
-    except (InvalidRequest, CorruptData) as error:
+    except Unavailable:
+        raise
+    except LaminaError as error:
         answer = error
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], ["answer"])
 
 
-def _collected(frame: DataFrame, progress: Progress) -> list[Any]:
-    with told(frame.sparkSession, progress), typed_failures():
+def _collected(frame: DataFrame, watching: AbstractContextManager[None]) -> list[Any]:
+    with watching, typed_failures():
         rows = frame.collect()
     answers = [pickle.loads(row.answer) for row in rows]  # noqa: S301 - our own workers'
     for answer in answers:
@@ -88,24 +108,40 @@ def _collected(frame: DataFrame, progress: Progress) -> list[Any]:
 @contextlib.contextmanager
 def told(spark: SparkSession, progress: Progress) -> Iterator[None]:
     """Tells how many tasks of the Spark jobs that run meanwhile are done."""
-    context, group, ended = spark.sparkContext, uuid.uuid4().hex, threading.Event()
+    context, group = spark.sparkContext, uuid.uuid4().hex
     tracker = context.statusTracker()
+
+    def look() -> tuple[int, int]:
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+        found = [tracker.getStageInfo(at) for job in jobs if job for at in job.stageIds]
+        stages = [stage for stage in found if stage]
+        done = sum(stage.numCompletedTasks for stage in stages)
+        return done, sum(stage.numTasks for stage in stages)
+
+    context.setJobGroup(group, "lamina pipeline")
+    with watched(look, TASKS, progress):
+        yield
+
+
+@contextlib.contextmanager
+def watched(look: Look, unit: str, progress: Progress) -> Iterator[None]:
+    """Looks now and then how much is done of what runs meanwhile, and tells it; at the end, too."""
+    ended = threading.Event()
 
     def watch() -> None:
         done = expected = 0
-        while not ended.wait(LOOK_S):
-            jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
-            stages = [tracker.getStageInfo(at) for job in jobs if job for at in job.stageIds]
-            total = sum(stage.numTasks for stage in stages if stage)
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(LOOK_S)
+            now, total = look()
             if total > expected:
-                progress.expect(total, TASKS)
+                progress.expect(total, unit)
                 expected, done = total, 0
-            now = sum(stage.numCompletedTasks for stage in stages if stage)
-            progress.advance(now - done)
-            done = now
+            if now > done:
+                progress.advance(now - done)
+                done = now
 
     watcher = threading.Thread(target=watch, name="lamina-progress", daemon=True)
-    context.setJobGroup(group, "lamina pipeline")
     watcher.start()
     try:
         yield

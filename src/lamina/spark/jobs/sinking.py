@@ -26,8 +26,6 @@ from lamina.spark.source import LaminaSource
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 
-TAKES_TRANSACTIONS = ("frame", "keratin")
-"""The formats that remember what an idempotent producer has stored."""
 COMMIT_TIMEOUT_MS = 600_000
 
 NextWork: TypeAlias = Callable[[Intent | None], dict[str, Any] | None]
@@ -40,15 +38,6 @@ def application_of(job: str, target: str, *inputs: Any) -> str:
     """Names the writer of a job: the same inputs give the same name."""
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     return f"{job}-{target[:80]}-{digest[:16]}"
-
-
-def refuse_target(target: Topic) -> None:
-    """Raises if nothing can be stored exactly once in a topic."""
-    if target.format not in TAKES_TRANSACTIONS:
-        raise InvalidRequest(
-            f"topic {target.name!r} has format {target.format}, which does not remember what a"
-            f" repeated write has stored; choose {' or '.join(TAKES_TRANSACTIONS)}"
-        )
 
 
 def journal_of(place: Place, application: str, state: str | None) -> Journal:
