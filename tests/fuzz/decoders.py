@@ -20,7 +20,7 @@ import pyarrow as pa
 from lamina.engine.appending import Appended
 from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
-from lamina.formats import archive, ledger, producers, topic, transaction
+from lamina.formats import archive, ledger, position, producers, topic, transaction
 from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import log as frame_log
@@ -159,8 +159,8 @@ def read_wal_run(data: bytes, found: Any) -> None:
     taken = places.Places()
     others = taken.take(data, found, 0).others
     assert sum(len(each.sequences) for each in taken.by_topic()) == len(taken)
-    for position in others.tolist():
-        frame = places.control_frame(data, position)
+    for at in others.tolist():
+        frame = places.control_frame(data, at)
         try:
             body = control.decode(frame.frame_type, frame.body)
         except CorruptData:
@@ -340,6 +340,12 @@ def topics() -> list[bytes]:
     return [topic.encode(made), topic.encode(wal)]
 
 
+def positions() -> list[bytes]:
+    read = position.TopicPosition("orders", 1, {0: 23, 1: 7})
+    unread = position.TopicPosition("t", 2, {})
+    return [position.encode(position.Position("billing", (read, unread)))]
+
+
 def transactions() -> list[bytes]:
     run = transaction.Run("orders", 1, 0, 5, 40, 200, 7)
     part = transaction.Part("part-0", (run, run))
@@ -464,6 +470,7 @@ _FILES = (
 )
 _DOCUMENTS = (
     Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
+    Target("position", positions, same(position.decode, position.encode), sealing.document, True),
     Target("topic", topics, same(topic.decode, topic.encode), sealing.document, True),
     Target(
         "transaction",

@@ -46,6 +46,8 @@ ARGUMENTS: dict[str, Any] = {
     "offset": 0,
     "before_offset": 0,
     "dry_run": True,
+    "group": "g",
+    "producer_id": 1,
 }
 
 
@@ -198,7 +200,7 @@ def requests() -> list[bytes]:
     made += [b"POST /v1/topics/w/records\n" + body for body in row_bodies()]
     made.append(b"GET /v1/topics/t/partitions/0/records?start=0&max_records=3&wait_ms=5\n")
     for operation in OPERATIONS.values():
-        path = operation.path.format(topic="t", name="t", partition=0)
+        path = operation.path.format(**ARGUMENTS)
         names = [each for each in operation.signature.parameters if each in ARGUMENTS]
         rest = {each: ARGUMENTS[each] for each in names if f"{{{each}}}" not in operation.path}
         query = "&".join(f"{each}={value}" for each, value in rest.items())

@@ -186,7 +186,7 @@ MUTANTS = (
         "        files.sync_directory(self.place.directory)\n"
         "        files.sync_directory(self.place.segments)\n",
         "",
-        ("F7/names:frame:800",),
+        ("F2/every-step:frame:800",),
     ),
     Mutant(
         "not-poisoned",
@@ -219,17 +219,24 @@ MUTANTS = (
         "wal-rotation-order",
         "fsync of a full WAL file before the next one is written to",
         "engine/wal/shard.py",
-        "        if old is not None:\n            self.sync()\n",
-        "        if old is not None:\n            self._unsynced = False\n",
+        "            self.sync()\n            if self._prepared > old.size:\n"
+        "                old.file.truncate(old.size)\n                self._sync_file(old)\n",
+        "            self._unsynced = False\n            if self._prepared > old.size:\n"
+        "                old.file.truncate(old.size)\n",
         ("F3/dropped:wal:800",),
     ),
     Mutant(
         "wal-file-without-directory-fsync",
         "fsync of the directory after a WAL file is made",
         "engine/wal/shard.py",
-        "            files.sync_directory(self.directory)\n            files.replace(",
-        "            files.replace(",
-        ("F7/names:wal:800",),
+        "        file = files.create(path)\n        try:\n"
+        "            files.sync_directory(self.directory)\n"
+        "            files.replace(os.path.join(self.directory, paths.CURRENT),"
+        " current.encode(index))\n",
+        "        files.replace(os.path.join(self.directory, paths.CURRENT),"
+        " current.encode(index))\n"
+        "        file = files.create(path)\n        try:\n            pass\n",
+        ("F3/dropped:wal:800",),
     ),
     Mutant(
         "checkpoint-without-fsync",
@@ -253,7 +260,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
-        ("F10/cut:wal:300", "tests/engine/wal/test_damage.py"),
+        ("tests/engine/wal/test_tails.py",),
     ),
     Mutant(
         "no-snapshot-fallback",
@@ -326,7 +333,7 @@ MUTANTS = (
         "no-read-back",
         "an uploaded object is read back before it counts",
         "engine/tier/archiver.py",
-        "            if self._reads_back(key, encoded.data):\n",
+        "            if reads_back(self.shelf.objects, key, encoded.data):\n",
         "            if encoded.data is not None:\n",
         ("tests/tier/test_s3.py", "tests/tier/test_crash.py"),
     ),

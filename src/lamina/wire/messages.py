@@ -116,7 +116,7 @@ def encode_order(order: Order, plain: list[bytes] | None = None) -> bytes:
     """Encodes an append's metadata; written by hand, because a lone append waits for it."""
     stamp = order.producer
     partition = "null" if order.partition is None else order.partition
-    timeout_s = "null" if order.timeout_s is None else f"{order.timeout_s:.3f}"
+    timeout_s = "null" if order.timeout_s is None else float(order.timeout_s)
     who = stamp and f"[{stamp.producer_id},{stamp.epoch},{stamp.sequence}]"
     header = (
         f'{{"topic":{_quoted(order.topic)},"partition":{partition},"acks":{_quoted(order.acks)},'
@@ -146,7 +146,8 @@ def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
         raise _wrong_order(given)
     if timeout_s is not None and not 0 <= timeout_s <= TIMEOUT_S_MAX:  # nor what is no number
         raise InvalidRequest(f"an append's timeout_s cannot be {timeout_s!r:.80}")
-    order = Order(topic, partition, acks, timeout_s, _stamp(producer))
+    patience_s = None if timeout_s is None else float(timeout_s)
+    order = Order(topic, partition, acks, patience_s, _stamp(producer))
     return order, None if lengths is None else _split(body, lengths)
 
 
