@@ -18,7 +18,8 @@ from lamina.spark.session import java_home
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 ROOT = Path(__file__).parents[2]
-WORKERS = 2
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""One for each worker, all of them this machine: Spark speculates on another host only."""
 START_S = 90
 
 
@@ -32,19 +33,19 @@ def free_port() -> int:
 class Process:
     """One of the cluster's processes; ended with everything it started."""
 
-    def __init__(self, log: Path, name: str, *arguments: str) -> None:
+    def __init__(self, log: Path, host: str, name: str, *arguments: str) -> None:
         self.log = log
         environment = os.environ | {
             "JAVA_HOME": java_home(),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_WORKER_DIR": str(log.parent / "work"),
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [CLASS, f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments],
+                [CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments],
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -84,13 +85,13 @@ def standalone(folder: Path) -> Iterator[str]:
     address = f"spark://127.0.0.1:{port}"
     with contextlib.ExitStack() as running:
         ports = ("--port", str(port), "--webui-port", "0")
-        master = Process(folder / "master.log", "master.Master", *ports)
+        master = Process(folder / "master.log", HOSTS[0], "master.Master", *ports)
         running.callback(master.stop)
         master.wait_for("I have been elected leader")
-        for number in range(WORKERS):
+        for number, host in enumerate(HOSTS):
             size = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
             log = folder / f"worker-{number}.log"
-            worker = Process(log, "worker.Worker", *size, address)
+            worker = Process(log, host, "worker.Worker", *size, address)
             running.callback(worker.stop)
             worker.wait_for("Successfully registered with master")
         yield address

@@ -143,11 +143,10 @@ def test_an_executor_that_is_killed_costs_and_doubles_nothing(
     assert held(log, "copy") == held(log, "k")
 
 
-@pytest.mark.long
 def test_a_speculative_attempt_is_not_stored_twice(
     cluster: SparkSession, log: Path, tmp_path: Path
 ) -> None:
-    frame = slowed(source(cluster, log), tmp_path / "mark", 15)
+    frame = slowed(source(cluster, log), tmp_path / "mark", 60)
     write(frame, log)
     assert (tmp_path / "mark-again").exists()
     assert held(log, "copy") == held(log, "k")
