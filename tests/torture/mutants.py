@@ -354,7 +354,7 @@ MUTANTS = (
         "            and segment.next_offset <= archived_end\n"
         "            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)\n",
         "",
-        ("tests/tier/test_seam.py", "tests/tier/test_crash.py"),
+        ("tests/tier/test_seam.py",),
     ),
     Mutant(
         "no-commit-key",
