@@ -119,7 +119,7 @@ MUTANTS = (
         "formats/wal/log.py",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
-        ("F8/bit:wal:150",),
+        ("tests/formats/test_wal_log.py",),
     ),
     Mutant(
         "no-watermark",
