@@ -79,6 +79,18 @@ def test_a_reader_that_has_begun_goes_on_while_the_seam_passes_it() -> None:
             assert found == list(range(END))
 
 
+def test_local_segments_stay_while_no_listed_object_holds_them() -> None:
+    with opened(SimulatedFiles(), memory()) as store:
+        store.create_topic(TOPIC, config=SETTINGS | {"segment.bytes": 1 << 20})
+        seal_at(store, [10, 20, 30])
+        partition = store._partitions[TOPIC, 0]
+        assert partition.apply_local_retention(END) == 0, "the archive lists nothing yet"
+        assert read(store, 0) == numbered(0, END)
+        store.archive()
+        assert partition.layout.earliest_offset == 30
+        assert read(store, 0) == numbered(0, END)
+
+
 def test_time_is_found_on_both_sides_of_the_seam() -> None:
     times = [NOW_MS + (offset * 37 % 50) * 10 for offset in range(END)]
     schema = {"value": pa.binary(), "timestamp": pa.timestamp("ms", tz="UTC")}

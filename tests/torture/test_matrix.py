@@ -1,4 +1,4 @@
-"""A sample of every row of the fault matrix, by one seed; `make torture` runs the whole column."""
+"""Half a sample of every row of the matrix, by one seed; `make torture` runs the CI column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SAMPLES = [
 
 @pytest.mark.parametrize(("row", "format_name"), SAMPLES)
 def test_a_sample_of_the_row_holds(row: Row, format_name: str) -> None:
-    outcome = run_row(row, format_name, SEED, row.rounds.of(Column.SAMPLE) or 0)
+    rounds = row.rounds.of(Column.SAMPLE) or 0
+    outcome = run_row(row, format_name, SEED, (rounds + 1) // 2)
     if outcome.not_run:
         pytest.skip(outcome.not_run)
     assert not outcome.failures, "\n".join(map(str, outcome.failures))

@@ -10,6 +10,7 @@ the truth: if this file is lost, a group is shown further behind than it is, unt
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _FILE = {"version": int, "group": str, "topics": list}
 _TOPIC = {"topic": str, "epoch": int, "offsets": dict}
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ def _topic(number: int, given: object) -> TopicPosition:
     strict_json.check_fields(fields, f"topic {number}", _TOPIC)
     offsets = {}
     for partition, offset in fields["offsets"].items():
-        if not partition.isdecimal() or type(offset) is not int or offset < 0:
-            raise CorruptData(f"topic {number} has a wrong offset", found=f"{partition}: {offset}")
+        if not _PARTITION.fullmatch(partition) or type(offset) is not int or offset < 0:
+            found = f"{partition!r:.80}: {offset!r:.80}"
+            raise CorruptData(f"topic {number} has a wrong offset", found=found)
         offsets[int(partition)] = offset
     return TopicPosition(fields["topic"], fields["epoch"], offsets)
