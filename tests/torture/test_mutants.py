@@ -30,6 +30,7 @@ def test_a_mutant_applies_and_names_what_is_there(name: str) -> None:
             assert format_name in rows(key)[0].formats
 
 
+@pytest.mark.long  # kernels are compiled again for each mutant
 @pytest.mark.parametrize("name", ["misplaced-segment", "producer-sequence"])
 def test_a_mutant_is_caught(name: str) -> None:
     assert catch(BY_NAME[name]) is not None
