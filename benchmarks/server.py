@@ -4,9 +4,9 @@ Everything is compared with a measurement of the same run: the embedded store wi
 producers; a Flight server that stores nothing, in each direction; a bare write and fdatasync plus
 an empty round trip on an open Flight stream. Servers are processes of their own.
 
-Durable produce cannot be faster than the disk takes its bytes. So the same bytes are also written
-and synced bare, a batch at a time; where the disk alone is below half of Flight, half of Flight
-cannot be reached by anything durable, and the bar is half of the disk instead, under its own name.
+Durable produce cannot be faster than the disk takes its bytes, so the same bytes are also written
+and synced bare, a batch at a time: where the disk alone is below half of Flight, half of Flight
+cannot be reached by anything durable, and the bar `of-disk` says how close it came to what can.
 """
 
 from __future__ import annotations
