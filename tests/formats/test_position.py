@@ -10,9 +10,9 @@ from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.position import Position, TopicPosition, decode, encode
 from lamina.storage import paths
 
-NUMBERS = st.integers(0, 1 << 40)
+PARTITIONS, OFFSETS = st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 40)
 TOPICS = st.builds(
-    TopicPosition, st.text(max_size=8), st.integers(1, 9), st.dictionaries(NUMBERS, NUMBERS)
+    TopicPosition, st.text(max_size=8), st.integers(1, 9), st.dictionaries(PARTITIONS, OFFSETS)
 )
 POSITIONS = st.builds(
     Position, st.text(min_size=1, max_size=8), st.lists(TOPICS, max_size=3).map(tuple)
