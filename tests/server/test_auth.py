@@ -97,7 +97,7 @@ def test_a_scope_opens_what_it_says(
     scope = {"reader": "read", "writer": "write", "admin": "admin"}[who]
     needed, call = CALLS[name]
     assert name not in OPERATIONS or OPERATIONS[name].scope == needed
-    with lamina.connect(service.flight_url, api_key=keys[who], timeout_s=10) as store:
+    with lamina.connect(service.flight_url, api_key=keys[who], timeout_s=120) as store:
         if LEVELS.index(scope) >= LEVELS.index(needed):
             call(store)
         else:
@@ -107,7 +107,7 @@ def test_a_scope_opens_what_it_says(
 
 def test_a_prefix_hides_all_other_topics(keyed: tuple[Service, dict[str, str]]) -> None:
     service, keys = keyed
-    with lamina.connect(service.flight_url, api_key=keys["orders"], timeout_s=10) as store:
+    with lamina.connect(service.flight_url, api_key=keys["orders"], timeout_s=120) as store:
         assert store.topics() == ["orders.eu"]
         assert store.groups() == [("orders.eu", "mine")]
         assert store.tier_status() == []
@@ -151,7 +151,7 @@ def test_a_wrong_key_opens_nothing(keyed: tuple[Service, dict[str, str]], key: s
     assert httpx.get(f"{service.http_url}/metrics", headers=headers).status_code == 401
     assert httpx.get(f"{service.http_url}/health").status_code == 200
     if key is None or key.isascii():
-        with lamina.connect(service.flight_url, api_key=key or "", timeout_s=10) as store:
+        with lamina.connect(service.flight_url, api_key=key or "", timeout_s=120) as store:
             for name, (_, call) in CALLS.items():
                 with pytest.raises(NotAllowed):
                     call(store)
@@ -165,7 +165,7 @@ def test_a_key_with_one_changed_letter_opens_nothing(
     key = keys["admin"]
     changed = key[:-1] + ("a" if key[-1] != "a" else "b")
     with (
-        lamina.connect(service.flight_url, api_key=changed, timeout_s=10) as store,
+        lamina.connect(service.flight_url, api_key=changed, timeout_s=120) as store,
         pytest.raises(NotAllowed, match="not known"),
     ):
         store.topics()
