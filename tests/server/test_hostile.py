@@ -79,14 +79,14 @@ def test_an_idle_http_connection_is_closed(service: Service) -> None:
         assert silent.recv(10) == b"", "the server closed it"
     with socket.create_connection(("127.0.0.1", port_of(service.http_url))) as slow:
         slow.settimeout(30)
-        slow.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         assert slow.recv(10) == b"", "half a request counts as silence"
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(service: Service) -> None:
     with socket.create_connection(("127.0.0.1", port_of(service.http_url))) as slow:
         slow.settimeout(30)
-        head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+        head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
         slow.sendall(head + b"Connection: close\r\n\r\n{")
         answer = b"".join(iter(lambda: slow.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400")
@@ -99,8 +99,9 @@ def test_a_body_that_claims_too_much_is_refused_before_it_comes(
 ) -> None:
     with socket.create_connection(("127.0.0.1", port_of(service.http_url))) as client:
         client.settimeout(30)
-        head = f"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Length: {claimed}\r\n"
-        client.sendall(head.encode() + b"Connection: close\r\n\r\n")
+        head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Length: {claimed}\r\n".encode()
+        client.sendall(head + b"Connection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"max.request.bytes" in answer

@@ -27,6 +27,7 @@ from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.shard import WalFiles
 from lamina.engine.wal.topic import Arrivals, Layers
 from lamina.engine.wal.view import WalView
+from lamina.errors import Unavailable
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
 from lamina.formats.topic import TopicFile
@@ -86,7 +87,9 @@ class WalPiece:
             for batch in over_gaps(self._scan, start, _with_offset(wanted)):
                 start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
                 yield self.origin, batch
-        except FileNotFoundError:
+        except Unavailable as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
             for batch in self.access.scan(self.origin, start, self.end, wanted):
                 yield self.origin, batch
 

@@ -151,7 +151,8 @@ class TopicRecovery:
         expected = max(1, topic.earliest)
         for row, bare in enumerate(bares):
             firsts = (expected, *(each.first_sequence for each in bares[row:]))
-            if bare.first_sequence > expected and all(_holds(frames, each) for each in firsts):
+            hole = _outside(topic, expected, bare.first_sequence)  # what was archived is none
+            if hole and all(_holds(frames, each) for each in firsts):
                 for each in bares[row:] if self.repair else ():
                     self._set_aside_undone(each)
                 return bares[:row]
