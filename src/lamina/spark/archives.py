@@ -4,7 +4,8 @@ The driver reads the lists of a partition's objects and, of those that must be c
 An executor reads the blocks of its piece, each checked, with the engine's own cold reader.
 
 Rules.
-1. The object store is asked for what is new at most once in `LOOK_S`, however often Spark asks.
+1. The object store is asked for what is new at most once in `LOOK_S`, however often Spark asks;
+   for what has just left the local disk at once.
 2. An object that was replaced since it was planned (joined, rewritten) is found again in the list.
 """
 
@@ -190,14 +191,20 @@ class ColdSide:
         self._about = about
         self._partition = partition
         self._loaded_s = -LOOK_S
+        self._holes: list[tuple[int, int]] = []
         self.log = cold_log(access.open(), about, partition, cache)
 
     def cover(self, needed: Sequence[tuple[int, int]]) -> None:
-        """Asks for the list again if it does not reach over some ranges; not more than it may."""
-        now_s = time.monotonic()
-        if now_s - self._loaded_s >= LOOK_S and self._uncovered(needed):
+        """Asks for the list again if it does not reach over some ranges.
+
+        What was listed before its local copy went is there at once; what the last answer did not
+        have either is asked for no more often than it may.
+        """
+        holes, now_s = self._uncovered(needed), time.monotonic()
+        if holes and (holes != self._holes or now_s - self._loaded_s >= LOOK_S):
             self.log.show(self.log.ask())
             self._loaded_s = now_s
+            self._holes = self._uncovered(needed)
 
     def _uncovered(self, needed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         spans = [(each.base_offset, each.next_offset) for each in self.log.entries]
