@@ -64,7 +64,12 @@ def tiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
     return made | {"archive": archive, "wal": {"path": str(wal / "data")}}
 
 
-@pytest.mark.parametrize("splits", [1, 2, 8, 64])
+LONG = pytest.mark.long  # without Spark every number is tried, in test_tiers
+
+
+@pytest.mark.parametrize(
+    "splits", [pytest.param(1, marks=LONG), 2, pytest.param(8, marks=LONG), 64]
+)
 def test_every_mix_of_tiers_and_any_split_have_the_same_rows(
     spark: SparkSession, tiers: dict[str, dict[str, str]], splits: int
 ) -> None:

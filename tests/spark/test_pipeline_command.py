@@ -97,6 +97,7 @@ def test_the_program_itself_prints_json_and_nothing_else(log: Path, tmp_path: Pa
     assert ran.stderr == "", "Spark's own log is for a file, and a bar for terminals"
 
 
+@pytest.mark.long  # `make demo` is the same, and longer than the other commands together
 def test_the_demo_ends_with_the_pipeline(
     spark: SparkSession,
     tmp_path: Path,
