@@ -98,7 +98,7 @@ def _small_disk(scratch: Path) -> Iterator[tuple[Path, str]]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-@row("F13", "tmpfs", invariants="I1 I2 I3 I6 I12", rounds=Rounds(1, 17, 340))
+@row("F13", "tmpfs", invariants="I1 I2 I3 I6 I12", rounds=Rounds(None, 17, 340))
 def full_disk(trial: Trial) -> None:
     """A tmpfs is filled to the last byte; where mounts are not allowed, a limit on file sizes."""
     for number in range(trial.rounds):
