@@ -156,12 +156,13 @@ class LogServer:
             for object_stretch in cold.stretches(archived):
                 yield object_stretch
                 reached.append((object_stretch.first, object_stretch.end))
-        for first, after in (hole for one in archived for hole in outside(*one, reached)):
-            yield self._served(about, partition, (first, after), (after - first) * RECORD_BYTES)
         for facts in self._store.segments(topic, partition):
             first, after = max(facts.base_offset, local), min(facts.next_offset, end)
             if first < after:
+                reached.append((first, after))
                 yield self._served(about, partition, (first, after), facts.size_bytes)
+        for first, after in outside(earliest, end, sorted([*gone, *reached])):  # moved meanwhile
+            yield self._served(about, partition, (first, after), (after - first) * RECORD_BYTES)
 
     def _cold_side(self, about: TopicFile, partition: int) -> ColdSide | None:
         if self._archive is None or not TopicSettings.parse(about.settings).is_archived:
