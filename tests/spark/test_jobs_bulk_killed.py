@@ -21,17 +21,10 @@ POINTS = [
     *(("erase", step) for step in (8, 14, 20, 26, 30, 36, 42, 50, 60, 80, 110, 140)),
 ]
 COUNT = 500
-IN_EVERY_RUN = {("erase", 36)}
-"""One whole driver; `test_jobs_bulk_steps` kills every job at many steps without Spark around."""
 
 
-@pytest.mark.parametrize(
-    ("job", "step"),
-    [
-        pytest.param(*point, marks=() if point in IN_EVERY_RUN else pytest.mark.long)
-        for point in POINTS
-    ],
-)
+@pytest.mark.long  # without a Spark of its own, every run kills them in test_jobs_bulk_steps
+@pytest.mark.parametrize(("job", "step"), POINTS)
 def test_a_killed_bulk_job_loses_nothing_and_ends_when_it_is_run_again(
     spark: SparkSession, tmp_path: Path, job: str, step: int
 ) -> None:
