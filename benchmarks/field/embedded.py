@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
 import lamina
+from benchmarks.field.queues import with_tasks
 from benchmarks.field.system import FSYNC, System
 
 IN_FLIGHT = 16
@@ -66,21 +66,10 @@ class Embedded(System):
         self.store.append(TOPIC, value, partition=0, acks=self.acks)
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
-        async def run() -> float:
-            deadline = time.perf_counter() + seconds
-            count = 0
+        def append() -> Awaitable[object]:
+            return self.store.append_async(TOPIC, value, partition=0, acks=self.acks)
 
-            async def produce() -> None:
-                nonlocal count
-                while time.perf_counter() < deadline:
-                    await self.store.append_async(TOPIC, value, partition=0, acks=self.acks)
-                    count += 1
-
-            started = time.perf_counter()
-            await asyncio.gather(*(produce() for _ in range(producers)))
-            return count / (time.perf_counter() - started)
-
-        return asyncio.run(run())
+        return asyncio.run(with_tasks(producers, seconds, append))
 
     def read(self, count: int) -> int:
         isolation = "durable" if self.durability == FSYNC else "written"

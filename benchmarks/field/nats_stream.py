@@ -8,11 +8,11 @@ import itertools
 import json
 import os
 import sys
-import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.field.queues import with_tasks
 from benchmarks.field.system import FSYNC, HOST, Server, answers, needs_package
 
 STREAM, SUBJECT = "field", "field.in"
@@ -109,21 +109,10 @@ class Nats(Server):
         self.wait(self.stream.publish(SUBJECT, value))
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
-        async def run() -> float:
-            deadline = time.perf_counter() + seconds
-            count = 0
+        def append() -> Awaitable[object]:
+            return self.stream.publish(SUBJECT, value)
 
-            async def produce() -> None:
-                nonlocal count
-                while time.perf_counter() < deadline:
-                    await self.stream.publish(SUBJECT, value)
-                    count += 1
-
-            started = time.perf_counter()
-            await asyncio.gather(*(produce() for _ in range(producers)))
-            return count / (time.perf_counter() - started)
-
-        return self.wait(run())
+        return self.wait(with_tasks(producers, seconds, append))
 
     def read(self, count: int) -> int:
         return self.wait(self._read(count))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.metadata
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from benchmarks.field.system import DEFAULT, FSYNC, System, needs_package
 
@@ -85,10 +86,10 @@ class _SqliteProducer:
         self.database.commit()
 
 
-def with_threads(producers: int, seconds: float, make: object) -> float:
+def with_threads(producers: int, seconds: float, make: Callable[[], Callable[[], object]]) -> float:
     """Appends a second of threads that each append and wait, over and over."""
     counts = [0] * producers
-    appends = [make() for _ in range(producers)]  # type: ignore[operator]
+    appends = [make() for _ in range(producers)]
     deadline = time.perf_counter() + seconds
 
     def run(number: int) -> None:
@@ -177,3 +178,21 @@ class LiteQueue(System):
         while self.queue.pop() is not None:
             found += 1
         return found
+
+
+async def with_tasks(
+    producers: int, seconds: float, append: Callable[[], Awaitable[object]]
+) -> float:
+    """Appends a second of tasks of one event loop that each append and wait, over and over."""
+    deadline = time.perf_counter() + seconds
+    count = 0
+
+    async def produce() -> None:
+        nonlocal count
+        while time.perf_counter() < deadline:
+            await append()
+            count += 1
+
+    started = time.perf_counter()
+    await asyncio.gather(*(produce() for _ in range(producers)))
+    return count / (time.perf_counter() - started)

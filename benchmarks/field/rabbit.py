@@ -6,11 +6,11 @@ import asyncio
 import importlib.metadata
 import os
 import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.field.queues import with_tasks
 from benchmarks.field.system import HOST, Server, answers, free_port, needs_package, needs_program
 
 STREAM = "field"
@@ -106,21 +106,10 @@ class RabbitStreams(Server):
         self.loop.run_until_complete(self.producer.send_wait(STREAM, value))
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
-        async def run() -> float:
-            deadline = time.perf_counter() + seconds
-            count = 0
+        def append() -> Awaitable[object]:
+            return self.producer.send_wait(STREAM, value)
 
-            async def produce() -> None:
-                nonlocal count
-                while time.perf_counter() < deadline:
-                    await self.producer.send_wait(STREAM, value)
-                    count += 1
-
-            started = time.perf_counter()
-            await asyncio.gather(*(produce() for _ in range(producers)))
-            return count / (time.perf_counter() - started)
-
-        return self.loop.run_until_complete(run())
+        return self.loop.run_until_complete(with_tasks(producers, seconds, append))
 
     def read(self, count: int) -> int:
         return self.loop.run_until_complete(self._read(count))
