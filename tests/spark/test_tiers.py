@@ -310,6 +310,21 @@ def test_a_wal_segment_that_goes_after_planning_is_named_with_the_reason(tmp_pat
 # ---------------------------------------------------------------- a server
 
 
+def test_what_leaves_a_server_between_two_of_its_answers_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_mix(tmp_path, 40 << 10, topics="k")
+    asked = lamina.RemoteStore.segments
+    monkeypatch.setattr(lamina.RemoteStore, "segments", lambda *where: asked(*where)[-1:])
+    with served(tmp_path / "data", archive=str(tmp_path / "cold")) as service:
+        chosen = {"server": service.flight_url, "archive": str(tmp_path / "cold")}
+        columns = {"subscribe": "k", "columns": "partition,offset,value,timestamp"}
+        source = LaminaSource(CaseInsensitiveDict(chosen | columns))
+        reading = source.reader(source.schema())
+        found = Counter(rows_of(reading, list(reading.partitions())))
+    assert found == held(tmp_path, "k")
+
+
 @pytest.mark.parametrize("has_archive", [False, True])
 def test_a_server_gives_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_archive: bool
