@@ -8,7 +8,7 @@ import typer
 
 from lamina.cli import pipeline_running as running
 from lamina.cli.pipeline_running import HERE, DryRun, Master
-from lamina.cli.target import Json
+from lamina.cli.target import Json, Yes
 
 app = typer.Typer()
 
@@ -121,7 +121,7 @@ def repair(
     )
 
 
-@app.command(epilog="Example: lamina pipeline erase --data data --key user-17 --dry-run")
+@app.command(epilog="Example: lamina pipeline erase --data data --key user-17 --yes")
 def erase(
     *,
     data: Directory,
@@ -132,11 +132,11 @@ def erase(
     backup: Annotated[
         list[str] | None, typer.Option(help="A copy of the directory that gets the same.")
     ] = None,
-    dry_run: DryRun = False,
+    yes: Yes = False,
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Removes the records of keys or tags from every tier, and prints a receipt."""
+    """Removes the records of keys or tags from every tier, with a receipt; a dry run without --yes."""
     from lamina.spark.jobs import erase as job
 
     running.run(
@@ -148,7 +148,7 @@ def erase(
             tags=[each.encode() for each in tag or ()],
             topics=topic,
             backups=backup or (),
-            dry_run=dry_run,
+            dry_run=not yes,
             progress=progress,
         ),
         master=master,
