@@ -136,7 +136,7 @@ def erase(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Removes the records of keys or tags from every tier, with a receipt; a dry run without --yes."""
+    """Removes records of keys or tags from every tier, with a receipt; a dry run without --yes."""
     from lamina.spark.jobs import erase as job
 
     running.run(
