@@ -20,7 +20,7 @@ from tests.support.failing_objects import FailingObjects, When
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
 ARCHIVE = "/srv/archive"
-CHOICES: tuple[Choice, ...] = ("lost", "kept", 1)
+CHOICES: tuple[Choice, ...] = ("dropped", "kept", 1)
 
 
 def fill(store: Store, note: Callable[[int, int], None]) -> None:

@@ -120,7 +120,7 @@ def test_a_restore_that_is_cut_off_leaves_no_topic_and_can_be_done_again() -> No
     restore(objects, boot(new))
     new.before = None
     for number, disk in enumerate(disks):
-        half = disk.crash(("lost", "kept", 3)[number % 3])
+        half = disk.crash(("dropped", "kept", 3)[number % 3])
         if half.exists(f"{BACK}/meta/broker.id"):
             with opened(half, None, BACK) as store:
                 if TOPIC in store.topics():

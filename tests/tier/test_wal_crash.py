@@ -12,13 +12,14 @@ from lamina.engine.store import Store
 from lamina.engine.tier.orphans import clean, orphans
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
-from lamina.torture.simulated import Choice, Disk, SimulatedFiles
+from lamina.torture.disk import Choice, Disk
+from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, memory
 from tests.tier.test_wal import grow, held, live, opened, settle, tags
 
 ARCHIVE = "/srv/archive"
-CHOICES: tuple[Choice, ...] = ("lost", "kept", 1)
+CHOICES: tuple[Choice, ...] = ("dropped", "kept", 1)
 
 
 @dataclass(slots=True)
