@@ -10,6 +10,7 @@ Rules.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -93,6 +94,7 @@ def demo(
 
 def main() -> None:
     """Runs the command line; an error of Lamina becomes one line and its family's exit code."""
+    _show_notes()
     try:
         app()
     except LaminaError as error:
@@ -104,6 +106,17 @@ def main() -> None:
     except OSError as error:
         _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
         sys.exit(EXIT_CODES[Unavailable])
+
+
+def _show_notes() -> None:
+    """Shows a person at a terminal what takes long; a script's error stream stays clean."""
+    if sys.stderr.isatty():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("lamina: %(message)s"))
+        notes = logging.getLogger("lamina.formats.compile")
+        notes.addHandler(handler)
+        notes.setLevel(logging.INFO)
+        notes.propagate = False
 
 
 def _complain(problem: str) -> None:

@@ -19,7 +19,7 @@ keys = typer.Typer(
 
 ConfigFile = Annotated[
     str | None,
-    typer.Option("--config", envvar="LAMINA_CONFIG", help="A TOML file with a table [server]."),
+    typer.Option("--config", envvar="LAMINA_CONFIG", help="A TOML file with a server table."),
 ]
 Set = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="A server setting; repeatable.")

@@ -12,7 +12,9 @@ Rules.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar, cast
@@ -20,6 +22,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
+
+_LOG = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,6 +54,18 @@ class _PackageCache(FunctionCache):  # type: ignore[misc]  # numba has no type i
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(signature, codegen), _DIGEST)
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        found = super().load_overload(signature, target_context)
+        if found is None:
+            _tell_once()
+        return found
+
+
+@cache
+def _tell_once() -> None:
+    """Says why the first use takes so long: silence of many seconds looks like a hang."""
+    _LOG.info("compiling kernels, once on this machine: the first use takes some seconds longer")
 
 
 def kernel(function: Function) -> Function:
