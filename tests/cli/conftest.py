@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lamina.cli import main as cli
-from lamina.cli.opening import NOTICE
 from tests.cli.tree import KINDS, Ran
 
 
@@ -32,6 +31,6 @@ def lamina(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
             cli.main()
         assert isinstance(caught.value.code, int)
         out, err = capsys.readouterr()
-        return Ran(caught.value.code, out, err.replace(NOTICE, ""))
+        return Ran(caught.value.code, out, err)
 
     return run

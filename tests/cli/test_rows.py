@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.cli.opening import NOTICE
 from lamina.engine import inspection, rendering
 from lamina.engine.coldfile import STRM
 from lamina.engine.filekinds import kind_of
@@ -22,7 +21,7 @@ from lamina.formats.frame import tomb
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
 from lamina.records import prepare
-from tests.cli.tree import FRAME, KERATIN, KINDS, SEGMENT, flip
+from tests.cli.tree import FRAME, KERATIN, KINDS, SEGMENT
 
 ARCHIVE = "archive/data/orders/0/00000000000000000100.seg"
 
@@ -221,15 +220,3 @@ def test_a_document_is_looked_into_without_the_compiler(
     )
     ran = run("-c", code)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-def test_people_are_told_once_that_kernels_are_compiled(tree: Path, tmp_path: Path) -> None:
-    path = tree / "topics/g/0/segments/00000000000000000000.log"
-    flip(path, 36)
-    command = ["-m", "lamina.cli.main", "dump", path]
-    quiet = run(*command, "--json", NUMBA_CACHE_DIR=str(tmp_path / "one"))
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    cold = run(*command, NUMBA_CACHE_DIR=str(tmp_path / "two"))
-    assert (cold.returncode, cold.stderr) == (0, NOTICE)
-    warm = run(*command, NUMBA_CACHE_DIR=str(tmp_path / "two"))
-    assert (warm.returncode, warm.stderr) == (0, "")

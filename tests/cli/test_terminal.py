@@ -19,8 +19,8 @@ from tests.server.rig import ServerProcess
 TIMEOUT_S = 60
 
 
-def spawn(*arguments: str) -> Any:
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
+def spawn(*arguments: str, **variables: str) -> Any:
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"} | variables
     environment.pop("NO_COLOR", None)
     command = ["-m", "lamina.cli.main", *arguments]
     return pexpect.spawn(
@@ -104,6 +104,19 @@ def test_a_terminal_gets_colours_and_a_pipe_does_not(data: str) -> None:
     terminal.close()
     assert "\x1b[32m█" in shown
     assert "\x1b[1m" in shown
+
+
+def test_whoever_waits_for_the_compiler_is_told_why(data: str, tmp_path: Path) -> None:
+    """At a terminal: a script's error stream stays clean."""
+    path = f"{data}/topics/t/0/segments/00000000000000000000.log"
+    cache = str(tmp_path / "cache")
+    cold = spawn("dump", path, NUMBA_CACHE_DIR=cache)
+    cold.expect("compiling kernels, once on this machine")
+    cold.expect(pexpect.EOF)
+    warm = spawn("dump", path, NUMBA_CACHE_DIR=cache)
+    warm.expect(pexpect.EOF)
+    assert b"first" in warm.before
+    assert b"compiling" not in warm.before
 
 
 def completed(words: str, **more: str) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lamina.cli.opening import Opener
+from lamina.cli.opening import opened
 from lamina.engine.findings import Finding, files_below, unreadable
 from lamina.errors import InvalidRequest
 
@@ -32,18 +32,17 @@ def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: boo
     if os.path.isdir(path):
         raise InvalidRequest(f"{path} is a directory; dump shows one file, verify takes a tree")
     _refuse_special(path)
-    with Opener(quiet=as_json) as opener:
-        kind, data = opener.open(path)
-        if kind is None:
-            raise InvalidRequest(f"{path} is not a file that Lamina writes")
-        if not as_json:
-            _print(f"# {_printable(path)}: {kind.name}, {memoryview(data).nbytes} bytes")
-        damaged = False
-        for row in itertools.islice(kind.dump(path, data, first), limit):
-            damaged = damaged or "problem" in row
-            _print(json.dumps(row) if as_json else _line(row))
-        if verify and not damaged:
-            damaged = any(True for _ in kind.verify(path, data))
+    kind, data = opened(path)
+    if kind is None:
+        raise InvalidRequest(f"{path} is not a file that Lamina writes")
+    if not as_json:
+        _print(f"# {_printable(path)}: {kind.name}, {memoryview(data).nbytes} bytes")
+    damaged = False
+    for row in itertools.islice(kind.dump(path, data, first), limit):
+        damaged = damaged or "problem" in row
+        _print(json.dumps(row) if as_json else _line(row))
+    if verify and not damaged:
+        damaged = any(True for _ in kind.verify(path, data))
     return 1 if verify and damaged else 0
 
 
@@ -89,10 +88,9 @@ def verify(path: str, *, as_json: bool) -> int:
     _refuse_special(path)
     names, findings = files_below(path)
     checked = 0
-    with Opener(quiet=as_json) as opener:
-        for found in _with_progress(names, opener, quiet=as_json):
-            checked += found is not None
-            findings += found or []
+    for found in _with_progress(names, quiet=as_json):
+        checked += found is not None
+        findings += found or []
     if as_json:
         for finding in findings:
             _print(json.dumps(asdict(finding)))
@@ -101,9 +99,7 @@ def verify(path: str, *, as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _with_progress(
-    names: list[str], opener: Opener, *, quiet: bool
-) -> Iterator[list[Finding] | None]:
+def _with_progress(names: list[str], *, quiet: bool) -> Iterator[list[Finding] | None]:
     """Yields what each file's check found; None for one that is not Lamina's, or gone by now."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -112,7 +108,7 @@ def _with_progress(
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("verify", total=sum(sizes))
         for name, size in zip(names, sizes, strict=True):
-            yield _check(name, opener)
+            yield _check(name)
             progress.advance(task, size)
 
 
@@ -123,10 +119,10 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _check(path: str, opener: Opener) -> list[Finding] | None:
+def _check(path: str) -> list[Finding] | None:
     """Looks at one file of a tree; that it cannot be read is a finding, and the others follow."""
     try:
-        kind, data = opener.open(path)
+        kind, data = opened(path)
     except InvalidRequest as error:
         if not os.path.lexists(path):
             return None  # retention took it in the meantime: a live store is no damaged one
