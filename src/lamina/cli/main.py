@@ -10,7 +10,6 @@ Rules.
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Annotated
 
@@ -19,6 +18,7 @@ import typer
 from lamina.cli import cat, group, pipeline, segment, serving, tier, topic, torture
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
+from lamina.formats.waiting import when_compiling
 
 app = typer.Typer(
     name="lamina",
@@ -94,7 +94,7 @@ def demo(
 
 def main() -> None:
     """Runs the command line; an error of Lamina becomes one line and its family's exit code."""
-    _show_notes()
+    when_compiling(_say_why_it_takes_long)
     try:
         app()
     except LaminaError as error:
@@ -108,15 +108,10 @@ def main() -> None:
         sys.exit(EXIT_CODES[Unavailable])
 
 
-def _show_notes() -> None:
-    """Shows a person at a terminal what takes long; a script's error stream stays clean."""
+def _say_why_it_takes_long() -> None:
+    """Tells a person at a terminal; a script's error stream stays clean."""
     if sys.stderr.isatty():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("lamina: %(message)s"))
-        notes = logging.getLogger("lamina.formats.compile")
-        notes.addHandler(handler)
-        notes.setLevel(logging.INFO)
-        notes.propagate = False
+        _complain("compiling kernels, once on this machine: this takes some seconds")
 
 
 def _complain(problem: str) -> None:

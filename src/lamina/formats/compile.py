@@ -12,9 +12,7 @@ Rules.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable
-from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar, cast
@@ -23,7 +21,7 @@ import numba
 from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
-_LOG = logging.getLogger(__name__)
+from lamina.formats.waiting import compiling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,14 +56,8 @@ class _PackageCache(FunctionCache):  # type: ignore[misc]  # numba has no type i
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         found = super().load_overload(signature, target_context)
         if found is None:
-            _tell_once()
+            compiling()
         return found
-
-
-@cache
-def _tell_once() -> None:
-    """Says why the first use takes so long: silence of many seconds looks like a hang."""
-    _LOG.info("compiling kernels, once on this machine: the first use takes some seconds longer")
 
 
 def kernel(function: Function) -> Function:
