@@ -104,10 +104,12 @@ class WalEngine:
         return self._metadata
 
     def _make_names_durable(self) -> None:
-        """Syncs the directories that a killed process may have changed just before."""
+        """Syncs the directories that a killed process may have changed just before.
+
+        `meta` is synced by whoever opens the store, those of the WAL by the replay.
+        """
         files, ground = self._ground.files, self._ground
-        folders = [ground.data, ground.meta]
-        folders += [os.path.join(ground.data, name) for name in (paths.WAL, paths.SEGMENTS)]
+        folders = [ground.data, os.path.join(ground.data, paths.SEGMENTS)]
         if ground.settings.cold_directory:
             cold = os.path.abspath(ground.settings.cold_directory)
             folders += [os.path.dirname(cold), cold]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lamina.engine.report import RecoveryReport
 from lamina.engine.wal import archived, deletes, segments
@@ -28,7 +29,7 @@ from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
-from lamina.formats.wal import index, located
+from lamina.formats.wal import index
 from lamina.storage import paths
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
@@ -52,7 +53,7 @@ class TopicRecovery:
         )
         topic.evict_floor, topic.earliest = known.evict_floor, known.earliest
         topic.deleted = known.deleted.union(archived.deleted_in(topic.ledger))
-        found = self._segments(topic, frames)
+        found = self._segments(topic, frames, marked=known.highest)
         end = found[-1].end_sequence if found else 1
         topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
         runs = topic.layers.runs
@@ -112,11 +113,10 @@ class TopicRecovery:
 
     # ------------------------------------------------------------------ segments
 
-    def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
+    def _segments(self, topic: TopicReader, frames: Frames, *, marked: int) -> list[Segment]:
+        now_ms = self.ground.now_ms()
         bares = [
-            Segment(
-                topic.topic_id, directory, first, first, 0, 0, 0, self.ground.now_ms(), sealed=True
-            )
+            Segment(topic.topic_id, directory, first, first, 0, 0, 0, now_ms, sealed=True)
             for first, directory in self._listed(topic.topic_id, frames)
         ]
         listed = self._without_undone(topic, bares, frames)
@@ -127,7 +127,8 @@ class TopicRecovery:
                 self._take_flags(topic, bare)
             is_last = row == len(listed) - 1
             if is_last:
-                loaded = self._last(topic, bare, frames)
+                loaded = self._marked(bare, frames, marked) or self._last(topic, bare, frames)
+                loaded = loaded and self._as_last(topic, loaded)
             else:
                 loaded = self._sealed(topic, bare, end_sequence=listed[row + 1].first_sequence)
             if loaded is not None and (not found or first >= found[-1].end_sequence):
@@ -146,17 +147,20 @@ class TopicRecovery:
         Taking it back may have failed, or been undone in part by power loss. All that such segments
         hold is in the WAL still; they are set aside, and the WAL is copied again.
         """
-        if not bares or not _holds(frames, bares[-1].first_sequence):
+        firsts = np.array([bare.first_sequence for bare in bares], dtype=np.int64)
+        again = _all_from_on(np.isin(firsts, frames.sequences))
+        if not again.any():
             return bares
         expected = max(1, topic.earliest)
-        for row, bare in enumerate(bares):
-            firsts = (expected, *(each.first_sequence for each in bares[row:]))
+        before = int(np.searchsorted(firsts, frames.sequences[0])) - 1  # it may reach into the WAL
+        for row in range(max(0, before), len(bares)):
+            bare = bares[row]
             hole = _outside(topic, expected, bare.first_sequence)  # what was archived is none
-            if hole and all(_holds(frames, each) for each in firsts):
+            if hole and again[row] and _holds(frames, expected):
                 for each in bares[row:] if self.repair else ():
                     self._set_aside_undone(each)
                 return bares[:row]
-            loaded = self._by_index(bare)
+            loaded = segments.by_index(self.ground.files, bare)
             if loaded is None:
                 break  # it is looked at closely, and so is what follows
             expected = max(expected, loaded.end_sequence)
@@ -182,42 +186,18 @@ class TopicRecovery:
             if self.repair and len(frames.sequences):
                 self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
-                parsed = paths.wal_segment_file(name)
-                if parsed is not None and parsed.suffix == "data":
+                parsed = paths.wal_segment_file(name) if name.endswith(".data") else None
+                if parsed is not None:
                     found[parsed.first_sequence] = directory
         return sorted(found.items())
 
     def _sealed(self, topic: TopicReader, bare: Segment, *, end_sequence: int) -> Segment | None:
         """Takes a sealed segment on the word of its `.idx`, if its last entry proves right."""
-        loaded = self._by_index(bare)
+        loaded = segments.by_index(self.ground.files, bare)
         if loaded is not None:
             return loaded
         found = segments.walk(self.ground.files, bare, end_sequence=end_sequence)
         return self._walked(topic, bare, found)
-
-    def _by_index(self, bare: Segment) -> Segment | None:
-        last = segments.last_entry(self.ground.files, bare)
-        if last is None:
-            return None
-        data = self.ground.files.open_read_only(bare.path("data"))
-        try:
-            size = data.size()
-            if last.position + last.length != size:
-                return None
-            frame = data.read_at(last.position, last.length)
-        finally:
-            data.close()
-        if not located.is_segment_frame(frame, located.Expected(bare.topic_id, last.sequence)):
-            return None
-        if last.newest_ms != max(last.before_ms, segments.timestamp_at(frame, 0)):
-            return None  # eviction goes by it
-        return replace(
-            bare,
-            end_sequence=last.sequence + 1,
-            data_bytes=size,
-            frames=last.sequence + 1 - bare.first_sequence,
-            newest_ms=last.newest_ms,
-        )
 
     def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
         """Makes a segment of what a walk found, saves its `.idx`, reports damage."""
@@ -262,8 +242,31 @@ class TopicRecovery:
                 segments.save_entries(files, segment, marked)
                 self.report.add("rebuilt", path, "it was missing, stale or wrong")
 
+    def _marked(self, bare: Segment, frames: Frames, marked: int) -> Segment | None:
+        """Takes the last segment on the word of its `.idx`, if all of it was durable.
+
+        It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
+        goes only when all in it is marked. What is beyond the last mark may have a sound end and
+        yet be torn in its middle.
+        """
+        loaded = segments.by_index(self.ground.files, bare)
+        if loaded is None or marked >= loaded.end_sequence - 1:
+            return loaded
+        bounds = (loaded.first_sequence, loaded.end_sequence)
+        first, end = np.searchsorted(frames.sequences, bounds)
+        return loaded if first == end else None
+
+    def _as_last(self, topic: TopicReader, loaded: Segment) -> Segment:
+        """Says whether the last segment may still grow."""
+        settings = self.ground.settings
+        full = (
+            loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
+        )
+        is_cold = loaded.directory != self.ground.hot(topic.topic_id)
+        return replace(loaded, sealed=full or is_cold)
+
     def _last(self, topic: TopicReader, bare: Segment, frames: Frames) -> Segment | None:
-        """Walks the last segment, which a checkpoint may have been writing to."""
+        """Walks the last segment, which a checkpoint was writing to."""
         files = self.ground.files
         found = segments.walk(files, bare)
         claimed = self._proven_claim(bare, found.entries)
@@ -296,12 +299,7 @@ class TopicRecovery:
             why = f"{bare.path('data')} ends before its index does"
             self._gap(topic, loaded.end_sequence, claimed, "lost", why)
             topic.written_end = max(topic.written_end, claimed)
-        settings = self.ground.settings
-        full = (
-            loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
-        )
-        is_cold = loaded.directory != self.ground.hot(topic.topic_id)
-        return replace(loaded, sealed=full or is_cold)
+        return loaded
 
     def _emptied(
         self, topic: TopicReader, bare: Segment, claimed: int, frames: Frames
@@ -352,6 +350,11 @@ class TopicRecovery:
 def _holds(frames: Frames, sequence: int) -> bool:
     row = int(np.searchsorted(frames.sequences, sequence))
     return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
+
+
+def _all_from_on(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tells of each row whether it and all that follow it are held."""
+    return np.logical_and.accumulate(held[::-1])[::-1]
 
 
 def _runs(frames: Frames, first: int) -> tuple[Run, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.scan import Budget, Limit, Scan, Stop
-from lamina.formats.wal import index, log
+from lamina.formats.wal import index, located, log
 from lamina.formats.wal.headers import headers_segment
 from lamina.formats.wal.layout import SEGMENT_FRAME, SEQUENCE_MAX
 from lamina.storage.files import Files
@@ -53,7 +53,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Returns the path of one of its files."""
-        return os.path.join(self.directory, WalSegmentFile(self.first_sequence, suffix).name)
+        return f"{self.directory}{os.sep}{WalSegmentFile(self.first_sequence, suffix).name}"
 
     @property
     def entry_count(self) -> int:
@@ -166,11 +166,6 @@ def sequence_at(data: Buffer, position: int) -> int:
     return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
 
 
-def timestamp_at(data: Buffer, position: int) -> int:
-    """Reads the time of a sound frame of a segment."""
-    return int(SEGMENT_FRAME.unpack(data, position)["timestamp_ms"])
-
-
 def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     """Reads the `.idx` as far as the segment goes; None where it is missing, short or absurd."""
     try:
@@ -191,18 +186,39 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     return entries
 
 
-class LastEntry(NamedTuple):
-    """What an `.idx` says of the last record of its segment, and the newest time before it."""
+def by_index(files: Files, bare: Segment) -> Segment | None:
+    """Takes a segment on the word of its `.idx`, if its last entry proves right.
 
-    sequence: int
-    position: int
-    length: int
-    newest_ms: int
-    before_ms: int
+    It must name the frame that `.data` ends with, which must be sound, carry the sequence, and be
+    of the time that eviction would go by. None where anything of this does not hold.
+    """
+    last = _last_entry(files, bare)
+    if last is None:
+        return None
+    count, (position, length, newest_ms, before_ms) = last
+    data = files.open_read_only(bare.path("data"))
+    try:
+        if data.size() != position + length:
+            return None
+        frame = data.read_at(position, length)
+    finally:
+        data.close()
+    first, end = bare.first_sequence, bare.first_sequence + count
+    time_ms = located.time_of_segment_frame(frame, located.Expected(bare.topic_id, end - 1))
+    if time_ms is None or newest_ms != max(before_ms, time_ms):
+        return None
+    size = position + length
+    return Segment(
+        *(bare.topic_id, bare.directory, first, end, size, count, newest_ms, bare.created_ms),
+        sealed=bare.sealed,
+    )
 
 
-def last_entry(files: Files, segment: Segment) -> LastEntry | None:
-    """Reads the last entry of an `.idx`; None where it is missing, empty or cut."""
+def _last_entry(files: Files, segment: Segment) -> tuple[int, tuple[int, int, int, int]] | None:
+    """Reads the last entry of an `.idx`; None where it is missing, empty or cut.
+
+    Returns how many there are, and what `index.last_of` says.
+    """
     try:
         file = files.open_read_only(segment.path("idx"))
     except FileNotFoundError:
@@ -211,14 +227,11 @@ def last_entry(files: Files, segment: Segment) -> LastEntry | None:
         count, rest = divmod(file.size(), ENTRY_BYTES)
         if rest or not count:
             return None
-        first = max(0, count - 2)
-        raw = file.read_at(first * ENTRY_BYTES, (count - first) * ENTRY_BYTES)
+        wanted = min(count, 2) * ENTRY_BYTES
+        raw = file.read_at(count * ENTRY_BYTES - wanted, wanted)
     finally:
         file.close()
-    *before, last = index.decode(raw).tolist()
-    position, length, newest_ms, *_ = last
-    before_ms = before[0][2] if before else index.TIMESTAMP_MIN
-    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms, before_ms)
+    return (count, index.last_of(raw)) if len(raw) == wanted else None
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
