@@ -43,7 +43,9 @@ from lamina.storage import paths
 
 _log = logging.getLogger(__name__)
 TOPICS_PER_MARK = 64
-"""Copied, synced and marked together; two files of each are open at a time."""
+"""Copied and marked together."""
+SEGMENTS_PER_SYNC = 64
+"""Written before the first of them is synced; two files of each are open at a time."""
 ROTATE_BYTES = 1 << 20
 """A snapshot leaves a WAL file behind that has at least this much; a smaller one is replayed."""
 
@@ -284,18 +286,27 @@ class WalEngine:
 
     def _compact(self, shard_log: ShardLog, topics: list[WalPartition]) -> None:
         copied: list[Copied] = []
+        settled: list[Copied] = []
         for topic in topics:
             with self._told(topic):
                 found = self._compactor.copy(topic)
                 if found is not None:
                     copied.append(found)
-        settled: list[Copied] = []
+            if sum(each.unsettled for each in copied) >= SEGMENTS_PER_SYNC:
+                settled += self._settled(copied)
+                copied = []
+        settled += self._settled(copied)
+        if settled:
+            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+
+    def _settled(self, copied: list[Copied]) -> list[Copied]:
+        """Makes copies durable; returns those that are."""
+        settled = []
         for each in copied:
             with self._told(each.topic):
                 each.settle()
                 settled.append(each)
-        if settled:
-            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+        return settled
 
     @contextlib.contextmanager
     def _told(self, topic: TopicReader) -> Iterator[None]:

@@ -2,8 +2,9 @@
 
 Rules.
 1. What the segments hold is skipped in the WAL; what they lack is taken from it.
-2. Of the last segment, bytes are cut where the WAL still holds what should follow: a checkpoint was
-   under way. Where it does not, they were durable, and are lost: kept, reported, entered as a gap.
+2. A segment that a CheckpointMark vouches for is taken on the word of its index. Of others, bytes
+   are cut where the WAL still holds what should follow: a checkpoint was under way. Where it does
+   not, they were durable, and are lost: kept, reported, entered as a gap.
 3. Every hole gets its reason, once. The end never moves back: an offset that the ledger speaks of
    was given once. What the ledger calls archived is no hole, and what it calls deleted stays so.
 4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
@@ -30,6 +31,7 @@ from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
 from lamina.formats.wal import index
+from lamina.formats.wal.layout import SEQUENCE_MAX
 from lamina.storage import paths
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
@@ -119,52 +121,50 @@ class TopicRecovery:
             Segment(topic.topic_id, directory, first, first, 0, 0, 0, now_ms, sealed=True)
             for first, directory in self._listed(topic.topic_id, frames)
         ]
-        listed = self._without_undone(topic, bares, frames)
+        undone = self._undone(bares, frames, marked)
+        expected = max(1, topic.earliest)
         found: list[Segment] = []
-        for row, bare in enumerate(listed):
-            first = bare.first_sequence
+        for row, bare in enumerate(bares):
+            hole = undone[row] and _outside(topic, expected, bare.first_sequence)
+            if hole and _holds(frames, expected):  # of what was archived nothing is missing
+                for each in bares[row:] if self.repair else ():
+                    self._set_aside_undone(each)
+                break
             if not self.has_snapshot:
                 self._take_flags(topic, bare)
-            is_last = row == len(listed) - 1
-            if is_last:
-                loaded = self._marked(bare, frames, marked) or self._last(topic, bare, frames)
-                loaded = loaded and self._as_last(topic, loaded)
-            else:
-                loaded = self._sealed(topic, bare, end_sequence=listed[row + 1].first_sequence)
-            if loaded is not None and (not found or first >= found[-1].end_sequence):
+            loaded = segments.by_index(self.ground.files, bare)
+            if loaded is None or not _is_durable(loaded, frames, marked):
+                rest = bares[row + 1 :]
+                following = rest[0].first_sequence if rest else None
+                may_cut = not rest or bool(undone[row + 1])
+                loaded = self._look_closely(topic, bare, frames, following, may_cut=may_cut)
+            if loaded is None:
+                continue
+            if not found or bare.first_sequence >= found[-1].end_sequence:
                 found.append(loaded)
-            elif loaded is not None and self.repair:
+                expected = max(expected, loaded.end_sequence)
+            elif self.repair:
                 kept = self.ground.quarantine(loaded.path("data"))
                 why = "it repeats sequences of the segment before it"
                 self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
+        if found:
+            found[-1] = self._as_last(topic, found[-1])
         return found
 
-    def _without_undone(
-        self, topic: TopicReader, bares: list[Segment], frames: Frames
-    ) -> list[Segment]:
-        """Leaves out segments behind a hole that the WAL fills: of a copy that was taken back.
+    def _undone(self, bares: list[Segment], frames: Frames, marked: int) -> NDArray[np.bool_]:
+        """Tells of each segment whether it and all that follow it may be of an unfinished copy.
 
-        Taking it back may have failed, or been undone in part by power loss. All that such segments
-        hold is in the WAL still; they are set aside, and the WAL is copied again.
+        Power loss may have torn any of them, and taking a copy back may have failed. Behind a hole
+        that the WAL fills, they are set aside, and the WAL is copied again: it holds all of them,
+        because no mark speaks of them.
         """
-        firsts = np.array([bare.first_sequence for bare in bares], dtype=np.int64)
-        again = _all_from_on(np.isin(firsts, frames.sequences))
-        if not again.any():
-            return bares
-        expected = max(1, topic.earliest)
-        before = int(np.searchsorted(firsts, frames.sequences[0])) - 1  # it may reach into the WAL
-        for row in range(max(0, before), len(bares)):
-            bare = bares[row]
-            hole = _outside(topic, expected, bare.first_sequence)  # what was archived is none
-            if hole and again[row] and _holds(frames, expected):
-                for each in bares[row:] if self.repair else ():
-                    self._set_aside_undone(each)
-                return bares[:row]
-            loaded = segments.by_index(self.ground.files, bare)
-            if loaded is None:
-                break  # it is looked at closely, and so is what follows
-            expected = max(expected, loaded.end_sequence)
-        return bares
+        held = [
+            marked < bare.first_sequence
+            and _holds(frames, bare.first_sequence)
+            and _holds(frames, max(bare.first_sequence, self._claimed_end(bare) - 1))
+            for bare in bares
+        ]
+        return np.logical_and.accumulate(np.array(held[::-1], dtype=np.bool_))[::-1]
 
     def _set_aside_undone(self, bare: Segment) -> None:
         for suffix in ("idx", "data"):
@@ -190,14 +190,6 @@ class TopicRecovery:
                 if parsed is not None:
                     found[parsed.first_sequence] = directory
         return sorted(found.items())
-
-    def _sealed(self, topic: TopicReader, bare: Segment, *, end_sequence: int) -> Segment | None:
-        """Takes a sealed segment on the word of its `.idx`, if its last entry proves right."""
-        loaded = segments.by_index(self.ground.files, bare)
-        if loaded is not None:
-            return loaded
-        found = segments.walk(self.ground.files, bare, end_sequence=end_sequence)
-        return self._walked(topic, bare, found)
 
     def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
         """Makes a segment of what a walk found, saves its `.idx`, reports damage."""
@@ -242,20 +234,6 @@ class TopicRecovery:
                 segments.save_entries(files, segment, marked)
                 self.report.add("rebuilt", path, "it was missing, stale or wrong")
 
-    def _marked(self, bare: Segment, frames: Frames, marked: int) -> Segment | None:
-        """Takes the last segment on the word of its `.idx`, if all of it was durable.
-
-        It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
-        goes only when all in it is marked. What is beyond the last mark may have a sound end and
-        yet be torn in its middle.
-        """
-        loaded = segments.by_index(self.ground.files, bare)
-        if loaded is None or marked >= loaded.end_sequence - 1:
-            return loaded
-        bounds = (loaded.first_sequence, loaded.end_sequence)
-        first, end = np.searchsorted(frames.sequences, bounds)
-        return loaded if first == end else None
-
     def _as_last(self, topic: TopicReader, loaded: Segment) -> Segment:
         """Says whether the last segment may still grow."""
         settings = self.ground.settings
@@ -265,41 +243,62 @@ class TopicRecovery:
         is_cold = loaded.directory != self.ground.hot(topic.topic_id)
         return replace(loaded, sealed=full or is_cold)
 
-    def _last(self, topic: TopicReader, bare: Segment, frames: Frames) -> Segment | None:
-        """Walks the last segment, which a checkpoint was writing to."""
-        files = self.ground.files
-        found = segments.walk(files, bare)
-        claimed = self._proven_claim(bare, found.entries)
-        cut = found.end_byte
+    def _look_closely(
+        self,
+        topic: TopicReader,
+        bare: Segment,
+        frames: Frames,
+        following: int | None,
+        *,
+        may_cut: bool,
+    ) -> Segment | None:
+        """Walks a segment whose index proves nothing, or which a checkpoint was writing to.
+
+        `following` is where the next segment begins, None for the last one, which alone may have
+        lost its end without anybody's having been told of it. `may_cut` says that the WAL holds
+        all that follows this segment.
+        """
+        files, path = self.ground.files, bare.path("data")
+        is_last = following is None
+        end_sequence = SEQUENCE_MAX if following is None else following
+        found = segments.walk(files, bare, end_sequence=end_sequence)
+        claimed = self._proven_claim(bare, found.entries) if is_last else bare.first_sequence
+        size = files.size(path)
+        cut = found.end_byte if is_last else size
+        last = bare.first_sequence + len(found.entries) - 1
         for damage in found.damages:
-            if _holds(frames, damage.first_sequence) or damage.end_byte == files.size(
-                bare.path("data")
-            ):
+            first = damage.first_sequence
+            again = may_cut and _holds(frames, first) and _holds(frames, max(first, last))
+            if again or (is_last and damage.end_byte == size):
                 cut = damage.first_byte
                 break
-        size = files.size(bare.path("data"))
         if cut < size:
-            if self.repair:
-                file = files.open(bare.path("data"))
-                try:
-                    file.truncate(cut)
-                    file.sync()
-                finally:
-                    file.close()
-                why = "a checkpoint was cut short; the WAL holds what is missing"
-                self.report.add("cut", bare.path("data"), why, byte_range=(cut, size))
-            found = segments.walk(files, bare, cut)
+            self._cut(path, cut, size)
+            found = segments.walk(files, bare, cut, end_sequence=end_sequence)
         elif self.repair and len(frames.sequences):
-            self._sync(bare.path("data"))
-        loaded = self._walked(topic, bare, found) if len(found.entries) else None
+            self._sync(path)
+        loaded = self._walked(topic, bare, found) if len(found.entries) or not is_last else None
         if loaded is None:
-            return self._emptied(topic, bare, claimed, frames)
+            return self._emptied(topic, bare, claimed, frames) if is_last else None
         loaded = replace(loaded, data_bytes=cut)
         if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
-            why = f"{bare.path('data')} ends before its index does"
+            why = f"{path} ends before its index does"
             self._gap(topic, loaded.end_sequence, claimed, "lost", why)
             topic.written_end = max(topic.written_end, claimed)
         return loaded
+
+    def _cut(self, path: str, end: int, size: int) -> None:
+        """Takes back what a checkpoint wrote before it was cut short."""
+        if not self.repair:
+            return
+        file = self.ground.files.open(path)
+        try:
+            file.truncate(end)
+            file.sync()
+        finally:
+            file.close()
+        why = "a checkpoint was cut short; the WAL holds what is missing"
+        self.report.add("cut", path, why, byte_range=(end, size))
 
     def _emptied(
         self, topic: TopicReader, bare: Segment, claimed: int, frames: Frames
@@ -352,9 +351,17 @@ def _holds(frames: Frames, sequence: int) -> bool:
     return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
 
 
-def _all_from_on(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tells of each row whether it and all that follow it are held."""
-    return np.logical_and.accumulate(held[::-1])[::-1]
+def _is_durable(segment: Segment, frames: Frames, marked: int) -> bool:
+    """Tells whether a segment was durable before the crash, its middle as well as its end.
+
+    It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
+    goes only when all in it is marked.
+    """
+    if marked >= segment.end_sequence - 1:
+        return True
+    bounds = (segment.first_sequence, segment.end_sequence)
+    first, end = np.searchsorted(frames.sequences, bounds)
+    return bool(first == end)
 
 
 def _runs(frames: Frames, first: int) -> tuple[Run, ...]:

@@ -118,6 +118,7 @@ class Shard:
         """No new file has an index below this: a snapshot may say that such are covered."""
         self.active: WalFile | None = None
         self._prepared = 0
+        self._ahead_bytes = PREPARE_BYTES_MIN
         self._unsynced = False
         self._barrier_due = False
         self.written_bytes = 0
@@ -179,11 +180,12 @@ class Shard:
         start = active.size
         if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
             return
-        ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
-        end = min(start + length + ahead, max(self._ground.settings.wal_bytes, start + length))
+        full = max(self._ground.settings.wal_bytes, start + length)
+        end = min(start + length + self._ahead_bytes, full)
         with contextlib.suppress(OSError):  # a full disk is found by the write itself
             active.file.write_at(start, bytes(end - start))
             self._prepared = end
+            self._ahead_bytes = min(2 * self._ahead_bytes, PREPARE_BYTES_MAX)
 
     def sync(self) -> None:
         """Makes everything appended durable."""
