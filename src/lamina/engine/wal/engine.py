@@ -20,6 +20,7 @@ import numpy as np
 
 from lamina.config import TopicSettings, WriterSettings
 from lamina.engine.place import Place
+from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
 from lamina.engine.wal import relocation, segments
 from lamina.engine.wal.compactor import Compactor, Copied, mark_of
@@ -125,7 +126,11 @@ class WalEngine:
         partition = self._make(about, number)
         known = self._metadata.topics.get(topic_id, TopicMetadata())
         if self._recovery is not None:
-            self._recovery.recover(partition, known)
+            stored = self._recovery.recover(partition, known)
+            producers = Producers(partition.place)
+            if producers.has_journal:
+                producers.restore(stored)
+                partition.producers = producers
         partition.flags_due = bool(known.searches)
         return partition
 
@@ -338,6 +343,8 @@ class WalEngine:
                 if topic.has_expired():
                     topic.writer.exclusively(topic.apply_retention)
                     self._changed = True
+                if topic.has_idle_producers():
+                    topic.writer.exclusively(topic.forget_idle_producers)
                 for segment in relocation.due(self._ground, topic):
                     self._relocate(topic, segment)
             except (OSError, LaminaError) as error:

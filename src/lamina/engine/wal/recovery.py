@@ -20,8 +20,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
-from lamina.engine.wal import archived, deletes, segments
+from lamina.engine.wal import archived, deletes, idempotence, segments
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.metadata import TopicMetadata
 from lamina.engine.wal.ranges import Ranges
@@ -30,6 +31,7 @@ from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
+from lamina.formats.producers import Entry
 from lamina.formats.wal import index
 from lamina.formats.wal.layout import SEQUENCE_MAX
 from lamina.storage import paths
@@ -47,8 +49,11 @@ class TopicRecovery:
     repair: bool
     has_snapshot: bool
 
-    def recover(self, topic: TopicReader, known: TopicMetadata) -> None:
-        """Fills in everything that is known of a topic."""
+    def recover(self, topic: TopicReader, known: TopicMetadata) -> list[Entry]:
+        """Fills in everything that is known of a topic.
+
+        Returns the appends of idempotent producers that are stored.
+        """
         frames = self.replayed.frames.get(topic.topic_id, _NO_FRAMES)
         topic.ledger = (
             topic.place.read_ledger(self.report) if self.repair else topic.place.peek_ledger()
@@ -70,6 +75,22 @@ class TopicRecovery:
         self._explain_holes(topic, head)
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+        return self._hide_unfinished(topic, frames)
+
+    def _hide_unfinished(self, topic: TopicReader, frames: Frames) -> list[Entry]:
+        """Hides what is left of idempotent appends that a crash has cut; returns the others."""
+        entries = Producers(topic.place).entries()
+        settled_end = max(topic.absorbed_end, topic.earliest)
+        judged = idempotence.judge(entries, settled_end, frames, self.replayed)
+        left = judged.left_over
+        if len(left):
+            topic.deleted = topic.deleted.union(left)
+            if self.repair:
+                self.ground.files.make_directory(topic.place.directory)
+                topic.ledger = topic.place.enter_gaps(topic.ledger, archived.as_gaps(left))
+            why = "an idempotent append had not finished: what was left of it was not answered"
+            self.report.add("cut", topic.place.name, why)
+        return judged.finished
 
     def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
         """Without any snapshot the flags in `.idx` are what is left of the deleted set."""
