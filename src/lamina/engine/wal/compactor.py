@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -213,8 +213,7 @@ class _Tail:
         files[1].write_at(at, index.encode(entries))
         files[0].begin_sync()
         self.copied_bytes += len(data)
-        self._current = replace(
-            current,
+        self._current = current._replace(
             end_sequence=current.end_sequence + len(entries),
             data_bytes=current.data_bytes + len(data),
             frames=current.frames + len(found),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -95,8 +95,7 @@ class TopicRecovery:
     def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
         """Without any snapshot the flags in `.idx` are what is left of the deleted set."""
         files = self.ground.files
-        claimed = replace(
-            bare,
+        claimed = bare._replace(
             end_sequence=self._claimed_end(bare),
             data_bytes=files.size(bare.path("data")),
         )
@@ -140,7 +139,7 @@ class TopicRecovery:
         now_ms = self.ground.now_ms()
         bares = [
             Segment(topic.topic_id, directory, first, first, 0, 0, 0, now_ms, sealed=True)
-            for first, directory in self._listed(topic.topic_id, frames)
+            for first, directory in self._listed(topic.topic_id, frames, marked)
         ]
         undone = self._undone(bares, frames, marked)
         expected = max(1, topic.earliest)
@@ -194,17 +193,16 @@ class TopicRecovery:
         why = "a copy that was taken back left it; the WAL holds what is in it"
         self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
 
-    def _listed(self, topic_id: int, frames: Frames) -> list[tuple[int, str]]:
+    def _listed(self, topic_id: int, frames: Frames, marked: int) -> list[tuple[int, str]]:
         """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy.
 
-        Where the WAL holds no record of the topic any more, a checkpoint has made all names and
-        bytes durable: it was marked, in the WAL, before the WAL's files could go.
+        Where the WAL holds no record that is not marked, a checkpoint has made all names durable.
         """
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
-            if self.repair and len(frames.sequences):
+            if self.repair and len(frames.sequences) and frames.sequences[-1] > marked:
                 self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name) if name.endswith(".data") else None
@@ -221,8 +219,7 @@ class TopicRecovery:
                 self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
             return None
         size = self.ground.files.size(bare.path("data"))
-        loaded = replace(
-            bare,
+        loaded = bare._replace(
             end_sequence=bare.first_sequence + len(found.entries),
             data_bytes=size,
             frames=found.frames,
@@ -262,7 +259,7 @@ class TopicRecovery:
             loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
         )
         is_cold = loaded.directory != self.ground.hot(topic.topic_id)
-        return replace(loaded, sealed=full or is_cold)
+        return loaded._replace(sealed=full or is_cold)
 
     def _look_closely(
         self,
@@ -301,7 +298,7 @@ class TopicRecovery:
         loaded = self._walked(topic, bare, found) if len(found.entries) or not is_last else None
         if loaded is None:
             return self._emptied(topic, bare, claimed, frames) if is_last else None
-        loaded = replace(loaded, data_bytes=cut)
+        loaded = loaded._replace(data_bytes=cut)
         if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
             why = f"{path} ends before its index does"
             self._gap(topic, loaded.end_sequence, claimed, "lost", why)
@@ -343,7 +340,7 @@ class TopicRecovery:
         end = self._claimed_end(bare)
         entries = None
         if end > bare.first_sequence + len(sound):
-            claimed = replace(bare, end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
+            claimed = bare._replace(end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
             entries = segments.load_entries(self.ground.files, claimed)
         if entries is None:
             return bare.first_sequence

@@ -15,8 +15,8 @@ Rules.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,7 @@ READ_AHEAD_BYTES = 64 << 10
 ENTRY_BYTES = index.ENTRY.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One segment. `end_sequence` is one past its last record; `frames` counts those it holds."""
 
     topic_id: int
@@ -306,4 +305,4 @@ def remove(files: Files, segment: Segment) -> None:
 
 def seal(segment: Segment) -> Segment:
     """Returns the segment as one that never changes again."""
-    return replace(segment, sealed=True)
+    return segment._replace(sealed=True)
