@@ -106,6 +106,10 @@ class SimulatedFile:
         self._files.step("map", self._path, self._inode)
         return bytes(self._inode.current)
 
+    def reserve(self, size: int) -> None:
+        """Takes no space: the simulated disk has enough, unless a fault says otherwise."""
+        self._require()
+
     def begin_sync(self) -> None:
         """Promises nothing, and does nothing."""
         self._require()  # nothing is durable by it, and nothing is lost

@@ -248,3 +248,49 @@ def test_a_few_records_wait_for_a_rotation_or_their_time_and_many_do_not(tmp_pat
         assert segments() == (1, 1)
         store.append("small", b"again")
         assert values(store, "small") == {1: b"few", 2: b"again"}
+
+
+def taken_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_a_wal_file_has_the_space_of_a_full_one_until_it_is_left(tmp_path: Path) -> None:
+    full = 8 << 20
+    wal = WalSettings(shards=1, wal_bytes=full)
+    first, second = (tmp_path / "wal" / f"wal-{index}.log" for index in (1, 2))
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("t", format="wal")
+        store.append("t", b"small")
+        assert taken_bytes(first) >= full
+        assert first.stat().st_size < 1 << 20
+        store._disown()
+    with opened(tmp_path, wal=wal) as store:
+        store.append("t", bytes(ROTATE_BYTES))
+        assert taken_bytes(first) >= full, "also after a kill"
+        store.append("t", bytes(full - ROTATE_BYTES // 2))
+        assert taken_bytes(first) < 2 * ROTATE_BYTES
+        assert taken_bytes(second) >= full
+        assert values(store)[1] == b"small"
+    left = [each for each in (first, second) if each.exists()]
+    assert sum(taken_bytes(each) for each in left) < full
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EOPNOTSUPP])
+def test_without_the_space_of_a_full_wal_file_it_grows_as_far_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real, taken = LocalFile.reserve, list[int]()
+
+    def reserve(file: LocalFile, size: int) -> None:
+        real(file, size // 2)  # a file system may keep what it had found until then
+        taken.append(size)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(LocalFile, "reserve", reserve)
+    wal = WalSettings(shards=1, wal_bytes=8 << 20)
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 3)
+        assert taken == [8 << 20]
+        assert taken_bytes(tmp_path / "wal" / "wal-1.log") < 1 << 20
+        assert values(store) == numbered(1, 3)
