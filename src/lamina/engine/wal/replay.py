@@ -61,6 +61,8 @@ class Replayed:
     torn_spots: int = 0
     synced_to: dict[int, int] = field(default_factory=dict)
     """Up to which byte each file is known to have been synced before, by file number."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Where the sound part of each file ends, by file number."""
 
     def is_synced(self, location: int) -> bool:
         """Tells whether a frame is known to have been durable before the WAL was opened."""
@@ -119,6 +121,7 @@ class Replay:
         self._last_barrier = 0
         end = self._walk(file, data, is_last=is_last)
         self._found.synced_to[file.number] = self._last_barrier if is_last else end
+        self._found.ends[file.number] = end
         if is_last and self._repair:
             self._make_durable(file, data, end)
         if end < file.size and is_last:
