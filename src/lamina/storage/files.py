@@ -122,6 +122,9 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Reads a small file whole."""
 
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
+
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably: temporary, fsync, rename, fsync of directory."""
 
@@ -302,6 +305,16 @@ class LocalFiles:
             return file.read_at(0, file.size())
         finally:
             file.close()
+
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            wanted = min(length, size)
+            return size, os.pread(descriptor, wanted, size - wanted)
+        finally:
+            os.close(descriptor)
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably."""

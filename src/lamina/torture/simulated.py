@@ -331,6 +331,12 @@ class SimulatedFiles:
         file = self.open_read_only(path)
         return file.read_at(0, file.size())
 
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
+        file = self.open_read_only(path)
+        size = file.size()
+        return size, file.read_at(max(0, size - length), length)
+
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file, by the same steps as on a real disk."""
         replace_file(self, path, data)

@@ -191,46 +191,24 @@ def by_index(files: Files, bare: Segment) -> Segment | None:
     It must name the frame that `.data` ends with, which must be sound, carry the sequence, and be
     of the time that eviction would go by. None where anything of this does not hold.
     """
-    last = _last_entry(files, bare)
-    if last is None:
-        return None
-    count, (position, length, newest_ms, before_ms) = last
-    data = files.open_read_only(bare.path("data"))
     try:
-        if data.size() != position + length:
-            return None
-        frame = data.read_at(position, length)
-    finally:
-        data.close()
-    first, end = bare.first_sequence, bare.first_sequence + count
-    time_ms = located.time_of_segment_frame(frame, located.Expected(bare.topic_id, end - 1))
-    if time_ms is None or newest_ms != max(before_ms, time_ms):
-        return None
-    size = position + length
-    return Segment(
-        *(bare.topic_id, bare.directory, first, end, size, count, newest_ms, bare.created_ms),
-        sealed=bare.sealed,
-    )
-
-
-def _last_entry(files: Files, segment: Segment) -> tuple[int, tuple[int, int, int, int]] | None:
-    """Reads the last entry of an `.idx`; None where it is missing, empty or cut.
-
-    Returns how many there are, and what `index.last_of` says.
-    """
-    try:
-        file = files.open_read_only(segment.path("idx"))
+        size, raw = files.read_end(bare.path("idx"), 2 * ENTRY_BYTES)
     except FileNotFoundError:
         return None
-    try:
-        count, rest = divmod(file.size(), ENTRY_BYTES)
-        if rest or not count:
-            return None
-        wanted = min(count, 2) * ENTRY_BYTES
-        raw = file.read_at(count * ENTRY_BYTES - wanted, wanted)
-    finally:
-        file.close()
-    return (count, index.last_of(raw)) if len(raw) == wanted else None
+    count, rest = divmod(size, ENTRY_BYTES)
+    if rest or not count or len(raw) != min(count, 2) * ENTRY_BYTES:
+        return None
+    position, length, newest_ms, before_ms = index.last_of(raw)
+    size, frame = files.read_end(bare.path("data"), length)
+    if size != position + length:
+        return None
+    topic_id, directory, first, *_ = bare
+    end = first + count
+    time_ms = located.time_of_segment_frame(frame, located.Expected(topic_id, end - 1))
+    if time_ms is None or newest_ms != max(before_ms, time_ms):
+        return None
+    facts = (first, end, size, count, newest_ms, bare.created_ms)
+    return Segment(topic_id, directory, *facts, sealed=bare.sealed)
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
