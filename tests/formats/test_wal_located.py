@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lamina.formats.wal import log
-from lamina.formats.wal.located import Expected, is_segment_frame
+from lamina.formats.wal.located import Expected, time_of_segment_frame
 from lamina.records import prepare
 
 WANTED = Expected(0xA0B, 7)
@@ -19,18 +19,18 @@ def frame() -> bytes:
 
 
 def test_a_sound_frame_is_known(frame: bytes) -> None:
-    assert is_segment_frame(frame, WANTED)
+    assert time_of_segment_frame(frame, WANTED) == 1
 
 
 @pytest.mark.parametrize("other", [Expected(0xA0C, 7), Expected(0xA0B, 6), Expected(0xA0B, 8)])
 def test_a_frame_of_another_topic_or_sequence_is_not_it(frame: bytes, other: Expected) -> None:
-    assert not is_segment_frame(frame, other)
+    assert time_of_segment_frame(frame, other) is None
 
 
 def test_no_part_of_a_frame_is_one_nor_is_more_than_one(frame: bytes) -> None:
-    assert not any(is_segment_frame(frame[:end], WANTED) for end in range(len(frame)))
-    assert not is_segment_frame(frame + b"\0", WANTED)
-    assert not is_segment_frame(frame + frame, WANTED)
+    parts = [frame[:end] for end in range(len(frame))]
+    for part in (*parts, frame + b"\0", frame + frame):
+        assert time_of_segment_frame(part, WANTED) is None
 
 
 def test_no_changed_byte_goes_unseen(frame: bytes) -> None:
@@ -38,4 +38,4 @@ def test_no_changed_byte_goes_unseen(frame: bytes) -> None:
         for bit in range(8):
             changed = bytearray(frame)
             changed[position] ^= 1 << bit
-            assert not is_segment_frame(changed, WANTED)
+            assert time_of_segment_frame(changed, WANTED) is None

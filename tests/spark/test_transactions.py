@@ -15,9 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BinaryType, StructField, StructType
 
+from lamina.engine.boot import Boot
 from lamina.engine.store import Store
 from lamina.errors import (
     CorruptData,
@@ -32,7 +31,6 @@ from lamina.spark import staging, transactions
 from lamina.spark.directory import boot_of
 from lamina.spark.handover import publish
 from lamina.spark.handover import publishing as taking_over
-from lamina.spark.source import LaminaSource
 from lamina.spark.staging import Stager, Staging
 from lamina.spark.transactions import Publisher
 from lamina.storage.files import Files, LocalFiles
@@ -41,7 +39,6 @@ from lamina.torture.simulated import SimulatedFiles
 from tests.spark.logs import NEVER_MS, START_MS, stored, values
 
 DATA = "/srv/data"
-VALUES = StructType([StructField("value", BinaryType())])
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
@@ -52,12 +49,19 @@ def rows(first: int, count: int) -> pa.RecordBatch:
     )
 
 
+def fitting(batch: pa.RecordBatch, files: Files, data: str) -> pa.RecordBatch:
+    """Rows as the topic keeps them: one of format wal has no keys, so they name a partition."""
+    topics = Boot(files, data, lambda: START_MS).catalog.peek()
+    if topics["t"].format != "wal":
+        return batch
+    chosen = pa.array([row % 2 for row in range(batch.num_rows)], pa.int32())
+    return pa.record_batch({"value": batch.column("value"), "partition": chosen})
+
+
 def stage(
     files: Files, data: str, number: int, *batches: pa.RecordBatch, topic: str | None = "t"
 ) -> Part:
     place = Staging(files, data, "app", number)
-    from lamina.engine.boot import Boot
-
     topics = Boot(files, data, lambda: START_MS).catalog.peek()
     return Stager(place, topics, topic=topic, now_ms=START_MS).stage(batches)
 
@@ -75,13 +79,17 @@ def write(files: Files, data: str, number: int, *, backwards: bool = False) -> b
     """One whole write, as Spark does it: some tasks, then the commit; a rerun may order anew."""
     tasks = range(8)[::-1] if backwards else range(8)
     first = number * 1000
-    parts = [stage(files, data, number, rows(first + 8 * task, 8)) for task in tasks]
+    batches = [fitting(rows(first + 8 * task, 8), files, data) for task in tasks]
+    parts = [stage(files, data, number, batch) for batch in batches]
     return publish(data, transaction(number, *parts), files=files, timeout_ms=60_000)
 
 
-def make_topic(files: Files, data: str) -> None:
+def make_topic(files: Files, data: str, format_name: str = "keratin") -> None:
+    config: dict[str, Any] = {"segment.bytes": 1024}
+    if format_name == "wal":
+        config["durability"] = "memory"  # a transaction is synced all the same
     with Store(data, files=files) as store:
-        store.create_topic("t", partitions=2, config={"segment.bytes": 1024})
+        store.create_topic("t", partitions=2, format=format_name, config=config)
 
 
 @pytest.fixture
@@ -100,9 +108,14 @@ def small_appends(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- crashes
 
 
-def moments() -> list[tuple[str, str, Disk]]:
+SAMPLES = {"keratin": 40, "wal": 14}
+"""How many of the steps are tried each time; a long run tries all."""
+FORMATS = pytest.mark.parametrize("format_name", SAMPLES)
+
+
+def moments(format_name: str) -> list[tuple[str, str, Disk]]:
     files = SimulatedFiles()
-    make_topic(files, DATA)
+    make_topic(files, DATA, format_name)
     write(files, DATA, 1)
     found: list[tuple[str, str, Disk]] = []
     taking = threading.Lock()
@@ -138,29 +151,34 @@ def check(files: SimulatedFiles, where: str, *, repeat_at_once: bool) -> None:
     assert not [name for name in files.contents() if name.endswith(".part")], where
 
 
+@FORMATS
 @pytest.mark.usefixtures("small_appends")
-def test_a_kill_at_any_step_stores_every_row_once() -> None:
-    found = moments()
+def test_a_kill_at_any_step_stores_every_row_once(format_name: str) -> None:
+    found = moments(format_name)
     assert len(found) > 40
     kinds = {kind for kind, _, _ in found}
     assert {"create", "write_at", "sync", "rename", "remove"} <= kinds
-    for step, (kind, path, disk) in enumerate(found[:: max(1, len(found) // 48)]):
+    for step, (kind, path, disk) in enumerate(found[:: max(1, len(found) // SAMPLES[format_name])]):
         where = f"killed before step {step}: {kind} {path}"
         check(disk.restart(), where, repeat_at_once=step % 2 == 0)
 
 
+@FORMATS
 @pytest.mark.usefixtures("small_appends")
-def test_a_power_loss_stores_every_row_once() -> None:
-    found = moments()
-    for step, (kind, path, disk) in enumerate(found[:: max(1, len(found) // 24)]):
+def test_a_power_loss_stores_every_row_once(format_name: str) -> None:
+    found = moments(format_name)
+    for step, (kind, path, disk) in enumerate(
+        found[:: max(1, 2 * len(found) // SAMPLES[format_name])]
+    ):
         where = f"power lost before step {step}: {kind} {path}"
         check(disk.crash("dropped"), where, repeat_at_once=step % 2 == 0)
 
 
+@FORMATS
 @pytest.mark.long
 @pytest.mark.usefixtures("small_appends")
-def test_any_crash_at_every_step_stores_every_row_once() -> None:
-    for step, (kind, path, disk) in enumerate(moments()):
+def test_any_crash_at_every_step_stores_every_row_once(format_name: str) -> None:
+    for step, (kind, path, disk) in enumerate(moments(format_name)):
         where = f"before step {step}: {kind} {path}"
         for at_once in (True, False):
             check(disk.restart(), f"killed {where}", repeat_at_once=at_once)
@@ -376,42 +394,6 @@ def test_a_row_needs_a_topic_that_is_there(data: str) -> None:
         batch = pa.record_batch({"value": ["a"], "topic": pa.array([topic], pa.string())})
         with pytest.raises(error):
             stage(LocalFiles(), data, 1, batch, topic=None)
-
-
-@pytest.mark.parametrize("topic", ["w", None])
-def test_a_topic_that_cannot_store_once_is_refused_before_anything_is_staged(
-    data: str, topic: str | None
-) -> None:
-    with Store(data) as store:
-        store.create_topic("w", format="wal")
-    batch = pa.record_batch({"value": ["a"], "topic": ["w"]})
-    with pytest.raises(InvalidRequest, match=r"'w' has format wal.*choose"):
-        stage(LocalFiles(), data, 1, batch, topic=topic)
-    assert list(Path(data).rglob("*.part")) == []
-
-
-def test_a_writer_for_a_topic_that_cannot_store_once_is_refused(data: str) -> None:
-    with Store(data) as store:
-        store.create_topic("w", format="wal")
-    options = {"path": data, "topic": "w", "txnAppId": "app", "txnVersion": "1"}
-    with pytest.raises(InvalidRequest, match=r"'w' has format wal"):
-        LaminaSource(CaseInsensitiveDict(options)).writer(VALUES, False)
-
-
-def test_nothing_is_decided_that_cannot_be_stored(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts of a wal topic that were staged all the same do not become a commit for ever open."""
-    with Store(data) as store:
-        store.create_topic("w", format="wal")
-    with monkeypatch.context() as patched:
-        patched.setattr(staging, "STAMPED_FORMATS", ("frame", "keratin", "wal"))
-        part = stage(LocalFiles(), data, 1, pa.record_batch({"value": ["a"]}), topic="w")
-    assert part.runs[0].topic == "w"
-    with pytest.raises(InvalidRequest, match=r"'w' has format wal"):
-        publish(data, transaction(1, part), files=LocalFiles(), timeout_ms=5000)
-    assert list(Path(data).rglob("commit.json")) == []
-    assert write(LocalFiles(), data, 1) is True  # the application goes on
 
 
 def test_batches_are_joined_but_never_all_of_them(

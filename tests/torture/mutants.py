@@ -220,10 +220,8 @@ MUTANTS = (
         "wal-rotation-order",
         "fsync of a full WAL file before the next one is written to",
         "engine/wal/shard.py",
-        "            self.sync()\n            if self._prepared > old.size:\n"
-        "                old.file.truncate(old.size)\n                self._sync_file(old)\n",
-        "            self._unsynced = False\n            if self._prepared > old.size:\n"
-        "                old.file.truncate(old.size)\n",
+        "            self.sync()\n            self._give_back(old)\n",
+        "            self._unsynced = False\n            old.file.truncate(old.size)\n",
         ("F3/dropped:wal:800",),
     ),
     Mutant(
@@ -243,8 +241,8 @@ MUTANTS = (
         "checkpoint-without-fsync",
         "fsync of segments before a checkpoint says that they hold records",
         "engine/wal/compactor.py",
-        "        for file in self._files:\n            file.sync()\n",
-        "",
+        "            for file in kind:\n                file.sync()\n",
+        "            assert kind\n",
         ("F3/dropped:wal:800",),
     ),
     Mutant(
@@ -254,6 +252,22 @@ MUTANTS = (
         "            self._ground.files.sync_directory(self._created[-1].directory)\n",
         "            self._created.clear()\n",
         ("F7/names:wal:800",),
+    ),
+    Mutant(
+        "unmarked-index",
+        "an index is believed only of a segment that a checkpoint vouches for",
+        "engine/wal/recovery.py",
+        "    if marked >= segment.end_sequence - 1:\n",
+        "    if marked >= 0:\n",
+        ("tests/engine/wal/test_tails.py",),
+    ),
+    Mutant(
+        "unfinished-append",
+        "what power loss left of an idempotent append is hidden before a repeat is stored",
+        "engine/wal/idempotence.py",
+        "            left_over += [(each,",
+        "            _ = [(each,",
+        ("tests/engine/wal/test_idempotence.py",),
     ),
     Mutant(
         "head-hole",
@@ -377,8 +391,8 @@ MUTANTS = (
         "misplaced-wal-segment",
         "a misplaced wal segment does not speak for its neighbours' records",
         "engine/wal/recovery.py",
-        "segments.walk(self.ground.files, bare, end_sequence=end_sequence)",
-        "segments.walk(self.ground.files, bare)",
+        "segments.walk(files, bare, end_sequence=end_sequence)",
+        "segments.walk(files, bare)",
         ("F10/swap:wal:60",),
     ),
     Mutant(

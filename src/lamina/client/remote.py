@@ -26,7 +26,6 @@ from lamina.client.group import RemoteGroup
 from lamina.client.sessions import Sessions
 from lamina.engine.appending import (
     OF_TOPIC,
-    STAMPED_FORMATS,
     Appended,
     acks_level,
     has_keys,
@@ -114,7 +113,6 @@ class RemoteStore(_Face):
         parts = self._parts(topic, _sendable(records), partition, stamped=producer is not None)
         orders = [(Order(topic, number, level, producer=producer), part) for number, part in parts]
         stamps = self._idempotent and producer is None and level != "0"
-        stamps = stamps and self._about(topic).format in STAMPED_FORMATS
         if len(orders) == 1:
             return self._sessions.append(*orders[0], timeout_s, stamps=stamps)
         futures = [

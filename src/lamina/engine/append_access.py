@@ -201,9 +201,4 @@ class AppendAccess(StoreReader):
     ) -> tuple[int, int] | None:
         """Returns the epoch of an idempotent producer and the sequence it must go on with."""
         target = self._writable(topic, partition)
-        if not isinstance(target, Partition):
-            raise InvalidRequest(
-                "topics of format wal have no idempotent producers; use a keratin topic"
-            )
-        producers = target.producers
-        return target.exclusively(lambda: producers.position(producer_id))
+        return target.exclusively(lambda: target.producer_position(producer_id))

@@ -31,8 +31,6 @@ ACKS: dict[object, int] = {
     -1: DURABLE,
     "-1": DURABLE,
 }
-STAMPED_FORMATS = ("frame", "keratin")
-"""The formats whose topics take idempotent appends."""
 OF_TOPIC = "topic"
 """The `acks` of an append that goes as far as its topic's settings say."""
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}

@@ -145,6 +145,9 @@ class LogWriter(LogReader, Protocol):
     def admit(self, request: Request) -> None:
         """Refuses, in the producer's own thread, what the partition could not store."""
 
+    def producer_position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns an idempotent producer's epoch and the sequence it must go on with."""
+
     def trim(self, before: int) -> int:
         """Removes what is below an offset; returns the earliest one left."""
 

@@ -220,6 +220,10 @@ class Partition(PartitionReader):
         holds = self.active.tail.next_offset > self.active.base_offset
         return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
 
+    def producer_position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns a producer's epoch and the sequence it must go on with; None if not known."""
+        return self.producers.position(producer_id)
+
     def has_idle_producers(self) -> bool:
         """Tells whether an idempotent producer may be forgotten."""
         return self.producers.has_idle(self.settings.producer_id_expiration_ms)

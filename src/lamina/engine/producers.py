@@ -17,7 +17,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lamina.engine.grouping import Stamped
@@ -62,30 +62,42 @@ class Producers:
 
         It was not answered, so it will be repeated: what is there of it must go before.
         """
-        if not self._place.files.exists(self._path):
-            return None
-        entries, _ = journal.decode(self._place.files.read(self._path))
         return min(
             (
                 entry.base_offset
-                for entry in entries
+                for entry in self.entries()
                 if entry.base_offset < log_end_offset < entry.base_offset + entry.count
             ),
             default=None,
         )
 
     def recover(self, log_end_offset: int) -> None:
-        """Reads the journal, drops what speaks of records that are not there, and rewrites it.
+        """Reads the journal, drops what speaks of records that are not there, and rewrites it."""
+        entries = self.entries()
+        self.restore(
+            [entry for entry in entries if entry.base_offset + entry.count <= log_end_offset]
+        )
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether a producer has ever appended."""
+        return self._place.files.exists(self._path)
+
+    def entries(self) -> list[Entry]:
+        """Reads all sound entries of the journal."""
+        if not self.has_journal:
+            return []
+        return journal.decode(self._place.files.read(self._path))[0]
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Remembers those entries of the journal whose records are stored, and rewrites it.
 
         It is rewritten in any case: a killed process may have left entries that are not durable.
         """
-        files = self._place.files
-        if not files.exists(self._path):
+        if not self.has_journal:
             return
-        entries, _ = journal.decode(files.read(self._path))
         for entry in entries:
-            if entry.base_offset + entry.count <= log_end_offset:
-                self._remember(entry)
+            self._remember(entry)
         self.compact()
 
     def position(self, producer_id: int) -> tuple[int, int] | None:
@@ -133,6 +145,7 @@ class Producers:
             return
         entries = [_entry(stamped) for stamped in stamps]
         if self._file is None:
+            self._place.files.make_directory(self._place.directory)
             self._file = self._place.files.create(self._path)
             self._place.files.sync_directory(self._place.directory)
         data = journal.encode(entries)

@@ -25,7 +25,7 @@ from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Part, Transaction
 from lamina.spark.options import SinkOptions
-from lamina.spark.staging import Stager, Staging, refuse_target
+from lamina.spark.staging import Stager, Staging
 from lamina.spark.targets import target_of
 from lamina.storage.files import Files, LocalFiles
 
@@ -62,12 +62,10 @@ class Sink:
         self._target = target_of(options.where, options.staging, options.checkpoint)
         self._topics: dict[str, TopicFile] = self._target.topics()
         self._files: Files = LocalFiles()
-        if options.topic is not None:
-            if options.topic not in self._topics:
-                raise UnknownTopic(
-                    f"there is no topic {options.topic!r}; create it before it is written to"
-                )
-            refuse_target(options.topic, self._topics[options.topic].format)
+        if options.topic is not None and options.topic not in self._topics:
+            raise UnknownTopic(
+                f"there is no topic {options.topic!r}; create it before it is written to"
+            )
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
         """Stages the rows of one task; runs on an executor."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lamina.config import TopicSettings
-from lamina.engine.appending import STAMPED_FORMATS, make_request, split
+from lamina.engine.appending import make_request, split
 from lamina.engine.requests import DURABLE
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.crc import crc32c_of
@@ -37,15 +37,6 @@ from lamina.storage.files import File, Files
 FLUSH_BYTES = 8 << 20
 RECORD_COLUMNS = ("key", "value", "headers", "tag", "timestamp")
 """The columns of a row that are stored; `topic` and `partition` say where."""
-
-
-def refuse_target(name: str, format_name: str) -> None:
-    """Raises if nothing can be stored exactly once in a topic."""
-    if format_name not in STAMPED_FORMATS:
-        raise InvalidRequest(
-            f"topic {name!r} has format {format_name}, which does not remember what a repeated"
-            f" write has stored; choose a topic of format {' or '.join(STAMPED_FORMATS)}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,6 @@ class Stager:
         about = self._topics.get(name)
         if about is None:
             raise UnknownTopic(f"there is no topic {name!r}; create it before it is written to")
-        refuse_target(name, about.format)
         return about
 
     def _add(self, about: TopicFile, rows: pa.RecordBatch) -> None:

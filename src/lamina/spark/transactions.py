@@ -12,7 +12,8 @@ names every part with checksums. Until it is there, parts are bytes that nobody 
 order of its runs. They are appended as an idempotent producer whose id is the application, whose
 epoch is the transaction's number, and whose sequence is the row's place in that order. The
 producers' journal of the partition makes the place durable together with the rows: after a crash it
-says exactly how many of them are stored, and storing goes on behind them. Whoever has the store
+says exactly how many of them are stored, and storing goes on behind them. They are synced whatever
+the topic's own durability, because `state.json` will say that they are there. Whoever has the store
 next finds the `commit.json` and goes on, before anything else of that application is decided.
 
 *A repeat does nothing.* A number is stored when `state.json` says so or a higher one does; a repeat
@@ -60,7 +61,7 @@ from lamina.formats.transaction import (
 )
 from lamina.formats.xxh3 import xxh3_of
 from lamina.records import INPUT_SCHEMAS
-from lamina.spark.staging import Staging, refuse_target
+from lamina.spark.staging import Staging
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -178,7 +179,7 @@ class Publisher:
         schema = INPUT_SCHEMAS[about.format]
         for sequence, records in _chunks(self._records(transaction, runs, schema), stored):
             stamp = ProducerStamp(producer_id, transaction.number, sequence)
-            self._store.append(topic, records, partition=partition, producer=stamp)
+            self._store.append(topic, records, partition=partition, acks="all", producer=stamp)
 
     def _records(
         self, transaction: Transaction, runs: list[tuple[Part, Run]], schema: pa.Schema
@@ -192,10 +193,6 @@ class Publisher:
                 yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
     def _check(self, transaction: Transaction) -> None:
-        for name in {run.topic for part in transaction.parts for run in part.runs}:
-            about = self._topic_of(name)
-            if about is not None:
-                refuse_target(name, about.format)
         for part in transaction.parts:
             if part.runs:
                 path = os.path.join(self._place(transaction).directory, part.name)

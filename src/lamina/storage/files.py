@@ -47,6 +47,21 @@ def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 _sync_file_range = _find_sync_file_range()
 
 
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Returns Linux's call of that name; `os.posix_fallocate` would change a file's length."""
+    try:
+        found = ctypes.CDLL(None, use_errno=True).fallocate
+    except (AttributeError, OSError):
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    found.restype = ctypes.c_int
+    return cast("Callable[[int, int, int, int], int]", found)
+
+
+_fallocate = _find_fallocate()
+_KEEP_SIZE = 1
+
+
 class File(Protocol):
     """An open file. Positions are bytes from its start."""
 
@@ -58,6 +73,12 @@ class File(Protocol):
 
     def map(self) -> Buffer:
         """Maps the file as it is now, read-only. The map outlives the file's name."""
+
+    def reserve(self, size: int) -> None:
+        """Takes space for a file of that size, whose length stays; OSError if there is not enough.
+
+        Does nothing where the system cannot. `truncate` gives back what lies behind its size.
+        """
 
     def begin_sync(self) -> None:
         """Lets the writing begin that `sync` waits for; promises nothing.
@@ -100,6 +121,9 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes:
         """Reads a small file whole."""
+
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably: temporary, fsync, rename, fsync of directory."""
@@ -207,6 +231,15 @@ class LocalFile:
                 continue  # its writer cut the file in between: look again
         return b""
 
+    def reserve(self, size: int) -> None:
+        """Takes space for a file of that size, whose length stays; OSError if there is not enough.
+
+        Does nothing where the system cannot. `truncate` gives back what lies behind its size.
+        """
+        if _fallocate is not None and _fallocate(self._descriptor, _KEEP_SIZE, 0, size):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
     def begin_sync(self) -> None:
         """Lets the writing begin that `sync` waits for; promises nothing."""
         if _sync_file_range is not None:  # an error is left for `sync` to meet
@@ -272,6 +305,16 @@ class LocalFiles:
             return file.read_at(0, file.size())
         finally:
             file.close()
+
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            wanted = min(length, size)
+            return size, os.pread(descriptor, wanted, size - wanted)
+        finally:
+            os.close(descriptor)
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably."""

@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from lamina.errors import InvalidRequest
@@ -126,8 +127,7 @@ def wal_file_index(name: str) -> int | None:
     return _number(match[1]) if match and wal_file(int(match[1])) == name else None
 
 
-@dataclass(frozen=True, slots=True)
-class WalSegmentFile:
+class WalSegmentFile(NamedTuple):
     """A file of a wal topic's materialised segment."""
 
     first_sequence: int

@@ -106,6 +106,10 @@ class SimulatedFile:
         self._files.step("map", self._path, self._inode)
         return bytes(self._inode.current)
 
+    def reserve(self, size: int) -> None:
+        """Takes no space: the simulated disk has enough, unless a fault says otherwise."""
+        self._require()
+
     def begin_sync(self) -> None:
         """Promises nothing, and does nothing."""
         self._require()  # nothing is durable by it, and nothing is lost
@@ -326,6 +330,12 @@ class SimulatedFiles:
         """Reads a small file whole."""
         file = self.open_read_only(path)
         return file.read_at(0, file.size())
+
+    def read_end(self, path: str, length: int) -> tuple[int, bytes]:
+        """Returns a file's size, and up to `length` of its last bytes."""
+        file = self.open_read_only(path)
+        size = file.size()
+        return size, file.read_at(max(0, size - length), length)
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file, by the same steps as on a real disk."""

@@ -11,9 +11,12 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.engine.store import Store
-from lamina.engine.wal.engine import ROTATE_BYTES, TOPICS_PER_MARK
+from lamina.engine.wal import segments
+from lamina.engine.wal.compactor import UNSETTLED_MAX
+from lamina.engine.wal.engine import ROTATE_BYTES, SEGMENTS_PER_SYNC, TOPICS_PER_MARK, WalEngine
+from lamina.engine.wal.partition import WalPartition
 from lamina.storage.files import LocalFile, LocalFiles
-from tests.engine.wal.stores import Clock, opened, values
+from tests.engine.wal.stores import Clock, fill, numbered, opened, values
 
 
 class WatchedFiles(LocalFiles):
@@ -57,6 +60,11 @@ class WatchedFiles(LocalFiles):
         self.open_files.add(id(file))
         self.most_open = max(self.most_open, len(self.open_files))
         return file
+
+
+def engine_of(store: Store) -> WalEngine:
+    assert store._wal is not None
+    return store._wal
 
 
 def segment(path: Path, topic_id: int, suffix: str = "data") -> str:
@@ -138,24 +146,81 @@ def test_a_snapshot_leaves_a_large_wal_file_behind_and_the_next_one_frees_it(
         assert list(values(store)) == [1, 2, 3]
 
 
-def test_opening_syncs_no_segments_of_topics_that_the_wal_does_not_hold(tmp_path: Path) -> None:
+def test_opening_syncs_only_segments_that_no_mark_vouches_for(tmp_path: Path) -> None:
     wal = WalSettings(shards=1)
     with opened(tmp_path, wal=wal) as store:
-        for name in ("old", "new"):
+        for name in ("old", "marked", "copied"):
             store.create_topic(name, format="wal")
         store.append("old", bytes(ROTATE_BYTES))
         store.maintain()
-        store.append("new", b"1")
+        store.append("marked", b"1")
         store.maintain()
-        store.append("new", b"2")
-        store._disown()  # as if it were killed here
+        store.append("marked", b"2")
+        store.append("copied", b"3")
+        engine, copied = engine_of(store), store._partitions["copied", 0]
+        assert isinstance(copied, WalPartition)
+        assert engine._compactor.copy(copied) is not None
+        store._disown()  # as if it were killed here, before the mark
     files = WatchedFiles()
     with opened(tmp_path, wal=wal, files=files) as store:
-        old, new = (os.path.dirname(segment(tmp_path, topic_id)) for topic_id in (1, 2))
-        assert ("sync_directory", new) in files.calls
-        assert ("sync", segment(tmp_path, 2)) in files.calls
+        old, marked, copied_to = (os.path.dirname(segment(tmp_path, each)) for each in (1, 2, 3))
+        assert {("sync_directory", marked), ("sync_directory", copied_to)} <= set(files.calls)
+        synced = [path for what, path in files.calls if what == "sync" and "/segments/" in path]
+        assert synced == [segment(tmp_path, 3)]
         assert not [path for _, path in files.calls if path.startswith(old)]
-        assert values(store, "new") == {1: b"1", 2: b"2"}
+        assert values(store, "marked") == {1: b"1", 2: b"2"}
+        assert values(store, "copied") == {1: b"3"}
+
+
+def test_opening_walks_no_segment_that_a_mark_vouches_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 25)
+        store.maintain()
+        fill(store, 25, 27)
+        store._disown()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a segment is walked")
+
+    monkeypatch.setattr(segments, "walk", refuse)
+    with opened(tmp_path) as store:
+        assert values(store) == numbered(1, 27)
+        assert store.describe_topic("t").partitions[0].segments == 3
+
+
+def test_new_segments_of_a_topic_are_all_begun_before_one_is_waited_for(tmp_path: Path) -> None:
+    files = WatchedFiles()
+    with opened(tmp_path, files=files) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 45)
+        files.calls.clear()
+        store.maintain()
+        mine = [(what, path) for what, path in files.calls if "/segments/" in path]
+        data = {path for _, path in mine if path.endswith(".data")}
+        assert len(data) == 5
+        first_sync = next(row for row, (what, _) in enumerate(mine) if what == "sync")
+        assert {path for what, path in mine[:first_sync] if path.endswith(".data")} == data
+        synced = [path for what, path in mine if what == "sync" and path.endswith(".data")]
+        assert sorted(synced) == sorted(data)
+        folder = os.path.dirname(min(data))
+        assert mine.count(("sync_directory", folder)) == 1
+        assert mine[-1] == ("sync_directory", folder), "names last, when all bytes are there"
+
+
+def test_a_copy_of_very_many_segments_opens_few_files_at_a_time(tmp_path: Path) -> None:
+    files = WatchedFiles()
+    wal = WalSettings(shards=1, segment_events=1)
+    with opened(tmp_path, wal=wal, files=files) as store:
+        for name in ("a", "b", "c", "d"):
+            store.create_topic(name, format="wal")
+            store.append(name, [b"%d" % number for number in range(UNSETTLED_MAX + 20)])
+        before = files.most_open = len(files.open_files)
+        store.maintain()
+        assert files.most_open <= before + 2 * (UNSETTLED_MAX + SEGMENTS_PER_SYNC)
+        assert len(values(store, "d")) == UNSETTLED_MAX + 20
 
 
 def test_a_few_records_wait_for_a_rotation_or_their_time_and_many_do_not(tmp_path: Path) -> None:
@@ -183,3 +248,49 @@ def test_a_few_records_wait_for_a_rotation_or_their_time_and_many_do_not(tmp_pat
         assert segments() == (1, 1)
         store.append("small", b"again")
         assert values(store, "small") == {1: b"few", 2: b"again"}
+
+
+def taken_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_a_wal_file_has_the_space_of_a_full_one_until_it_is_left(tmp_path: Path) -> None:
+    full = 8 << 20
+    wal = WalSettings(shards=1, wal_bytes=full)
+    first, second = (tmp_path / "wal" / f"wal-{index}.log" for index in (1, 2))
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("t", format="wal")
+        store.append("t", b"small")
+        assert taken_bytes(first) >= full
+        assert first.stat().st_size < 1 << 20
+        store._disown()
+    with opened(tmp_path, wal=wal) as store:
+        store.append("t", bytes(ROTATE_BYTES))
+        assert taken_bytes(first) >= full, "also after a kill"
+        store.append("t", bytes(full - ROTATE_BYTES // 2))
+        assert taken_bytes(first) < 2 * ROTATE_BYTES
+        assert taken_bytes(second) >= full
+        assert values(store)[1] == b"small"
+    left = [each for each in (first, second) if each.exists()]
+    assert sum(taken_bytes(each) for each in left) < full
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EOPNOTSUPP])
+def test_without_the_space_of_a_full_wal_file_it_grows_as_far_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real, taken = LocalFile.reserve, list[int]()
+
+    def reserve(file: LocalFile, size: int) -> None:
+        real(file, size // 2)  # a file system may keep what it had found until then
+        taken.append(size)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(LocalFile, "reserve", reserve)
+    wal = WalSettings(shards=1, wal_bytes=8 << 20)
+    with opened(tmp_path, wal=wal) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 3)
+        assert taken == [8 << 20]
+        assert taken_bytes(tmp_path / "wal" / "wal-1.log") < 1 << 20
+        assert values(store) == numbered(1, 3)

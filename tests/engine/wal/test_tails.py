@@ -11,6 +11,7 @@ import pytest
 
 from lamina.config import WalSettings, WriterSettings
 from lamina.engine.store import Store
+from lamina.engine.wal.partition import WalPartition
 from lamina.errors import RecordsMissing
 from lamina.formats.wal import log
 from lamina.formats.wal.headers import headers
@@ -326,3 +327,55 @@ def test_followers_see_each_record_once_while_everything_moves(tmp_path: Path) -
         assert sorted(given[topic]) == list(range(1, len(given[topic]) + 1))
         assert seen[topic] == [given[topic][at] for at in sorted(given[topic])]
     store.close()
+
+
+def test_power_loss_tears_any_segment_of_a_copy_and_nothing_is_lost() -> None:
+    wal = WalSettings(shards=1, segment_events=4)
+    files, moments = SimulatedFiles(), list[Disk]()
+    store = on_disk(files, wal)
+    store.create_topic("t", format="wal")
+    fill(store, 1, 3)
+    store.maintain()
+    expected = numbered(1, 3) | {each: b"%d" % each * 700 for each in range(3, 15)}
+    store.append("t", [expected[each] for each in range(3, 15)])
+    files.before = lambda kind, path: moments.append(files.snapshot())
+    store.maintain()
+    files.before = None
+    crash(store)
+    torn = 0
+    for disk in moments:
+        for choice in ("dropped", "kept", *range(6)):
+            with on_disk(disk.crash(choice), wal) as store:
+                assert values(store) == expected
+                torn += any(
+                    event.kind in ("cut", "quarantined") for event in store.recovery_report.events
+                )
+                store.maintain()
+                assert values(store) == expected
+    assert torn > 20
+
+
+@pytest.mark.parametrize("first", [1, 11, 21])
+def test_a_sound_end_does_not_vouch_for_the_middle_of_an_unmarked_copy(
+    tmp_path: Path, first: int
+) -> None:
+    store = opened(tmp_path)
+    store.create_topic("t", format="wal")
+    fill(store, 1, 25)
+    target = store._partitions["t", 0]
+    assert store._wal is not None
+    assert isinstance(target, WalPartition)
+    assert store._wal._compactor.copy(target) is not None
+    crash(store)  # before the mark
+    (path,) = tmp_path.glob(f"segments/*/seg-{first:020}.data")
+    torn = bytearray(path.read_bytes())
+    torn[70:120] = bytes(50)
+    path.write_bytes(torn)
+    with opened(tmp_path) as store:
+        assert values(store) == numbered(1, 25)
+        assert [event.path for event in store.recovery_report.of("cut")] == [str(path)]
+        fill(store, 25, 27)
+        store.maintain()
+    with opened(tmp_path) as store:
+        assert values(store) == numbered(1, 27)
+        assert not store.gaps("t")

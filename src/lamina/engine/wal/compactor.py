@@ -2,13 +2,14 @@
 
     copy ─▶ settle: sync .data, .idx, names ─▶ CheckpointMark, synced ─▶ publish ─▶ free WAL files
 
-Some topics are copied before the first of them is settled: their files are written out together,
-and the file system's journal is committed for all of them at once.
+Some topics, with all their new segments, are copied before the first file is waited for: they are
+written out together, and the file system's journal is committed for all of them at once.
 
 Rules.
 1. Bytes are copied as they are, a frame without its type byte; nothing is encoded again.
 2. Only durable records are copied. A crash at any step leaves the WAL with all of them.
-3. A full segment is durable before the next one is created, so only the last can be torn.
+3. Everything is durable before the mark. A crash before it may tear any segment of the copy:
+   recovery believes no index of a segment that no mark speaks of.
 4. What fails half-way is cut off again: no old frames stay behind a segment's end.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BUFFER_BYTES = 8 << 20
+UNSETTLED_MAX = 32
+"""How many full segments of a topic wait to be synced together; two files of each are open."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,11 @@ class Copied:
     end: int
     size_bytes: int
     tail: _Tail
+
+    @property
+    def unsettled(self) -> int:
+        """How many segments are open still, to be synced."""
+        return self.tail.unsettled
 
     def settle(self) -> None:
         """Makes everything that was copied durable; takes it back where that fails."""
@@ -145,6 +153,7 @@ class _Tail:
         if before and not before[-1].sealed:
             self._current = self._sealed.pop()
         self._files: tuple[File, File] | None = None
+        self._unsettled: list[tuple[File, File]] = []
         self._created: list[Segment] = []
         self.copied_bytes = 0
         self.oversize = 0
@@ -202,9 +211,9 @@ class _Tail:
         files[0].write_at(current.data_bytes, data.data)
         at = index.position_of(current.end_sequence, current.first_sequence)
         files[1].write_at(at, index.encode(entries))
+        files[0].begin_sync()
         self.copied_bytes += len(data)
-        self._current = replace(
-            current,
+        self._current = current._replace(
             end_sequence=current.end_sequence + len(entries),
             data_bytes=current.data_bytes + len(data),
             frames=current.frames + len(found),
@@ -246,36 +255,51 @@ class _Tail:
         return self._files
 
     def seal(self) -> bool:
-        """Makes the current segment durable and immutable; False if there is none with frames."""
+        """Leaves the current segment, which is full; False if there is none with frames."""
         if self._current is None or not self._current.frames:
             return False
-        self.settle()
+        self._leave_files()
+        if len(self._unsettled) >= UNSETTLED_MAX:
+            self.settle()
         self._sealed.append(segments.seal(self._current))
         self._current = None
         return True
 
+    def _leave_files(self) -> None:
+        """Lets the writing of the current segment's files begin; `settle` waits for it."""
+        if self._files is not None:
+            for file in self._files:
+                file.begin_sync()
+            self._unsettled.append(self._files)
+            self._files = None
+
+    @property
+    def unsettled(self) -> int:
+        """How many segments' files are open."""
+        return len(self._unsettled)
+
     def settle(self) -> None:
-        """Makes what was written since the last seal durable."""
-        if self._files is None:
+        """Makes everything that was written durable."""
+        self._leave_files()
+        if not self._unsettled:
             return
-        for file in self._files:
-            file.begin_sync()
-        for file in self._files:
-            file.sync()
+        for kind in zip(*self._unsettled, strict=True):
+            for file in kind:
+                file.sync()
         self._close()
         if self._created:
             self._ground.files.sync_directory(self._created[-1].directory)
 
     def _close(self) -> None:
-        if self._files is not None:
-            for file in self._files:
+        current = [self._files] if self._files is not None else []
+        for pair in (*self._unsettled, *current):
+            for file in pair:
                 file.close()
-            self._files = None
+        self._files, self._unsettled = None, []
 
     def finish(self) -> tuple[Segment, ...]:
         """Returns the topic's segments as they are now; what is left to sync is under way."""
-        for file in self._files or ():
-            file.begin_sync()
+        self._leave_files()
         current = self._current
         if current is not None and self._is_full(current):
             current = segments.seal(current)

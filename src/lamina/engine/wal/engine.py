@@ -20,6 +20,7 @@ import numpy as np
 
 from lamina.config import TopicSettings, WriterSettings
 from lamina.engine.place import Place
+from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
 from lamina.engine.wal import relocation, segments
 from lamina.engine.wal.compactor import Compactor, Copied, mark_of
@@ -43,7 +44,9 @@ from lamina.storage import paths
 
 _log = logging.getLogger(__name__)
 TOPICS_PER_MARK = 64
-"""Copied, synced and marked together; two files of each are open at a time."""
+"""Copied and marked together."""
+SEGMENTS_PER_SYNC = 64
+"""Written before the first of them is synced; two files of each are open at a time."""
 ROTATE_BYTES = 1 << 20
 """A snapshot leaves a WAL file behind that has at least this much; a smaller one is replayed."""
 
@@ -104,10 +107,12 @@ class WalEngine:
         return self._metadata
 
     def _make_names_durable(self) -> None:
-        """Syncs the directories that a killed process may have changed just before."""
+        """Syncs the directories that a killed process may have changed just before.
+
+        `meta` is synced by whoever opens the store, those of the WAL by the replay.
+        """
         files, ground = self._ground.files, self._ground
-        folders = [ground.data, ground.meta]
-        folders += [os.path.join(ground.data, name) for name in (paths.WAL, paths.SEGMENTS)]
+        folders = [ground.data, os.path.join(ground.data, paths.SEGMENTS)]
         if ground.settings.cold_directory:
             cold = os.path.abspath(ground.settings.cold_directory)
             folders += [os.path.dirname(cold), cold]
@@ -121,7 +126,11 @@ class WalEngine:
         partition = self._make(about, number)
         known = self._metadata.topics.get(topic_id, TopicMetadata())
         if self._recovery is not None:
-            self._recovery.recover(partition, known)
+            stored = self._recovery.recover(partition, known)
+            producers = Producers(partition.place)
+            if producers.has_journal:
+                producers.restore(stored)
+                partition.producers = producers
         partition.flags_due = bool(known.searches)
         return partition
 
@@ -282,18 +291,27 @@ class WalEngine:
 
     def _compact(self, shard_log: ShardLog, topics: list[WalPartition]) -> None:
         copied: list[Copied] = []
+        settled: list[Copied] = []
         for topic in topics:
             with self._told(topic):
                 found = self._compactor.copy(topic)
                 if found is not None:
                     copied.append(found)
-        settled: list[Copied] = []
+            if sum(each.unsettled for each in copied) >= SEGMENTS_PER_SYNC:
+                settled += self._settled(copied)
+                copied = []
+        settled += self._settled(copied)
+        if settled:
+            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+
+    def _settled(self, copied: list[Copied]) -> list[Copied]:
+        """Makes copies durable; returns those that are."""
+        settled = []
         for each in copied:
             with self._told(each.topic):
                 each.settle()
                 settled.append(each)
-        if settled:
-            shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
+        return settled
 
     @contextlib.contextmanager
     def _told(self, topic: TopicReader) -> Iterator[None]:
@@ -325,6 +343,8 @@ class WalEngine:
                 if topic.has_expired():
                     topic.writer.exclusively(topic.apply_retention)
                     self._changed = True
+                if topic.has_idle_producers():
+                    topic.writer.exclusively(topic.forget_idle_producers)
                 for segment in relocation.due(self._ground, topic):
                     self._relocate(topic, segment)
             except (OSError, LaminaError) as error:

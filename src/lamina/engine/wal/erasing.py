@@ -8,7 +8,6 @@ otherwise what is left gets the name of its own first sequence, and the old file
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -104,8 +103,7 @@ def _written(
     first = int(kept[0, 0])
     entries = index.build(body, Scan(positions, len(body), Stop.END), first_sequence=first)
     entries = index.mark_deleted(entries, first, topic.flagged().pairs())
-    new = replace(
-        segment,
+    new = segment._replace(
         first_sequence=first,
         end_sequence=first + len(entries),
         data_bytes=len(body),

@@ -2,6 +2,7 @@
 
 A group is encoded by one kernel call, whatever topics its requests are for: every row carries its
 own topic and sequence. Sequences are given here, and count only once the bytes are written.
+What idempotent producers append is in their topics' journals, durably, before it is in the WAL.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.config import WriterSettings
-from lamina.engine.grouping import at_time
+from lamina.engine.grouping import Stamped, at_time
 from lamina.engine.requests import DURABLE, Ack, Outcome, Request
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.shard import Shard
@@ -28,6 +29,11 @@ from lamina.formats.wal import layout, log
 from lamina.records import INPUT_SCHEMAS, prepare
 from lamina.storage.files import NO_SPACE
 
+if TYPE_CHECKING:
+    from lamina.engine.wal.partition import WalPartition
+
+Noted: TypeAlias = "dict[WalPartition, list[Stamped]]"
+"""New appends of idempotent producers in the group at hand."""
 _HEAD = 64
 _FULL = "no space left on the device; nothing of the append was kept"
 
@@ -50,14 +56,22 @@ class ShardLog:
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
         """Writes a group of requests behind the tail; see `writer.Log`."""
-        outcomes, accepted = self._number(group)
-        if accepted:
-            try:
-                self._store(accepted)
-            except InvalidRequest:
-                if len(accepted) == 1:
-                    raise
-                return [self._write_alone(request) for request in group]
+        noted: Noted = {}
+        outcomes, accepted = self._number(group, noted)
+        if not accepted:
+            return outcomes
+        try:
+            self._store(accepted, noted)
+        except InvalidRequest:
+            self._take_back(noted)
+            if len(accepted) == 1:
+                raise
+            return [self._write_alone(request) for request in group]
+        except StorageFull:
+            self._take_back(noted)
+            raise
+        for topic in noted:
+            topic.known_producers().keep()
         return outcomes
 
     def _write_alone(self, request: Request) -> Outcome:
@@ -67,26 +81,37 @@ class ShardLog:
         except InvalidRequest as refusal:
             return refusal
 
-    def _number(self, group: Sequence[Request]) -> tuple[list[Outcome], list[tuple[Request, int]]]:
-        """Gives each request its first sequence, or its refusal."""
+    def _number(
+        self, group: Sequence[Request], noted: Noted
+    ) -> tuple[list[Outcome], list[tuple[Request, int]]]:
+        """Gives each request its first sequence, or its refusal, or the answer to its first try."""
         outcomes: list[Outcome] = []
         accepted: list[tuple[Request, int]] = []
         nexts: dict[TopicState, int] = {}
         for request in group:
-            topic: TopicState = request.target
+            topic: WalPartition = request.target
             end, count = topic.written_end, request.count
             base = nexts.get(topic, end)
-            refusal = topic.refusal(base - end + count)
+            refusal: Outcome | None = topic.gone
+            if refusal is None and request.stamp is not None:
+                refusal = topic.known_producers().judge(request.stamp, count)
+            if refusal is None:
+                refusal = topic.refusal(base - end + count)
             if refusal is not None:
                 outcomes.append(refusal)
                 continue
+            if request.stamp is not None:
+                stamped = Stamped(request.stamp, base, count)
+                topic.known_producers().note(stamped)
+                noted.setdefault(topic, []).append(stamped)
             nexts[topic] = base + count
             outcomes.append(Ack(base, count, "written"))
             accepted.append((request, base))
         return outcomes, accepted
 
-    def _store(self, accepted: list[tuple[Request, int]]) -> None:
+    def _store(self, accepted: list[tuple[Request, int]], noted: Noted) -> None:
         data, positions = self._encode(accepted)
+        self._record(noted)
         location = self._append(data)
         places = positions + location
         edges = np.append(positions, len(data))
@@ -98,6 +123,24 @@ class ShardLog:
             self._note_many(accepted, places, edges)
         self._unsynced.update([request.target for request, _ in accepted])
         self._arrivals.announce(self._unsynced)
+
+    def _record(self, noted: Noted) -> None:
+        """Makes durable who appends what, before the records are: see `producers`."""
+        for topic, stamps in noted.items():
+            try:
+                topic.known_producers().record(stamps)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise self.writer.poison(error) from error
+                raise StorageFull(_FULL) from error
+
+    def _take_back(self, noted: Noted) -> None:
+        """Forgets what was noted of a group of which nothing was kept."""
+        try:
+            for topic in noted:
+                topic.known_producers().take_back()
+        except OSError as error:
+            raise self.writer.poison(error) from error
 
     def _note_many(
         self,

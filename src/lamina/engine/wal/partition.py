@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from lamina.engine import retention
 from lamina.engine.log_reader import Deletion
+from lamina.engine.producers import Producers
 from lamina.engine.requests import Request
 from lamina.engine.sealed import SealedRange
 from lamina.engine.wal import archived, deletes, eviction, segments
@@ -28,7 +29,7 @@ from lamina.engine.wal.reading import TopicReader, damaged_ranges
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import LEVELS, Layers
 from lamina.engine.writer import Writer
-from lamina.errors import InvalidRequest, Poisoned
+from lamina.errors import Poisoned
 from lamina.formats.archive import covers
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.wal import control, log
@@ -42,13 +43,14 @@ NAMED_MAX = 1 << 16
 class WalPartition(TopicReader):
     """A partition whose records go through a shard of the write-ahead log."""
 
-    __slots__ = ("changing", "compact", "flags_due", "progress")
+    __slots__ = ("changing", "compact", "flags_due", "producers", "progress")
 
     def start(self, changing: threading.RLock, compact: Callable[[WalPartition], None]) -> None:
         """Gives the partition the lock of everything but appends, and the way into segments."""
         self.changing = changing
         self.compact = compact
         self.flags_due = False
+        self.producers: Producers | None = None
         self.progress: Callable[[], Mapping[str, int]] = dict
 
     @property
@@ -72,11 +74,31 @@ class WalPartition(TopicReader):
 
     def admit(self, request: Request) -> None:
         """Takes a request that can be stored."""
-        if request.stamp is not None:
-            raise InvalidRequest(
-                "topics of format wal have no idempotent producers; use a keratin topic"
-            )
         request.target = self
+
+    # ------------------------------------------------------------------ idempotent producers
+
+    def known_producers(self) -> Producers:
+        """What is known of the idempotent producers; their journal begins with the first one."""
+        if self.producers is None:
+            self.producers = Producers(self.place)
+        return self.producers
+
+    def producer_position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns a producer's epoch and the sequence it must go on with; None if not known."""
+        return self.producers.position(producer_id) if self.producers is not None else None
+
+    def has_idle_producers(self) -> bool:
+        """Tells whether an idempotent producer may be forgotten."""
+        idle_ms = self.settings.producer_id_expiration_ms
+        return self.producers is not None and self.producers.has_idle(idle_ms)
+
+    def forget_idle_producers(self) -> None:
+        """Forgets idempotent producers that are idle for too long. For the leader."""
+        if self.producers is not None:
+            self.producers.forget_idle(self.settings.producer_id_expiration_ms)
+
+    # ------------------------------------------------------------------ its state
 
     def sync(self) -> None:
         """Makes everything written durable."""

@@ -2,8 +2,9 @@
 
 Rules.
 1. What the segments hold is skipped in the WAL; what they lack is taken from it.
-2. Of the last segment, bytes are cut where the WAL still holds what should follow: a checkpoint was
-   under way. Where it does not, they were durable, and are lost: kept, reported, entered as a gap.
+2. A segment that a CheckpointMark vouches for is taken on the word of its index. Of others, bytes
+   are cut where the WAL still holds what should follow: a checkpoint was under way. Where it does
+   not, they were durable, and are lost: kept, reported, entered as a gap.
 3. Every hole gets its reason, once. The end never moves back: an offset that the ledger speaks of
    was given once. What the ledger calls archived is no hole, and what it calls deleted stays so.
 4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
-from lamina.engine.wal import archived, deletes, segments
+from lamina.engine.wal import archived, deletes, idempotence, segments
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.metadata import TopicMetadata
 from lamina.engine.wal.ranges import Ranges
@@ -28,7 +31,9 @@ from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import Layers, Run
 from lamina.formats.ledger import Gap
-from lamina.formats.wal import index, located
+from lamina.formats.producers import Entry
+from lamina.formats.wal import index
+from lamina.formats.wal.layout import SEQUENCE_MAX
 from lamina.storage import paths
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
@@ -44,15 +49,18 @@ class TopicRecovery:
     repair: bool
     has_snapshot: bool
 
-    def recover(self, topic: TopicReader, known: TopicMetadata) -> None:
-        """Fills in everything that is known of a topic."""
+    def recover(self, topic: TopicReader, known: TopicMetadata) -> list[Entry]:
+        """Fills in everything that is known of a topic.
+
+        Returns the appends of idempotent producers that are stored.
+        """
         frames = self.replayed.frames.get(topic.topic_id, _NO_FRAMES)
         topic.ledger = (
             topic.place.read_ledger(self.report) if self.repair else topic.place.peek_ledger()
         )
         topic.evict_floor, topic.earliest = known.evict_floor, known.earliest
         topic.deleted = known.deleted.union(archived.deleted_in(topic.ledger))
-        found = self._segments(topic, frames)
+        found = self._segments(topic, frames, marked=known.highest)
         end = found[-1].end_sequence if found else 1
         topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
         runs = topic.layers.runs
@@ -67,12 +75,27 @@ class TopicRecovery:
         self._explain_holes(topic, head)
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+        return self._hide_unfinished(topic, frames)
+
+    def _hide_unfinished(self, topic: TopicReader, frames: Frames) -> list[Entry]:
+        """Hides what is left of idempotent appends that a crash has cut; returns the others."""
+        entries = Producers(topic.place).entries()
+        settled_end = max(topic.absorbed_end, topic.earliest)
+        judged = idempotence.judge(entries, settled_end, frames, self.replayed)
+        left = judged.left_over
+        if len(left):
+            topic.deleted = topic.deleted.union(left)
+            if self.repair:
+                self.ground.files.make_directory(topic.place.directory)
+                topic.ledger = topic.place.enter_gaps(topic.ledger, archived.as_gaps(left))
+            why = "an idempotent append had not finished: what was left of it was not answered"
+            self.report.add("cut", topic.place.name, why)
+        return judged.finished
 
     def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
         """Without any snapshot the flags in `.idx` are what is left of the deleted set."""
         files = self.ground.files
-        claimed = replace(
-            bare,
+        claimed = bare._replace(
             end_sequence=self._claimed_end(bare),
             data_bytes=files.size(bare.path("data")),
         )
@@ -112,55 +135,56 @@ class TopicRecovery:
 
     # ------------------------------------------------------------------ segments
 
-    def _segments(self, topic: TopicReader, frames: Frames) -> list[Segment]:
+    def _segments(self, topic: TopicReader, frames: Frames, *, marked: int) -> list[Segment]:
+        now_ms = self.ground.now_ms()
         bares = [
-            Segment(
-                topic.topic_id, directory, first, first, 0, 0, 0, self.ground.now_ms(), sealed=True
-            )
-            for first, directory in self._listed(topic.topic_id, frames)
+            Segment(topic.topic_id, directory, first, first, 0, 0, 0, now_ms, sealed=True)
+            for first, directory in self._listed(topic.topic_id, frames, marked)
         ]
-        listed = self._without_undone(topic, bares, frames)
+        undone = self._undone(bares, frames, marked)
+        expected = max(1, topic.earliest)
         found: list[Segment] = []
-        for row, bare in enumerate(listed):
-            first = bare.first_sequence
+        for row, bare in enumerate(bares):
+            hole = undone[row] and _outside(topic, expected, bare.first_sequence)
+            if hole and _holds(frames, expected):  # of what was archived nothing is missing
+                for each in bares[row:] if self.repair else ():
+                    self._set_aside_undone(each)
+                break
             if not self.has_snapshot:
                 self._take_flags(topic, bare)
-            is_last = row == len(listed) - 1
-            if is_last:
-                loaded = self._last(topic, bare, frames)
-            else:
-                loaded = self._sealed(topic, bare, end_sequence=listed[row + 1].first_sequence)
-            if loaded is not None and (not found or first >= found[-1].end_sequence):
+            loaded = segments.by_index(self.ground.files, bare)
+            if loaded is None or not _is_durable(loaded, frames, marked):
+                rest = bares[row + 1 :]
+                following = rest[0].first_sequence if rest else None
+                may_cut = not rest or bool(undone[row + 1])
+                loaded = self._look_closely(topic, bare, frames, following, may_cut=may_cut)
+            if loaded is None:
+                continue
+            if not found or bare.first_sequence >= found[-1].end_sequence:
                 found.append(loaded)
-            elif loaded is not None and self.repair:
+                expected = max(expected, loaded.end_sequence)
+            elif self.repair:
                 kept = self.ground.quarantine(loaded.path("data"))
                 why = "it repeats sequences of the segment before it"
                 self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
+        if found:
+            found[-1] = self._as_last(topic, found[-1])
         return found
 
-    def _without_undone(
-        self, topic: TopicReader, bares: list[Segment], frames: Frames
-    ) -> list[Segment]:
-        """Leaves out segments behind a hole that the WAL fills: of a copy that was taken back.
+    def _undone(self, bares: list[Segment], frames: Frames, marked: int) -> NDArray[np.bool_]:
+        """Tells of each segment whether it and all that follow it may be of an unfinished copy.
 
-        Taking it back may have failed, or been undone in part by power loss. All that such segments
-        hold is in the WAL still; they are set aside, and the WAL is copied again.
+        Power loss may have torn any of them, and taking a copy back may have failed. Behind a hole
+        that the WAL fills, they are set aside, and the WAL is copied again: it holds all of them,
+        because no mark speaks of them.
         """
-        if not bares or not _holds(frames, bares[-1].first_sequence):
-            return bares
-        expected = max(1, topic.earliest)
-        for row, bare in enumerate(bares):
-            firsts = (expected, *(each.first_sequence for each in bares[row:]))
-            hole = _outside(topic, expected, bare.first_sequence)  # what was archived is none
-            if hole and all(_holds(frames, each) for each in firsts):
-                for each in bares[row:] if self.repair else ():
-                    self._set_aside_undone(each)
-                return bares[:row]
-            loaded = self._by_index(bare)
-            if loaded is None:
-                break  # it is looked at closely, and so is what follows
-            expected = max(expected, loaded.end_sequence)
-        return bares
+        held = [
+            marked < bare.first_sequence
+            and _holds(frames, bare.first_sequence)
+            and _holds(frames, max(bare.first_sequence, self._claimed_end(bare) - 1))
+            for bare in bares
+        ]
+        return np.logical_and.accumulate(np.array(held[::-1], dtype=np.bool_))[::-1]
 
     def _set_aside_undone(self, bare: Segment) -> None:
         for suffix in ("idx", "data"):
@@ -169,55 +193,22 @@ class TopicRecovery:
         why = "a copy that was taken back left it; the WAL holds what is in it"
         self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
 
-    def _listed(self, topic_id: int, frames: Frames) -> list[tuple[int, str]]:
+    def _listed(self, topic_id: int, frames: Frames, marked: int) -> list[tuple[int, str]]:
         """Returns (first sequence, directory) of every `.data`; a hot one hides its cold copy.
 
-        Where the WAL holds no record of the topic any more, a checkpoint has made all names and
-        bytes durable: it was marked, in the WAL, before the WAL's files could go.
+        Where the WAL holds no record that is not marked, a checkpoint has made all names durable.
         """
         found: dict[int, str] = {}
         for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
-            if self.repair and len(frames.sequences):
+            if self.repair and len(frames.sequences) and frames.sequences[-1] > marked:
                 self.ground.files.sync_directory(directory)
             for name in self.ground.files.list(directory):
-                parsed = paths.wal_segment_file(name)
-                if parsed is not None and parsed.suffix == "data":
+                parsed = paths.wal_segment_file(name) if name.endswith(".data") else None
+                if parsed is not None:
                     found[parsed.first_sequence] = directory
         return sorted(found.items())
-
-    def _sealed(self, topic: TopicReader, bare: Segment, *, end_sequence: int) -> Segment | None:
-        """Takes a sealed segment on the word of its `.idx`, if its last entry proves right."""
-        loaded = self._by_index(bare)
-        if loaded is not None:
-            return loaded
-        found = segments.walk(self.ground.files, bare, end_sequence=end_sequence)
-        return self._walked(topic, bare, found)
-
-    def _by_index(self, bare: Segment) -> Segment | None:
-        last = segments.last_entry(self.ground.files, bare)
-        if last is None:
-            return None
-        data = self.ground.files.open_read_only(bare.path("data"))
-        try:
-            size = data.size()
-            if last.position + last.length != size:
-                return None
-            frame = data.read_at(last.position, last.length)
-        finally:
-            data.close()
-        if not located.is_segment_frame(frame, located.Expected(bare.topic_id, last.sequence)):
-            return None
-        if last.newest_ms != max(last.before_ms, segments.timestamp_at(frame, 0)):
-            return None  # eviction goes by it
-        return replace(
-            bare,
-            end_sequence=last.sequence + 1,
-            data_bytes=size,
-            frames=last.sequence + 1 - bare.first_sequence,
-            newest_ms=last.newest_ms,
-        )
 
     def _walked(self, topic: TopicReader, bare: Segment, found: segments.Rebuilt) -> Segment | None:
         """Makes a segment of what a walk found, saves its `.idx`, reports damage."""
@@ -228,8 +219,7 @@ class TopicRecovery:
                 self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
             return None
         size = self.ground.files.size(bare.path("data"))
-        loaded = replace(
-            bare,
+        loaded = bare._replace(
             end_sequence=bare.first_sequence + len(found.entries),
             data_bytes=size,
             frames=found.frames,
@@ -262,46 +252,71 @@ class TopicRecovery:
                 segments.save_entries(files, segment, marked)
                 self.report.add("rebuilt", path, "it was missing, stale or wrong")
 
-    def _last(self, topic: TopicReader, bare: Segment, frames: Frames) -> Segment | None:
-        """Walks the last segment, which a checkpoint may have been writing to."""
-        files = self.ground.files
-        found = segments.walk(files, bare)
-        claimed = self._proven_claim(bare, found.entries)
-        cut = found.end_byte
-        for damage in found.damages:
-            if _holds(frames, damage.first_sequence) or damage.end_byte == files.size(
-                bare.path("data")
-            ):
-                cut = damage.first_byte
-                break
-        size = files.size(bare.path("data"))
-        if cut < size:
-            if self.repair:
-                file = files.open(bare.path("data"))
-                try:
-                    file.truncate(cut)
-                    file.sync()
-                finally:
-                    file.close()
-                why = "a checkpoint was cut short; the WAL holds what is missing"
-                self.report.add("cut", bare.path("data"), why, byte_range=(cut, size))
-            found = segments.walk(files, bare, cut)
-        elif self.repair and len(frames.sequences):
-            self._sync(bare.path("data"))
-        loaded = self._walked(topic, bare, found) if len(found.entries) else None
-        if loaded is None:
-            return self._emptied(topic, bare, claimed, frames)
-        loaded = replace(loaded, data_bytes=cut)
-        if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
-            why = f"{bare.path('data')} ends before its index does"
-            self._gap(topic, loaded.end_sequence, claimed, "lost", why)
-            topic.written_end = max(topic.written_end, claimed)
+    def _as_last(self, topic: TopicReader, loaded: Segment) -> Segment:
+        """Says whether the last segment may still grow."""
         settings = self.ground.settings
         full = (
             loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
         )
         is_cold = loaded.directory != self.ground.hot(topic.topic_id)
-        return replace(loaded, sealed=full or is_cold)
+        return loaded._replace(sealed=full or is_cold)
+
+    def _look_closely(
+        self,
+        topic: TopicReader,
+        bare: Segment,
+        frames: Frames,
+        following: int | None,
+        *,
+        may_cut: bool,
+    ) -> Segment | None:
+        """Walks a segment whose index proves nothing, or which a checkpoint was writing to.
+
+        `following` is where the next segment begins, None for the last one, which alone may have
+        lost its end without anybody's having been told of it. `may_cut` says that the WAL holds
+        all that follows this segment.
+        """
+        files, path = self.ground.files, bare.path("data")
+        is_last = following is None
+        end_sequence = SEQUENCE_MAX if following is None else following
+        found = segments.walk(files, bare, end_sequence=end_sequence)
+        claimed = self._proven_claim(bare, found.entries) if is_last else bare.first_sequence
+        size = files.size(path)
+        cut = found.end_byte if is_last else size
+        last = bare.first_sequence + len(found.entries) - 1
+        for damage in found.damages:
+            first = damage.first_sequence
+            again = may_cut and _holds(frames, first) and _holds(frames, max(first, last))
+            if again or (is_last and damage.end_byte == size):
+                cut = damage.first_byte
+                break
+        if cut < size:
+            self._cut(path, cut, size)
+            found = segments.walk(files, bare, cut, end_sequence=end_sequence)
+        elif self.repair and len(frames.sequences):
+            self._sync(path)
+        loaded = self._walked(topic, bare, found) if len(found.entries) or not is_last else None
+        if loaded is None:
+            return self._emptied(topic, bare, claimed, frames) if is_last else None
+        loaded = loaded._replace(data_bytes=cut)
+        if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
+            why = f"{path} ends before its index does"
+            self._gap(topic, loaded.end_sequence, claimed, "lost", why)
+            topic.written_end = max(topic.written_end, claimed)
+        return loaded
+
+    def _cut(self, path: str, end: int, size: int) -> None:
+        """Takes back what a checkpoint wrote before it was cut short."""
+        if not self.repair:
+            return
+        file = self.ground.files.open(path)
+        try:
+            file.truncate(end)
+            file.sync()
+        finally:
+            file.close()
+        why = "a checkpoint was cut short; the WAL holds what is missing"
+        self.report.add("cut", path, why, byte_range=(end, size))
 
     def _emptied(
         self, topic: TopicReader, bare: Segment, claimed: int, frames: Frames
@@ -325,7 +340,7 @@ class TopicRecovery:
         end = self._claimed_end(bare)
         entries = None
         if end > bare.first_sequence + len(sound):
-            claimed = replace(bare, end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
+            claimed = bare._replace(end_sequence=end, data_bytes=index.DATA_BYTES_MAX)
             entries = segments.load_entries(self.ground.files, claimed)
         if entries is None:
             return bare.first_sequence
@@ -352,6 +367,19 @@ class TopicRecovery:
 def _holds(frames: Frames, sequence: int) -> bool:
     row = int(np.searchsorted(frames.sequences, sequence))
     return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
+
+
+def _is_durable(segment: Segment, frames: Frames, marked: int) -> bool:
+    """Tells whether a segment was durable before the crash, its middle as well as its end.
+
+    It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
+    goes only when all in it is marked.
+    """
+    if marked >= segment.end_sequence - 1:
+        return True
+    bounds = (segment.first_sequence, segment.end_sequence)
+    first, end = np.searchsorted(frames.sequences, bounds)
+    return bool(first == end)
 
 
 def _runs(frames: Frames, first: int) -> tuple[Run, ...]:

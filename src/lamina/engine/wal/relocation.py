@@ -11,7 +11,6 @@ Rules.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.segments import Segment
@@ -36,7 +35,7 @@ def copy(ground: Ground, segment: Segment) -> Segment:
     cold = ground.cold(segment.topic_id)
     assert cold is not None, "only with a cold directory anything is due"
     ground.files.make_directory(cold)
-    moved = replace(segment, directory=cold)
+    moved = segment._replace(directory=cold)
     for suffix in ("idx", "data"):
         if ground.files.exists(segment.path(suffix)):
             _copy_file(ground, segment.path(suffix), moved.path(suffix))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lamina.engine.report import RecoveryReport
 from lamina.engine.wal.ground import Ground
-from lamina.engine.wal.shard import POSITION_BITS, WalFile, WalFiles
+from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFile, WalFiles
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import as_bytes
 from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
@@ -59,6 +59,15 @@ class Replayed:
     lost_spots: int = 0
     """Damaged spots of which an fsync had returned before."""
     torn_spots: int = 0
+    synced_to: dict[int, int] = field(default_factory=dict)
+    """Up to which byte each file is known to have been synced before, by file number."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Where the sound part of each file ends, by file number."""
+
+    def is_synced(self, location: int) -> bool:
+        """Tells whether a frame is known to have been durable before the WAL was opened."""
+        position = location & POSITION_MASK
+        return position < self.synced_to.get(location >> POSITION_BITS, 0)
 
 
 class Replay:
@@ -111,6 +120,8 @@ class Replay:
         data = file.bytes_to(file.size)
         self._last_barrier = 0
         end = self._walk(file, data, is_last=is_last)
+        self._found.synced_to[file.number] = self._last_barrier if is_last else end
+        self._found.ends[file.number] = end
         if is_last and self._repair:
             self._make_durable(file, data, end)
         if end < file.size and is_last:

@@ -15,7 +15,7 @@ Rules.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.scan import Budget, Limit, Scan, Stop
-from lamina.formats.wal import index, log
+from lamina.formats.wal import index, located, log
 from lamina.formats.wal.headers import headers_segment
 from lamina.formats.wal.layout import SEGMENT_FRAME, SEQUENCE_MAX
 from lamina.storage.files import Files
@@ -37,8 +37,7 @@ READ_AHEAD_BYTES = 64 << 10
 ENTRY_BYTES = index.ENTRY.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One segment. `end_sequence` is one past its last record; `frames` counts those it holds."""
 
     topic_id: int
@@ -53,7 +52,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Returns the path of one of its files."""
-        return os.path.join(self.directory, WalSegmentFile(self.first_sequence, suffix).name)
+        return f"{self.directory}{os.sep}{WalSegmentFile(self.first_sequence, suffix).name}"
 
     @property
     def entry_count(self) -> int:
@@ -166,11 +165,6 @@ def sequence_at(data: Buffer, position: int) -> int:
     return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
 
 
-def timestamp_at(data: Buffer, position: int) -> int:
-    """Reads the time of a sound frame of a segment."""
-    return int(SEGMENT_FRAME.unpack(data, position)["timestamp_ms"])
-
-
 def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     """Reads the `.idx` as far as the segment goes; None where it is missing, short or absurd."""
     try:
@@ -191,34 +185,30 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
     return entries
 
 
-class LastEntry(NamedTuple):
-    """What an `.idx` says of the last record of its segment, and the newest time before it."""
+def by_index(files: Files, bare: Segment) -> Segment | None:
+    """Takes a segment on the word of its `.idx`, if its last entry proves right.
 
-    sequence: int
-    position: int
-    length: int
-    newest_ms: int
-    before_ms: int
-
-
-def last_entry(files: Files, segment: Segment) -> LastEntry | None:
-    """Reads the last entry of an `.idx`; None where it is missing, empty or cut."""
+    It must name the frame that `.data` ends with, which must be sound, carry the sequence, and be
+    of the time that eviction would go by. None where anything of this does not hold.
+    """
     try:
-        file = files.open_read_only(segment.path("idx"))
+        size, raw = files.read_end(bare.path("idx"), 2 * ENTRY_BYTES)
     except FileNotFoundError:
         return None
-    try:
-        count, rest = divmod(file.size(), ENTRY_BYTES)
-        if rest or not count:
-            return None
-        first = max(0, count - 2)
-        raw = file.read_at(first * ENTRY_BYTES, (count - first) * ENTRY_BYTES)
-    finally:
-        file.close()
-    *before, last = index.decode(raw).tolist()
-    position, length, newest_ms, *_ = last
-    before_ms = before[0][2] if before else index.TIMESTAMP_MIN
-    return LastEntry(segment.first_sequence + count - 1, position, length, newest_ms, before_ms)
+    count, rest = divmod(size, ENTRY_BYTES)
+    if rest or not count or len(raw) != min(count, 2) * ENTRY_BYTES:
+        return None
+    position, length, newest_ms, before_ms = index.last_of(raw)
+    size, frame = files.read_end(bare.path("data"), length)
+    if size != position + length:
+        return None
+    topic_id, directory, first, *_ = bare
+    end = first + count
+    time_ms = located.time_of_segment_frame(frame, located.Expected(topic_id, end - 1))
+    if time_ms is None or newest_ms != max(before_ms, time_ms):
+        return None
+    facts = (first, end, size, count, newest_ms, bare.created_ms)
+    return Segment(topic_id, directory, *facts, sealed=bare.sealed)
 
 
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
@@ -293,4 +283,4 @@ def remove(files: Files, segment: Segment) -> None:
 
 def seal(segment: Segment) -> Segment:
     """Returns the segment as one that never changes again."""
-    return replace(segment, sealed=True)
+    return segment._replace(sealed=True)

@@ -4,8 +4,9 @@
 
 Rules.
 1. One owner (the shard's leader) appends, syncs and rotates.
-2. Space ahead of the tail is prepared with zeros, in growing steps up to the file's full size: an
-   idle shard costs little disk, and a small fsync need not change the file's length.
+2. A file that is written to has the space of a full one: an append does not run out of it half-way
+   through a file. Where the disk has not that much left, it grows as far as it can. Ahead of the
+   tail some of the space is filled with zeros, so that a small fsync need not change the length.
 3. A write that fails is taken back by cutting the file: nothing of it stays behind the tail.
 4. A full file is durable before the next one exists. Files are never used again.
 5. Every group that follows an fsync begins with an empty CheckpointMark, the barrier: what lies
@@ -118,6 +119,8 @@ class Shard:
         """No new file has an index below this: a snapshot may say that such are covered."""
         self.active: WalFile | None = None
         self._prepared = 0
+        self._ahead_bytes = PREPARE_BYTES_MIN
+        self._reserved = False
         self._unsynced = False
         self._barrier_due = False
         self.written_bytes = 0
@@ -160,13 +163,15 @@ class Shard:
         active = self.active
         assert active is not None, "a group begins before it is appended"
         start, length = active.size, memoryview(data).nbytes
+        if not self._reserved:
+            self._reserve(active)
         self._prepare(active, length)
         try:
             active.file.write_at(start, data)
         except OSError:
             active.file.truncate(start)
             self._sync_file(active)
-            self._prepared = start
+            self._prepared, self._reserved = start, False
             raise
         active.size = start + length
         self._prepared = max(self._prepared, active.size)
@@ -175,15 +180,27 @@ class Shard:
         self._barrier_due = False
         return active.number << POSITION_BITS | start
 
+    def _reserve(self, active: WalFile) -> None:
+        """Takes the space of a full file; leaves all of it where there is not enough."""
+        self._reserved = True
+        if active.size >= self._ground.settings.wal_bytes:
+            return
+        try:
+            active.file.reserve(self._ground.settings.wal_bytes)
+        except OSError:  # also of a file system that cannot: the write itself will tell
+            with contextlib.suppress(OSError):
+                active.file.truncate(active.size)
+
     def _prepare(self, active: WalFile, length: int) -> None:
         start = active.size
         if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
             return
-        ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
-        end = min(start + length + ahead, max(self._ground.settings.wal_bytes, start + length))
+        full = max(self._ground.settings.wal_bytes, start + length)
+        end = min(start + length + self._ahead_bytes, full)
         with contextlib.suppress(OSError):  # a full disk is found by the write itself
             active.file.write_at(start, bytes(end - start))
             self._prepared = end
+            self._ahead_bytes = min(2 * self._ahead_bytes, PREPARE_BYTES_MAX)
 
     def sync(self) -> None:
         """Makes everything appended durable."""
@@ -205,10 +222,7 @@ class Shard:
         old = self.active
         if old is not None:
             self.sync()
-            if self._prepared > old.size:
-                old.file.truncate(old.size)
-                self._sync_file(old)
-                self._prepared = old.size
+            self._give_back(old)
         files = self._ground.files
         files.make_directory(self.directory)
         index = self.next_index
@@ -224,14 +238,21 @@ class Shard:
             raise
         self.active = self._known.add(self.number, index, path, file)
         self._prepared = 0
+        self._reserved = False
         self._barrier_due = False
         self.rotations += old is not None
         return self.active
 
     def finish(self) -> None:
-        """Makes everything durable and cuts prepared space."""
+        """Makes everything durable and gives back what was not used."""
         self.sync()
-        if self.active is not None and self._prepared > self.active.size:
-            self.active.file.truncate(self.active.size)
-            self.active.file.sync()
-            self._prepared = self.active.size
+        if self.active is not None:
+            self._give_back(self.active)
+
+    def _give_back(self, file: WalFile) -> None:
+        """Cuts what was prepared and reserved behind the tail."""
+        if self._prepared > file.size or self._reserved:
+            file.file.truncate(file.size)
+        if self._prepared > file.size:
+            self._sync_file(file)
+        self._prepared, self._reserved = file.size, False

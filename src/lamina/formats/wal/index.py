@@ -22,6 +22,7 @@ and `mark_deleted` sets the flags from it after every load and rebuild.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ TIMESTAMP_MIN = -(1 << 63)
 
 _SIZE = ENTRY.itemsize
 _, _LENGTH, _TIMESTAMP, _FLAGS, _ = (at for _, at, *_ in (ENTRY.fields or {}).values())
+_FIXED = struct.Struct("<IIq")
 _NAME_FLAGS = HAS_TAG | HAS_NODE
 _KNOWN_FLAGS = _NAME_FLAGS | DELETED
 _FRAME_LEN_SIZE = SEGMENT_FRAME.at("flags")
@@ -173,6 +175,14 @@ def decode(buffer: Buffer) -> Entries:
             found=f"{len(data)} bytes",
         )
     return data.view(ENTRY)
+
+
+def last_of(raw: bytes) -> tuple[int, int, int, int]:
+    """Returns position, length and time of the last of some entries, and the time before it."""
+    position, length, newest_ms = _FIXED.unpack_from(raw, len(raw) - _SIZE)
+    if len(raw) == _SIZE:
+        return position, length, newest_ms, TIMESTAMP_MIN
+    return position, length, newest_ms, _FIXED.unpack_from(raw, len(raw) - 2 * _SIZE)[2]
 
 
 def check(entries: Entries, data_bytes: int) -> None:

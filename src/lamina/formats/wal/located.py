@@ -28,6 +28,7 @@ _APPEND = int(FrameType.APPEND)
 _FLAGS = SEGMENT_FRAME.at("flags")
 _TOPIC = SEGMENT_FRAME.at("topic_id")
 _SEQUENCE = SEGMENT_FRAME.at("sequence")
+_TIME = SEGMENT_FRAME.at("timestamp_ms")
 _NODE_LEN = SEGMENT_FRAME.at("node_len")
 _TAG_LEN = SEGMENT_FRAME.at("tag_len")
 _BODY = SEGMENT_FRAME.size
@@ -89,19 +90,24 @@ def _sound_at(
     return rows, total, tags, nodes, GOOD
 
 
-def is_segment_frame(buffer: Buffer, expected: Expected) -> bool:
-    """Tells whether a buffer is one sound frame of a segment, and the expected one."""
+def time_of_segment_frame(buffer: Buffer, expected: Expected) -> int | None:
+    """Returns the time of a buffer that is one sound frame of a segment, and the expected one.
+
+    None where it is anything else.
+    """
     topic = as_signed(expected.topic_id)
-    return bool(_is_segment_frame(as_bytes(buffer), topic, expected.first_sequence))
+    sound, time_ms = _time_of_segment_frame(as_bytes(buffer), topic, expected.first_sequence)
+    return int(time_ms) if sound else None
 
 
 @kernel
-def _is_segment_frame(data: Any, topic_id: int, sequence: int) -> bool:
+def _time_of_segment_frame(data: Any, topic_id: int, sequence: int) -> tuple[bool, int]:
     frame = address_of(data)
     verdict, length = measure(frame, 0, len(data), 0)
     if verdict != GOOD or length != len(data) or check(frame, 0) != GOOD:
-        return False
-    return peek_i64(frame + _TOPIC) == topic_id and peek_i64(frame + _SEQUENCE) == sequence
+        return False, 0
+    mine = peek_i64(frame + _TOPIC) == topic_id and peek_i64(frame + _SEQUENCE) == sequence
+    return mine, peek_i64(frame + _TIME)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

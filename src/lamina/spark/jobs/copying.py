@@ -24,7 +24,6 @@ from lamina.spark.jobs.journal import Intent
 from lamina.spark.jobs.lane import gathered, over_tasks
 from lamina.spark.jobs.place import Place
 from lamina.spark.jobs.topics import Chosen, Spans, Topic
-from lamina.spark.staging import refuse_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,6 @@ def _target(place: Place, source: Topic, asked: Conversion, *, dry_run: bool) ->
         extents = dict.fromkeys(source.extents, (0, 0))
         planned = Topic(asked.target, asked.format, 0, 0, extents, {})
         mapping.check(dict(asked.rules or {}), source.format, planned.format)
-        refuse_target(planned.name, planned.format)
         if dry_run:
             return planned
         with place.writing() as store:
@@ -150,7 +148,6 @@ def _run(
 ) -> Summary:
     if copy.source.identity == copy.target.identity:
         raise InvalidRequest(f"topic {copy.source.name!r} cannot be written to itself")
-    refuse_target(copy.target.name, copy.target.format)
     journal = sinking.journal_of(copy.place, copy.application, state)
     if dry_run:
         intents = sinking.planned(journal, next_work)

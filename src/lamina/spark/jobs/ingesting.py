@@ -27,7 +27,6 @@ from lamina.spark.jobs.job import Progress, Summary
 from lamina.spark.jobs.journal import Intent
 from lamina.spark.jobs.lane import over_rows, typed_failures
 from lamina.spark.jobs.place import Place
-from lamina.spark.staging import refuse_target
 
 TABLE = "table"
 FORMATS: dict[str, dict[str, str]] = {
@@ -63,7 +62,6 @@ def ingest(
     if asked.format not in FORMATS:
         raise InvalidRequest(f"format {asked.format!r} is not one of {', '.join(FORMATS)}")
     target = topics.described(place, asked.target)
-    refuse_target(target.name, target.format)
     source = asked.source if asked.format == TABLE or "://" in asked.source else _absolute(asked)
     application = sinking.application_of(
         "ingest", target.name, target.identity, asked.format, source, asked.name

@@ -1,0 +1,52 @@
+"""Which appends of idempotent producers a crash has finished, and what is left of the others.
+
+An append of several records is one write of the WAL, but power loss may keep any part of it. Its
+entry in the producers' journal was durable before. So of every entry whose records are not all in
+segments it is asked what the WAL holds:
+
+    all of them                     finished: a repeat gets its first answer
+    none of them                    never stored: the entry goes, a repeat is stored
+    some, and a barrier follows     it had been synced; what is missing is lost, and told as such
+    some, and no barrier follows    unfinished: what is left of it is hidden, the entry goes
+
+What is hidden is entered in the ledger as deleted before a repeat can be stored. Nobody was told
+that it was durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lamina.engine.wal.ranges import Ranges
+from lamina.engine.wal.replay import Frames, Replayed
+from lamina.formats.producers import Entry
+
+
+class Judged(NamedTuple):
+    """The entries that count, and the records of those that do not."""
+
+    finished: list[Entry]
+    left_over: Ranges
+
+
+def judge(entries: Sequence[Entry], settled_end: int, frames: Frames, replayed: Replayed) -> Judged:
+    """Tells apart what is stored and what is not.
+
+    Below `settled_end` everything was durable: it is in segments, or was deleted since.
+    """
+    finished: list[Entry] = []
+    left_over: list[tuple[int, int]] = []
+    for entry in entries:
+        end = entry.base_offset + entry.count
+        first, last = np.searchsorted(frames.sequences, (entry.base_offset, end)).tolist()
+        found = last - first
+        if entry.base_offset < settled_end or found == entry.count:
+            finished.append(entry)
+        elif first < len(frames.locations) and replayed.is_synced(int(frames.locations[first])):
+            finished.append(entry)  # this, or what was written after it
+        elif found:
+            left_over += [(each, each + 1) for each in frames.sequences[first:last].tolist()]
+    return Judged(finished, Ranges.of(left_over))
