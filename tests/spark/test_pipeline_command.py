@@ -80,6 +80,29 @@ def test_exit_codes_are_those_of_the_errors(pipeline: Any, tmp_path: Path) -> No
     assert (code, "PATH_NOT_FOUND" in err) == (2, True)
 
 
+def test_what_takes_records_away_is_a_dry_run_until_yes(pipeline: Any, log: Path) -> None:
+    with lamina.open(str(log), read_only=True) as store:
+        before = values(store, "k")
+    erase = ("erase", "--key", "key 1")
+    for words in (erase, (*erase, "--dry-run", "--yes"), ("repair",)):
+        code, lines, _ = pipeline(*words)
+        assert (code, lines[-1]["dry_run"]) == (0, True)
+    with lamina.open(str(log), read_only=True) as store:
+        assert values(store, "k") == before
+    for words in (erase, ("repair",)):
+        code, lines, _ = pipeline(*words, "--yes")
+        assert (code, lines[-1]["dry_run"]) == (0, False)
+    with lamina.open(str(log), read_only=True) as store:
+        assert sum(values(store, "k").values()) == sum(before.values()) - 10
+
+
+def test_compacting_by_key_is_a_dry_run_until_yes(pipeline: Any, log: Path, tmp_path: Path) -> None:
+    compact = ("compact", "--archive", tmp_path / "cold")
+    for words, is_dry in {(): False, ("--keep-last",): True, ("--keep-last", "-y"): False}.items():
+        code, lines, _ = pipeline(*compact, *words)
+        assert (code, lines[-1]["dry_run"]) == (0, is_dry)
+
+
 def test_findings_end_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     found = Summary("verify", False, [{"path": "a\x1b[2J"}], {"findings": 1}, has_failed=True)
     pipeline_running.emit(found, as_json=False)

