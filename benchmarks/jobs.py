@@ -44,7 +44,7 @@ NEVER_MS = 1 << 31
 VALUE_BYTES = 100
 CHUNK = 32_768
 EVENTS = 150_000
-OBJECT_BYTES = 16 << 20
+OBJECT_BYTES = 4 << 20
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -181,7 +181,6 @@ def archived(
         done = archive.run(spark, store)
         took = time.perf_counter() - started
     assert done.totals["records"] == len(values) * repeats
-    assert int(str(done.totals["objects"])) >= CORES
     return took
 
 
