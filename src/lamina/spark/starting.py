@@ -27,6 +27,7 @@ from lamina.errors import Unavailable
 from lamina.spark.source import LaminaSource
 
 JAVA_LEAST = 17
+PYTHON_VARIABLES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -71,7 +72,6 @@ def session(
     `config` goes before what is set here. Raises Unavailable if there is no Java.
     """
     os.environ["JAVA_HOME"] = java_home()
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     is_local = master.startswith("local")
     builder = SparkSession.builder.master(master).appName(name)
     if is_local:
@@ -89,15 +89,17 @@ def session(
 
 @contextlib.contextmanager
 def _workers_python(command: str) -> Iterator[None]:
-    """Tells a session that is made meanwhile how to start Python, unless the user has said it."""
-    if "PYSPARK_PYTHON" in os.environ:
-        yield
-        return
-    os.environ["PYSPARK_PYTHON"] = command
+    """Tells a session that is made meanwhile how to start Python, where the user has not said it.
+
+    Spark looks at one name for what runs beside the driver, and at the other for executors.
+    """
+    unsaid = [name for name in PYTHON_VARIABLES if name not in os.environ]
+    os.environ.update(dict.fromkeys(unsaid, command))
     try:
         yield
     finally:
-        del os.environ["PYSPARK_PYTHON"]
+        for name in unsaid:
+            del os.environ[name]
 
 
 def java_home() -> str:
