@@ -347,7 +347,8 @@ def test_jobs_run_while_producers_append(spark: SparkSession, log: Path, tmp_pat
 
 def test_jobs_reach_topics_through_a_server(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     lake = ParquetLake(str(tmp_path / "table"))
-    conversion = copying.Conversion("k", "plain", format="frame", rules=PLAIN)
+    state = str(tmp_path / "state")
+    conversion = copying.Conversion("k", "plain", format="frame", rules=PLAIN, state=state)
     with served(log) as service:
         there = Place.of(None, service.flight_url)
         for count in (1002, 0):
