@@ -147,7 +147,8 @@ def python_launcher() -> str:
     zips = Path(pyspark.__file__).parent / "python" / "lib"
     digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]
     text = PYTHON_LAUNCHER.format(zips=zips, python=sys.executable)
-    return str(_script(f"python-{digest}", "python", text))
+    made = str(_script(f"python-{digest}", "python", text))
+    return made if os.access(made, os.X_OK) else sys.executable  # programs may not run from there
 
 
 def _script(place: str, name: str, text: str) -> Path:
