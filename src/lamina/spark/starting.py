@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,11 +54,11 @@ IFS=:
 kept=
 for entry in $PYTHONPATH; do
     case "$entry" in
-        "{zips}"/*.zip) ;;
+        {zips}/*.zip) ;;
         *) kept="${{kept:+$kept:}}$entry" ;;
     esac
 done
-PYTHONPATH="$kept" exec "{python}" "$@"
+PYTHONPATH="$kept" exec {python} "$@"
 """
 
 
@@ -146,7 +147,8 @@ def python_launcher() -> str:
     """Makes a command that starts this Python with the installed PySpark, not Spark's zip of it."""
     zips = Path(pyspark.__file__).parent / "python" / "lib"
     digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]
-    text = PYTHON_LAUNCHER.format(zips=zips, python=sys.executable)
+    names = {"zips": str(zips), "python": sys.executable}
+    text = PYTHON_LAUNCHER.format_map({key: shlex.quote(name) for key, name in names.items()})
     made = str(_script(f"python-{digest}", "python", text))
     return made if os.access(made, os.X_OK) else sys.executable  # programs may not run from there
 
