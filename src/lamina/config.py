@@ -23,6 +23,8 @@ WAL_ONLY_KEYS = ("durability", "retention.records", "discard")
 SWITCH = ("false", "true")
 ARCHIVE_COMPRESSIONS = ("lz4", "zstd", "none")
 
+ARCHIVE_VARIABLE = "LAMINA_ARCHIVE"
+
 NO_LIMIT = -1
 AS_RETENTION = -2
 """For local retention: the same as the whole partition's."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,8 +18,8 @@ from lamina.spark.jobs import archive, compact, erase
 from lamina.spark.jobs.job import Summary
 from lamina.storage.files import LocalFiles
 from tests.spark.conftest import QUICK
+from tests.spark.stepping import NAMES, Steps, count
 
-STEPS = ("create", "rename", "remove", "sync_directory")
 GONE = b"key 13"
 
 
@@ -32,32 +31,23 @@ def run(job: str, spark: SparkSession, data: str, cold: str) -> Summary:
     return erase.run(spark, data, cold, keys=[GONE])
 
 
-def kill_before(step: int) -> list[int]:
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_before(step: int) -> Steps:
     """Counts the steps of the real file system, and kills this process before one of them."""
-    done = [0]
-
-    def watch(name: str) -> None:
-        actual = getattr(LocalFiles, name)
-
-        def watched(itself: Any, *arguments: Any) -> Any:
-            if done[0] == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            done[0] += 1
-            return actual(itself, *arguments)
-
-        setattr(LocalFiles, name, watched)
-
-    for name in STEPS:
-        watch(name)
-    return done
+    steps = Steps(step, kill)
+    count(LocalFiles, NAMES, steps)
+    return steps
 
 
 def main() -> None:
     job, data, cold, step = sys.argv[1:]
     spark = lamina.spark.session(master="local[1]", config=QUICK)
-    done = kill_before(int(step))
+    steps = kill_before(int(step))
     run(job, spark, data, cold)
-    print("steps", done[0])
+    print("steps", steps.done)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 import lamina.spark
 from lamina.spark.sink import StreamWriter
 from lamina.spark.source import LaminaSource
-from lamina.storage.files import LocalFile, LocalFiles
 from tests.spark.conftest import QUICK
+from tests.spark.stepping import Steps, files_with
 
 
 def kill_spark() -> None:
@@ -29,34 +29,6 @@ def kill_spark() -> None:
     jvm = int(status.rpartition(")")[2].split()[1])
     for process in (jvm, os.getppid(), os.getpid()):
         os.kill(process, signal.SIGKILL)
-
-
-class KillingFiles(LocalFiles):
-    """The real file system, until the step before which everything is killed."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            kill_spark()
-
-    def create(self, path: str) -> LocalFile:
-        self._step()
-        return super().create(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._step()
-        super().rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self._step()
-        super().remove(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._step()
-        super().sync_directory(path)
 
 
 class KillingSource(LaminaSource):
@@ -71,7 +43,7 @@ class KillingSource(LaminaSource):
         actual = getattr(sink, method)
 
         def killing(*arguments: Any) -> Any:
-            sink._files = KillingFiles(step)
+            sink._files = files_with(Steps(step, kill_spark))
             return actual(*arguments)
 
         setattr(sink, method, killing)

@@ -19,14 +19,15 @@ from pyspark.sql import SparkSession
 import lamina.spark
 from lamina.spark.jobs import copying, exporting
 from lamina.spark.jobs.delta_lake import DeltaLake
+from lamina.spark.jobs.exporting import Export
 from lamina.spark.jobs.job import Silent, Summary
 from lamina.spark.jobs.parquet_lake import ParquetLake
 from lamina.spark.jobs.place import Place
 from lamina.storage.files import LocalFiles
 from tests.spark.conftest import QUICK
+from tests.spark.stepping import NAMES, Steps, count
 
 CONVERSION = copying.Conversion("k", "plain", rules={"headers": "drop", "value": "none"})
-STEPS = ("create", "rename", "remove", "sync_directory")
 
 
 def run(job: str, spark: SparkSession, data: str) -> Summary:
@@ -39,39 +40,31 @@ def run(job: str, spark: SparkSession, data: str) -> Summary:
     return exporting.export(spark, place, "k", lake, dry_run=False, progress=Silent())
 
 
-class Counter:
-    """Counts the steps of the real file system, and kills before one of them."""
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, step: int) -> None:
-        self.step, self.done = step, 0
-        for name in STEPS:
-            self._watch(LocalFiles, name)
-        self._watch(DeltaLake, "commit")
 
-    def _watch(self, owner: type, name: str) -> None:
-        actual = getattr(owner, name)
+def kill_before(step: int) -> Steps:
+    """Counts the steps of the real file system and of Delta, and kills before one of them."""
+    steps = Steps(step, kill)
+    count(LocalFiles, NAMES, steps)
+    commit = DeltaLake.commit
 
-        def watched(itself: Any, *arguments: Any) -> Any:
-            self._pass()
-            answer = actual(itself, *arguments)
-            if owner is DeltaLake:
-                self._pass()
-            return answer
+    def committed(lake: DeltaLake, export: Export) -> None:
+        steps.take()
+        commit(lake, export)
+        steps.take()
 
-        setattr(owner, name, watched)
-
-    def _pass(self) -> None:
-        if self.done == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.done += 1
+    DeltaLake.commit = committed  # type: ignore[method-assign]
+    return steps
 
 
 def main() -> None:
     job, data, step = sys.argv[1:]
     spark = lamina.spark.session(master="local[1]", config=QUICK)
-    counter = Counter(int(step))
+    steps = kill_before(int(step))
     run(job, spark, data)
-    print("steps", counter.done)
+    print("steps", steps.done)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 import lamina.spark
 from lamina.engine.store import Store
+from lamina.spark.jobs import archive, exporting, verify
+from lamina.spark.jobs.access import VARIABLES
+from lamina.spark.jobs.job import Silent
+from lamina.spark.jobs.parquet_lake import ParquetLake
+from lamina.spark.jobs.place import Place
+from tests.spark.bulk import CONFIG as BULK
+from tests.spark.bulk import NEVER_MS
 from tests.spark.cluster import executors, standalone
 from tests.spark.killed_driver import start
 from tests.spark.logs import fill, make_log, values
@@ -119,6 +127,36 @@ def test_executors_read_objects_with_the_secrets_that_the_query_was_given(
         assert found == list(range(COUNT if name == "data" else COUNT - 250))
         assert frame.rdd.getNumPartitions() >= 8
         assert CREDENTIALS["secret_access_key"] not in frame._jdf.queryExecution().toString()
+
+
+def test_jobs_run_on_the_executors_over_an_archive_in_s3(
+    cluster: SparkSession, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the driver's environment has the secrets."""
+    for name, option in VARIABLES.items():
+        monkeypatch.setenv(name, (CREDENTIALS | {"endpoint": s3.url}).get(option, ""))
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    data, url = str(tmp_path / "data"), f"s3://{BUCKET}/jobs"
+    with Store(data, archive=url, tick_ms=NEVER_MS) as store:
+        store.create_topic("k", config=BULK)
+        fill(store, "k", 1000, headers=True)
+    done = archive.run(cluster, data, url)
+    assert done.totals["objects"] > 1
+    assert archive.run(cluster, data, url).totals["objects"] == 0
+    checked = verify.run(cluster, data, url)
+    assert (checked.rows, checked.has_failed) == ([], False)
+    assert checked.totals["records"] == 1000 + done.totals["records"]
+    lake = ParquetLake(str(tmp_path / "table"))
+    place = Place.of(data, None)
+    for count in (1000, 0):
+        exported = exporting.export(cluster, place, "k", lake, dry_run=False, progress=Silent())
+        assert exported.totals["records"] == count
+    found = Counter(pq.read_table(tmp_path / "table")["value"].to_pylist())
+    assert found == held(tmp_path / "data", "k")
+    objects = s3.objects("jobs")
+    lost = next(info.key for info in objects.list("data") if info.key.endswith(".seg"))
+    objects.delete(lost)
+    assert [row["path"] for row in verify.run(cluster, data, url).rows] == [f"{url}/{lost}"]
 
 
 def test_an_executor_that_is_killed_costs_and_doubles_nothing(

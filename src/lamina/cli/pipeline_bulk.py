@@ -1,4 +1,7 @@
-"""The bulk jobs of `lamina pipeline`: archive, compact, verify, repair and erase."""
+"""The bulk jobs of `lamina pipeline`: archive, compact, verify, repair and erase.
+
+Rule: a job that takes records away, or sets them aside, is a dry run until `--yes`.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +62,11 @@ def compact(
         int, typer.Option(help="Remove what was replaced this long ago.", min=0)
     ] = 3_600_000,
     dry_run: DryRun = False,
+    yes: Yes = False,
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Joins small archived objects to 64-256 MB."""
+    """Joins small archived objects to 64-256 MB; with --keep-last a dry run without --yes."""
     from lamina.spark.jobs import compact as job
 
     running.run(
@@ -73,7 +77,7 @@ def compact(
             topics=topic,
             keep_last=keep_last,
             clean_age_ms=clean_age_ms,
-            dry_run=dry_run,
+            dry_run=dry_run or (keep_last and not yes),
             progress=progress,
         ),
         master=master,
@@ -102,20 +106,23 @@ def verify(
     )
 
 
-@app.command(epilog="Example: lamina pipeline repair --data data --dry-run")
+@app.command(epilog="Example: lamina pipeline repair --data data --yes")
 def repair(
     *,
     data: Directory,
     archive: ArchiveUrl = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Makes indexes and lists again, sets damage aside, and enters what is lost."""
+    """Makes indexes and lists again, sets damage aside; a dry run without --yes."""
     from lamina.spark.jobs import repair as job
 
     running.run(
-        lambda spark, progress: job.run(spark, data, archive, dry_run=dry_run, progress=progress),
+        lambda spark, progress: job.run(
+            spark, data, archive, dry_run=dry_run or not yes, progress=progress
+        ),
         master=master,
         as_json=as_json,
     )
@@ -132,6 +139,7 @@ def erase(
     backup: Annotated[
         list[str] | None, typer.Option(help="A copy of the directory that gets the same.")
     ] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     master: Master = HERE,
     as_json: Json = False,
@@ -148,7 +156,7 @@ def erase(
             tags=[each.encode() for each in tag or ()],
             topics=topic,
             backups=backup or (),
-            dry_run=not yes,
+            dry_run=dry_run or not yes,
             progress=progress,
         ),
         master=master,

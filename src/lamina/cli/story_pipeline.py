@@ -19,7 +19,10 @@ from lamina.errors import InvalidRequest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_SHORT_LIVED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
 """A JVM that ends within a minute: what it compiles quickly is good enough."""
 _TILLS = "cast(substring(cast(value as string), 7) as long) % 4"
 

@@ -24,7 +24,7 @@ from lamina.engine.index import SegmentIndex
 from lamina.formats.scan import Limit, Scan
 from lamina.storage.files import LocalFiles
 
-STEP = Limit(max_records=1 << 20, max_bytes=4 << 20)
+STEP = Limit(max_records=1 << 20, max_bytes=8 << 20)
 """How much is walked before its times are read again for the index: so much is still cached."""
 _CODECS = {inspection.FRAME_LOG: CODECS["frame"], inspection.KERATIN_LOG: CODECS["keratin"]}
 

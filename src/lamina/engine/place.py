@@ -57,7 +57,7 @@ class Place:
     @property
     def segments(self) -> str:
         """The directory of its segment files."""
-        return os.path.join(self.directory, paths.SEGMENTS)
+        return paths.segments_directory(self.data, self.topic, self.partition)
 
     @property
     def ledger_path(self) -> str:

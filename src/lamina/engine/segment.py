@@ -218,6 +218,8 @@ class SealedSegment(Segment):
         self.end = end
         self._index = index
         self._map: Buffer | None = None
+        self._map_bytes = -1
+        self._log = self.path("log")
         self._lock = threading.Lock()
 
     @property
@@ -258,12 +260,22 @@ class SealedSegment(Segment):
 
     def _mapped(self) -> Buffer:
         if self._map is None:
-            file = self.files.open_read_only(self.path("log"))
+            file = self.files.open_read_only(self._log)
             try:
                 self._map = file.map()
             finally:
                 file.close()
+            self._map_bytes = memoryview(self._map).nbytes
         return self._map
+
+    def is_unchanged(self) -> bool:
+        """Tells whether the file is as long as the one that is mapped: an erasure replaces it.
+
+        Readers that follow a writer ask this of every segment they know, with each look.
+        """
+        if self._map is None:
+            self.mapped()
+        return self.files.size(self._log) == self._map_bytes
 
 
 def extend_index(

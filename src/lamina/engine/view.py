@@ -148,10 +148,9 @@ class PartitionView(PartitionReader):
 
     def _still(self, known: SealedSegment | None, following: int) -> SealedSegment | None:
         """Returns a segment that was seen before, unless an erasure has replaced its file since."""
-        if known is None or known.next_offset != following:
+        if known is None or known.end.next_offset != following:
             return None
-        size = self.place.files.size(known.path("log"))
-        return known if size == memoryview(known.mapped()).nbytes else None
+        return known if known.is_unchanged() else None
 
     def _explain_tombs(self, gone: set[int], bases: list[int]) -> None:
         """Takes the reason from a tombstone whose writer was killed before it entered it."""

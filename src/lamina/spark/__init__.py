@@ -1,7 +1,33 @@
-"""Spark over a log: session helper, source and sink. Needs `pip install 'lamina[spark]'`."""
+"""Spark over a log: session helper, source and sink. Needs `pip install 'lamina[spark]'`.
 
-from lamina.spark.handover import publishing
-from lamina.spark.session import session
-from lamina.spark.source import LaminaSource, explain
+Rule: importing this package costs nothing. Every Python worker of Spark does it, before whatever
+module of it the worker needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lamina.spark.batches import explain
+    from lamina.spark.handover import publishing
+    from lamina.spark.source import LaminaSource
+    from lamina.spark.starting import session
 
 __all__ = ["LaminaSource", "explain", "publishing", "session"]
+
+_LAZY = {
+    "LaminaSource": "lamina.spark.source",
+    "explain": "lamina.spark.batches",
+    "publishing": "lamina.spark.handover",
+    "session": "lamina.spark.starting",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports each name when it is first used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'lamina.spark' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -5,6 +5,8 @@ show in a log line, a plan or an error: the options are left out of the text of 
 
 Options are those of the object store (`access_key_id`, `secret_access_key`, `endpoint`, `region`,
 …). Without any, every process uses its own environment (AWS_*) or the machine's role.
+
+Rule: what talks to object stores is imported when one is opened.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import lamina
-from lamina.engine.tier.opening import open_archive
 from lamina.errors import InvalidRequest
-from lamina.storage.objects import Objects, open_objects
+
+if TYPE_CHECKING:
+    from lamina.storage.objects import Objects
 
 TIMEOUT_S = 30.0
 
@@ -44,6 +48,9 @@ class ArchiveAccess:
 
 @lru_cache(maxsize=8)
 def _opened(access: ArchiveAccess) -> Objects:
+    from lamina.engine.tier.opening import open_archive
+    from lamina.storage.objects import open_objects
+
     if access.options:
         return open_objects(access.url, **dict(access.options))
     objects = open_archive(access.url)

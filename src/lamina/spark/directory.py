@@ -17,108 +17,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 
 from lamina.config import WalSettings
 from lamina.engine.codec import CODECS
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
-from lamina.engine.segment import Bound, Damaged, SealedSegment, Segment
+from lamina.engine.segment import Bound, Damaged, Segment
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.view import PartitionView
 from lamina.errors import UnknownTopic
 from lamina.formats.frame.checkpoint import PartitionCheckpoint
 from lamina.formats.ledger import ARCHIVED, Gap
-from lamina.formats.scan import Limit, Scan
 from lamina.formats.topic import TopicFile
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.archives import INDEX_BYTES, ColdSide, timestamp_type
-from lamina.spark.columns import Origin, matching
-from lamina.spark.planning import SEGMENT, Cut, Part, Stretch, Topic, Wanted
-from lamina.spark.reading import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    DirectoryAccess,
-    boot_of,
-    refuse_recreated,
-)
+from lamina.spark.columns import Origin
+from lamina.spark.data_directory import boot_of
+from lamina.spark.planning import SEGMENT, Cut, Stretch, Topic
+from lamina.spark.reading import DirectoryAccess
+from lamina.spark.segments import SegmentPiece
 from lamina.spark.waltopics import WalTopics
 from lamina.storage import paths
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPiece:
-    """Some records of one segment file: from one byte to another."""
-
-    access: DirectoryAccess
-    origin: Origin
-    format: str
-    base_offset: int
-    start: Bound
-    end: Bound
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes between start and end."""
-        return self.end.position - self.start.position
-
-    @property
-    def part(self) -> Part:
-        """The partition and the segment's file."""
-        origin = self.origin
-        return Part(SEGMENT, f"{origin.topic}/{origin.partition}/{origin.segment}")
-
-    def read(self, wanted: Wanted) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-        """Scans the range, checksums and all, and gathers the wanted columns.
-
-        What is damaged, or not there any more, is left to the engine's reader: it may be archived.
-        """
-        boot = boot_of(self.access.path)
-        place = boot.place(self.origin.topic, self.origin.partition)
-        codec = CODECS[self.format]
-        segment = SealedSegment(
-            codec, boot.files, place.segments, base_offset=self.base_offset, end=self.end
-        )
-        offset, position = self.start.next_offset, self.start.position
-        last = self.end.next_offset
-        try:
-            segment.mapped()  # nobody can take it away any more
-            refuse_recreated(boot, self.origin)
-        except FileNotFoundError:
-            yield from self._otherwise(offset, last, wanted)
-            return
-        while offset < last and position < self.end.position:
-            limit = Limit(min(BATCH_RECORDS, last - offset), BATCH_BYTES)
-            try:
-                found, _, buffer = segment.scan(position, offset, limit, self.end)
-            except Damaged as error:
-                sound = segment.sound_after(error.position, error.offset, self.end)
-                if sound is None or sound[0] >= last:
-                    break
-                yield from self._otherwise(offset, sound[0], wanted)
-                offset, position = sound
-                continue
-            offset, position = offset + len(found), found.end
-            found = _with_keys(segment, buffer, found, wanted)
-            if len(found):
-                yield self.origin, codec.decode(buffer, found, wanted.columns)
-        if offset < last:
-            yield from self._otherwise(offset, last, wanted)
-
-    def _otherwise(
-        self, start: int, end: int, wanted: Wanted
-    ) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-        for batch in self.access.scan(self.origin, start, end, wanted):
-            yield self.origin, batch
-
-
-def _with_keys(segment: Segment, buffer: object, found: Scan, wanted: Wanted) -> Scan:
-    """Keeps the records that have one of the wanted keys; the others are not gathered."""
-    if wanted.keys is None:
-        return found
-    batch = segment.codec.decode(buffer, found, ("key",))  # type: ignore[arg-type]
-    mask = matching(batch.column("key"), wanted.keys).to_numpy(zero_copy_only=False)
-    return Scan(found.positions[mask], found.end, found.stop, found.column_bytes)
 
 
 @dataclass(frozen=True, slots=True)

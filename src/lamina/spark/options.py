@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.engine.tier.opening import ARCHIVE_VARIABLE
+from lamina.config import ARCHIVE_VARIABLE
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess, ServerAccess, Where
 

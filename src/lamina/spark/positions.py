@@ -21,9 +21,9 @@ from lamina.engine.groups.published import leave
 from lamina.errors import LaminaError
 from lamina.formats.position import Position, TopicPosition
 from lamina.spark.access import ServerAccess, Where
+from lamina.spark.data_directory import boot_of
 from lamina.spark.losses import LOGGER
 from lamina.spark.opening import is_archive
-from lamina.spark.reading import boot_of
 from lamina.storage.files import LocalFiles
 
 

@@ -1,4 +1,7 @@
-"""What every kind of piece does on an executor: reading over gaps, and keeping what is wanted."""
+"""What every kind of piece does on an executor: reading over gaps, and keeping what is wanted.
+
+Rule: the engine's reader is imported when a piece needs it; most find their file by themselves.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lamina.config import WalSettings
-from lamina.engine.boot import Boot, wall_clock_ms
-from lamina.engine.readonly import ReadOnlyStore
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats import topic as topic_file
 from lamina.formats.topic import TopicFile
@@ -19,16 +20,15 @@ from lamina.spark.columns import Origin, matching
 from lamina.spark.losses import judge
 from lamina.spark.planning import SEGMENT, Cut, Part, Piece, Wanted
 from lamina.storage import paths
-from lamina.storage.files import LocalFiles
+from lamina.storage.files import Files, LocalFiles
 
 BATCH_RECORDS, BATCH_BYTES = 1 << 15, 8 << 20
 
 
-def boot_of(path: str) -> Boot:
-    """Returns what reading a data directory stands on; raises InvalidRequest if it is none."""
-    boot = Boot(LocalFiles(), os.path.abspath(path), wall_clock_ms)
-    boot.require_directory()
-    return boot
+def require_directory(files: Files, path: str) -> None:
+    """Refuses to read what is not a data directory, or is none on this machine."""
+    if not files.exists(os.path.join(path, paths.BROKER_ID)):
+        raise InvalidRequest(f"{path} is not a data directory: it has no {paths.BROKER_ID}")
 
 
 def recreated(topic: str, epoch: int, found: int | None) -> InvalidRequest:
@@ -41,10 +41,10 @@ def recreated(topic: str, epoch: int, found: int | None) -> InvalidRequest:
     )
 
 
-def refuse_recreated(boot: Boot, origin: Origin) -> TopicFile:
+def refuse_recreated(files: Files, path: str, origin: Origin) -> TopicFile:
     """Returns the file of the topic that a piece belongs to; raises if it is another one now."""
-    name = os.path.join(boot.catalog.directory(origin.topic), paths.TOPIC_SETTINGS)
-    about = topic_file.decode(boot.files.read(name))
+    name = os.path.join(path, paths.TOPICS, origin.topic, paths.TOPIC_SETTINGS)
+    about = topic_file.decode(files.read(name))
     if about.deleted or about.epoch != origin.epoch:
         raise recreated(origin.topic, origin.epoch, None if about.deleted else about.epoch)
     return about
@@ -89,7 +89,9 @@ class DirectoryAccess:
         self, origin: Origin, start: int, end: int, wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
         """Reads through the engine's own reader, which knows where everything is by now."""
-        refuse_recreated(boot_of(self.path), origin)
+        from lamina.engine.readonly import ReadOnlyStore
+
+        refuse_recreated(LocalFiles(), self.path, origin)
         archive = self.archive.open() if self.archive else ""
         with ReadOnlyStore(self.path, archive=archive, wal=self.wal) as store:
 

@@ -22,8 +22,8 @@ from lamina.errors import InvalidRequest, Locked, Unavailable
 from lamina.formats.topic import TopicFile
 from lamina.formats.transaction import Transaction
 from lamina.spark.access import TIMEOUT_S, ServerAccess, Where
+from lamina.spark.data_directory import boot_of
 from lamina.spark.handover import publish
-from lamina.spark.reading import boot_of
 from lamina.spark.served import described, file_of
 from lamina.spark.transactions import Publisher
 from lamina.storage import paths

@@ -33,6 +33,7 @@ from lamina.formats.scan import Limit
 from lamina.formats.topic import TopicFile
 from lamina.spark.archives import timestamp_type
 from lamina.spark.columns import Origin
+from lamina.spark.data_directory import boot_of
 from lamina.spark.planning import SEGMENT, Cut, Part, Piece, Stretch, Wanted
 from lamina.spark.reading import (
     BATCH_BYTES,
@@ -40,7 +41,6 @@ from lamina.spark.reading import (
     DirectoryAccess,
     EnginePiece,
     EvenStretch,
-    boot_of,
     over_gaps,
     refuse_recreated,
 )
@@ -95,7 +95,7 @@ class WalPiece:
 
     def _scan(self, start: int) -> Iterator[pa.RecordBatch]:
         boot = boot_of(self.access.path)
-        refuse_recreated(boot, self.origin)
+        refuse_recreated(boot.files, boot.data, self.origin)
         state, place = self.state, boot.place(self.origin.topic, self.origin.partition)
         reader = TopicReader(place, state.topic_id, state.settings)
         reader.bind(Sources(boot.files, WalFiles(), Arrivals()))

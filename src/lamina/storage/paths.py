@@ -108,6 +108,11 @@ class SegmentFile:
         return f"{self.base_offset:020}.{self.suffix}"
 
 
+def segments_directory(data: str, topic: str, partition: int) -> str:
+    """Returns the directory of a partition's segment files."""
+    return f"{data}/{TOPICS}/{topic}/{partition}/{SEGMENTS}"
+
+
 @lru_cache(maxsize=1 << 15)  # readers that follow a writer list the same names again and again
 def segment_file(name: str) -> SegmentFile | None:
     """Parses the name of a segment's file."""

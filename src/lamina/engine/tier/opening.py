@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
+from lamina.config import ARCHIVE_VARIABLE
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects, open_objects
 
-ARCHIVE_VARIABLE = "LAMINA_ARCHIVE"
 Archive: TypeAlias = str | Objects | None
 
 

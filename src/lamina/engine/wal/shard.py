@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lamina.engine.wal.ground import Ground
@@ -36,9 +37,13 @@ POSITION_MASK = (1 << POSITION_BITS) - 1
 PREPARE_BYTES_MIN = 64 << 10
 PREPARE_BYTES_MAX = 4 << 20
 PREPARE_BELOW_BYTES = 64 << 10
-BARRIER = encode_control(
-    FrameType.CHECKPOINT_MARK, 0, 0, 0, control.encode(control.CheckpointMark(()))
-)
+
+
+@cache
+def barrier() -> bytes:
+    """Returns the frame between what was synced and the group after it."""
+    mark = control.encode(control.CheckpointMark(()))
+    return encode_control(FrameType.CHECKPOINT_MARK, 0, 0, 0, mark)
 
 
 class WalFile:
@@ -156,7 +161,7 @@ class Shard:
         full = self._ground.settings.wal_bytes
         if active is None or (active.size and active.size + length > full):
             self.rotate()
-        return BARRIER if self._barrier_due else b""
+        return barrier() if self._barrier_due else b""
 
     def append(self, data: Buffer) -> int:
         """Writes behind the tail; returns the location of the first byte. On failure none stays."""
