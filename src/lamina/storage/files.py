@@ -141,6 +141,21 @@ class Files(Protocol):
         """Tells whether somebody holds a lock."""
 
 
+def prepare_space(file: File, start: int, end: int) -> int:
+    """Writes zeros behind a log, so that its next syncs need not change its size.
+
+    Returns where the zeros end. Where the disk has no room for all of them none is left: what is
+    there is for records, and a full disk is found by their own writes.
+    """
+    try:
+        file.write_at(start, bytes(end - start))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(start)
+            return start
+    return end
+
+
 def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer] = ()) -> None:
     """Replaces a file in four steps: temporary, its sync, rename, sync of the directory.
 

@@ -25,7 +25,7 @@ from lamina.formats.wal import control, current
 from lamina.formats.wal.layout import FrameType
 from lamina.formats.wal.log import encode_control
 from lamina.storage import paths
-from lamina.storage.files import File
+from lamina.storage.files import File, prepare_space
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -181,9 +181,7 @@ class Shard:
             return
         ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
         end = min(start + length + ahead, max(self._ground.settings.wal_bytes, start + length))
-        with contextlib.suppress(OSError):  # a full disk is found by the write itself
-            active.file.write_at(start, bytes(end - start))
-            self._prepared = end
+        self._prepared = prepare_space(active.file, start, end)
 
     def sync(self) -> None:
         """Makes everything appended durable."""
