@@ -393,12 +393,16 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         return self.tier.status() if self.tier is not None else []
 
     def failures(self) -> dict[str, str]:
-        """Says which partitions take no more appends until the store is opened again, and why."""
-        return {
+        """Says which partitions take no more appends until the store is opened again, and why.
+
+        So it does of groups that take no more acks, as `group 'g' of t/0`.
+        """
+        partitions = {
             partition.place.name: str(partition.writer.failure)
             for partition in list(self._partitions.values())
             if partition.writer.failure is not None
         }
+        return partitions | self._groups.failures()
 
     def close(self) -> None:
         """Answers what was accepted, makes everything durable and lets the directory go."""

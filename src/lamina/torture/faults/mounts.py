@@ -207,7 +207,7 @@ def make_image(path: Path) -> Path:
     "F3",
     "ext4-image",
     invariants="I1 I2 I3 I5 I6 I7",
-    rounds=Rounds(None, 30, 600),
+    rounds=Rounds(None, 20, 600),
     needs=needs_loop,
 )
 def ext4_image(trial: Trial) -> None:
