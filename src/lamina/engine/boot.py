@@ -65,7 +65,8 @@ class Boot:
         """Reads the broker's identity, or makes it on the first boot."""
         path = self.path(paths.BROKER_ID)
         if self.files.exists(path):
-            self.files.sync_directory(os.path.dirname(path))  # a killed process may not have
+            for folder in (self.data, os.path.dirname(path)):
+                self.files.sync_directory(folder)  # a killed process may not have
             try:
                 return broker.decode(self.files.read(path))
             except CorruptData as error:

@@ -326,7 +326,12 @@ class LocalFiles:
         except FileExistsError:  # made by another thread just now, or a file has the name
             if not os.path.isdir(path):
                 raise
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:  # or the next one to need it would find it, and think that it is durable
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
