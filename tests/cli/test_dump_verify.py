@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from lamina.cli import main as cli
 from lamina.cli import story_pipeline
 from lamina.engine.filekinds import recognise
+from lamina.engine.store import Store
 from lamina.formats import topic
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
@@ -314,6 +315,18 @@ def test_files_of_others_are_counted_and_left_alone(tree: Path, lamina: Any) -> 
     ran = lamina("verify", tree)
     assert ran.code == 0
     assert f"files checked: {len(KINDS)} (1 not Lamina's); all sound" in ran.out
+
+
+def test_every_file_of_an_open_store_is_known(tmp_path: Path, lamina: Any) -> None:
+    with Store(str(tmp_path / "data")) as store:
+        store.create_topic("t")
+        store.append("t", [b"x"])
+        store.flush()
+        there = {path.name for path in (tmp_path / "data/meta").iterdir()}
+        assert {"lock", "reserve", "recovery.json"} <= there
+        ran = lamina("verify", tmp_path / "data")
+    assert "not Lamina's" not in ran.out
+    assert ran.code == 0
 
 
 # ---------------------------------------------------------------- wrong calls

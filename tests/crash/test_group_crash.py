@@ -1,14 +1,13 @@
 """Power is lost at every step of a group's life: acked stays acked, unacked comes again.
 
-A workload of polls, acks, releases, resets and rotations runs once on a simulated disk. Before
-each step that changes the disk it is written down what was answered. Each moment becomes several
-disks, on which the store is opened, held against what was answered, and used to the end.
+The workload is that of the fault matrix (`lamina.torture.faults.groups`): before each step that
+changes the disk it is written down what was answered, and each moment becomes a disk, on which the
+store is opened, held against what was answered, and used to the end.
 """
 
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from lamina.engine.store import Store
 from lamina.errors import NewerFormat, Poisoned, StorageFull
 from lamina.formats.keratin import delta
 from lamina.formats.keratin.delta import Event
-from lamina.torture.disk import Choice, Disk
+from lamina.torture.faults.groups import check, workload
 from lamina.torture.simulated import SimulatedFiles
 
 DATA = "/srv/data"
@@ -30,7 +29,7 @@ NOW_MS = 1_700_000_000_000
 QUIET = WriterSettings(flush_ms=1 << 31)
 RECORDS = 40
 LEASE_MS = 1000
-CHOICES: tuple[Choice, ...] = ("dropped", "kept", 1, 2)
+CHOICES: tuple[Any, ...] = ("dropped", "kept", 1, 2, "killed")
 SNAP, DELTA = (f"{DATA}/groups/t-0_g.{suffix}" for suffix in ("snap", "delta"))
 
 
@@ -53,112 +52,20 @@ def filled(files: SimulatedFiles, clock: Clock | None = None) -> Store:
     return store
 
 
-@dataclass
-class Answered:
-    """What consumers were told: these are acked; these were delivered so often, at least."""
-
-    acked: frozenset[int] = frozenset()
-    asked: frozenset[int] = frozenset()
-    """Acks on their way: they may be kept or not."""
-    delivered: dict[int, int] = field(default_factory=dict)
-    asked_deliveries: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass
-class Scribe:
-    files: SimulatedFiles = field(default_factory=SimulatedFiles)
-    moments: list[tuple[str, str, Disk, Answered]] = field(default_factory=list)
-    told: Answered = field(default_factory=Answered)
-
-    def watch(self) -> None:
-        self.files.before = lambda kind, path: self.moments.append(
-            (kind, path, self.files.snapshot(), self.told)
-        )
-
-    def ack(self, group: Any, offsets: list[int]) -> None:
-        told = self.told
-        self.told = Answered(
-            told.acked, told.asked | set(offsets), told.delivered, told.asked_deliveries
-        )
-        group.ack(offsets)
-        self.told = Answered(
-            told.acked | set(offsets), self.told.asked, told.delivered, told.asked_deliveries
-        )
-
-    def poll(self, group: Any, count: int) -> list[int]:
-        told = self.told
-        more = {each: told.delivered.get(each, 0) + 1 for each in range(RECORDS)}
-        self.told = Answered(told.acked, told.asked, told.delivered, more)
-        batch = group.poll(count, LEASE_MS)
-        offsets: list[int] = batch.column("offset").to_pylist()
-        epochs = batch.column("epoch").to_pylist()
-        delivered = told.delivered | dict(zip(offsets, epochs, strict=True))
-        self.told = Answered(told.acked, told.asked, delivered, delivered)
-        return offsets
-
-
-def workload(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "COMPACT_EVENTS", 9)
-    clock = Clock()
-    store = filled(scribe.files, clock)
-    scribe.watch()
-    group = store.group("t", "g")
-    for turn in range(6):
-        offsets = scribe.poll(group, 5)
-        scribe.ack(group, offsets[::2])
-        if turn % 2:
-            scribe.ack(group, offsets[1:2])
-        clock.now_ms += LEASE_MS if turn == 3 else 0
-    store.close()
-    scribe.files.before = None
-
-
-def check(files: SimulatedFiles, told: Answered) -> None:
-    clock = Clock()
-    clock.now_ms += 100 * LEASE_MS
-    store = open_store(files, clock)
-    if ("t", "g") not in store.groups():
-        assert not told.acked
-    group = store.group("t", "g")
-    found: dict[int, int] = {}
-    while (batch := group.poll(7)).num_rows:
-        columns = (batch.column(name).to_pylist() for name in ("offset", "epoch"))
-        for offset, epoch in zip(*columns, strict=True):
-            assert offset not in found, "handed out twice at a time"
-            found[offset] = epoch
-    assert not found.keys() & told.acked, "acked, and delivered again"
-    missing = set(range(RECORDS)) - found.keys() - told.acked
-    assert missing <= told.asked, "neither acked nor delivered again"
-    for offset, epoch in found.items():
-        least = told.delivered.get(offset, 0) + 1
-        most = told.asked_deliveries.get(offset, 0) + 1
-        assert least <= epoch <= max(most, least), "a delivery was not counted, or one too many"
-    group.ack(sorted(found))
-    assert group.committed() == RECORDS
-    store.close()
-    again = open_store(files, clock)
-    assert again.group("t", "g").committed() == RECORDS
-    assert again.recovery_report.events == []
-    again.close()
-
-
-def test_power_loss_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    scribe = Scribe()
-    workload(scribe, monkeypatch)
-    renames = [path for kind, path, *_ in scribe.moments if kind == "rename"]
-    assert renames.count(SNAP) > 2, "the workload rotates"
-    assert renames.count(DELTA) > 2
-    for step, (kind, path, disk, told) in enumerate(scribe.moments):
-        for choice in CHOICES:
-            try:
-                check(disk.crash(choice), told)
-            except BaseException as error:
-                error.add_note(f"step {step}: {kind} {path}, choice {choice}")
-                raise
+def test_power_loss_at_every_step() -> None:
+    """Every step, each lost in another way; `F4/groups` of the matrix draws from all ways."""
+    consumer = workload()
+    renames = [moment.path for moment, _ in consumer.moments if moment.kind == "rename"]
+    for suffix in (".snap", ".delta"):
+        rotations = [path for path in renames if path.endswith(suffix)]
+        assert len(rotations) > 2, "the workload rotates"
+    for step, (moment, told) in enumerate(consumer.moments):
+        choice = CHOICES[step % len(CHOICES)]
+        disk = moment.disk
         try:
-            check(disk.restart(), told)
+            check(disk.restart() if choice == "killed" else disk.crash(choice), told)
         except BaseException as error:
-            error.add_note(f"step {step}: {kind} {path}, the process was killed")
+            error.add_note(f"step {step}: {moment.kind} {moment.path}, choice {choice}")
             raise
 
 

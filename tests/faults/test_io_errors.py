@@ -5,8 +5,12 @@ That no failing call loses anything is for the rows F11 to F14 of the fault matr
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 
+from lamina.engine.store import Store
 from lamina.errors import Poisoned, StorageFull, Unavailable
 from lamina.torture.client import TOPIC, Client, first_offset, read, reopen
 from lamina.torture.scribe import open_store
@@ -99,6 +103,92 @@ def test_a_full_disk_can_be_opened_and_read(format_name: str) -> None:
         with open_store(again) as store:
             assert read(store) == expected
             assert store.trim(TOPIC, 0, 10) > 0
+
+
+def _filled(files: SimulatedFiles, format_name: str) -> Store:
+    """A store on a disk that is full to the last byte, but for what the store keeps in reserve."""
+    store = open_store(files)
+    store.create_topic(TOPIC, format=format_name, config={"segment.bytes": 8192})
+    for _ in range(20):
+        store.append(TOPIC, [b"x" * 3000])
+    store.maintain()
+    files.capacity_bytes = files.used_bytes
+    return store
+
+
+def _append_until_full(store: Store) -> None:
+    for size in (3000, 100, 1):
+        turns = itertools.count()
+        with contextlib.suppress(StorageFull):
+            while next(turns) < 1000:
+                store.append(TOPIC, [b"y" * size])
+        assert next(turns) < 1000, "the disk was to be full"
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_maintenance_does_not_take_the_reserve_while_a_trim_needs_it(format_name: str) -> None:
+    files = SimulatedFiles()
+    with _filled(files, format_name) as store:
+        _append_until_full(store)
+        ticks = 0
+
+        def tick(kind: str, path: str) -> None:
+            nonlocal ticks
+            if not files.exists(store.path + "/meta/reserve") and kind == "create":
+                files.before = None
+                ticks += 1
+                store._reserve.keep()
+                files.before = tick
+
+        files.before = tick
+        assert store.trim(TOPIC, 0, 10) > 0
+        files.before = None
+        assert ticks > 0, "the trim was to need the reserve"
+        assert files.exists(store.path + "/meta/reserve"), "and to give back what is left of it"
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_disk_that_fills_again_behind_a_used_reserve_can_be_trimmed(format_name: str) -> None:
+    files = SimulatedFiles()
+    asked: list[int] = []
+
+    def full_at_first() -> None:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise StorageFull("no space left, as opening may find it")
+
+    with _filled(files, format_name) as store:
+        store._reserve.use(full_at_first)
+        assert len(asked) == 2
+        _append_until_full(store)
+        assert store.trim(TOPIC, 0, 10) > 0
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_topic_can_be_deleted_on_a_full_disk(format_name: str) -> None:
+    files = SimulatedFiles()
+    with _filled(files, format_name) as store:
+        _append_until_full(store)
+        store.delete_topic(TOPIC)
+        assert store.topics() == []
+        assert not store.failures()
+    files.capacity_bytes = None
+    with open_store(files) as store:
+        assert store.topics() == []
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_topic_that_a_full_disk_does_not_let_go_can_still_be_used(format_name: str) -> None:
+    files = SimulatedFiles()
+    with _filled(files, format_name) as store:
+        expected = read(store)
+        files.remove(store.path + "/meta/reserve")
+        files.capacity_bytes = files.used_bytes
+        with pytest.raises(StorageFull):
+            store.delete_topic(TOPIC)
+        files.capacity_bytes = None
+        store.append(TOPIC, [b"more"])
+        assert list(read(store).values()) == [*expected.values(), b"more"]
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

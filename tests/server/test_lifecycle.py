@@ -134,6 +134,30 @@ def test_health_names_a_partition_that_failed(
         store.append("other", b"goes on")
 
 
+def test_health_names_a_group_whose_journal_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        store.append("t", [b"x", b"y"])
+        group = store.group("t", "billing")
+        batch = group.poll(1)
+        assert health(service) == (200, [])
+
+        def fails(descriptor: int) -> None:
+            raise OSError(errno.EIO, "I/O error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", fails)
+            with pytest.raises(lamina.Closed):
+                group.ack(batch)
+        status, (problem,) = health(service)
+        assert status == 503
+        assert problem.startswith("group 'billing' of t/0: a write or fsync failed")
+        assert list(store.failures()) == ["group 'billing' of t/0"]
+        store.append("t", b"goes on")
+
+
 def health(service: Service) -> tuple[int, list[str]]:
     answer = httpx.get(f"{service.http_url}/health", timeout=30)
     body = answer.json()

@@ -212,3 +212,21 @@ def test_a_system_without_a_begin_of_syncs_does_without(
     file.begin_sync()
     file.sync()
     assert file.read_at(0, 3) == b"abc"
+
+
+def test_a_directory_whose_name_was_not_made_durable_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFiles()
+    path = str(tmp_path / "made")
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match="I/O error"):
+            files.make_directory(path)
+    assert not files.exists(path), "who needs it next must sync its name"
+    files.make_directory(path)
+    assert files.is_directory(path)

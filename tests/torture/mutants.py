@@ -119,7 +119,7 @@ MUTANTS = (
         "formats/wal/log.py",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
-        ("tests/formats/test_wal_log.py",),
+        ("F8/bit:wal:150", "tests/formats/test_wal_log.py"),
     ),
     Mutant(
         "no-watermark",
@@ -301,7 +301,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         "        if state.is_beyond(log_end_offset):\n",
         "        if log_end_offset < 0:\n",
-        ("tests/engine/test_groups.py", GROUP_POWER),
+        ("F20/mixed:frame:60", "tests/engine/test_groups.py", GROUP_POWER),
     ),
     Mutant(
         "group-rotation",
@@ -401,7 +401,25 @@ MUTANTS = (
         "storage/files.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
-        ("tests/storage/test_files.py",),
+        ("F16/processes:frame:6", "tests/storage/test_files.py"),
+    ),
+    Mutant(
+        "reserve-taken-back",
+        "nobody takes the reserve while something that frees space uses it",
+        "engine/reserve.py",
+        "            with self._using:\n",
+        "            with contextlib.nullcontext():\n",
+        ("tests/faults/test_io_errors.py",),
+    ),
+    Mutant(
+        "half-visible",
+        "an append over the end of a segment is shown all at once",
+        "engine/partition.py",
+        "            sealed = tuple(segment.finish() for segment in full)\n",
+        "            for segment in full:\n"
+        "                segment.written = segment.durable = segment.tail\n"
+        "            sealed = tuple(segment.finish() for segment in full)\n",
+        ("F15/interrupt:keratin:150",),
     ),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.torture.promises import read
 from lamina.torture.scribe import DATA, open_store
 from lamina.torture.simulated import SimulatedFiles
@@ -85,3 +86,41 @@ def test_segments_left_by_a_copy_that_was_taken_back_cost_nothing() -> None:
             assert store.gaps(TOPIC) == ()
             store.maintain()
             assert list(read(store, TOPIC)) == list(range(1, 13))
+
+
+def test_a_directory_that_could_not_be_made_durable_is_made_again() -> None:
+    """F11/groups: the second try found it and took it for durable; power loss took all groups."""
+    files = SimulatedFiles()
+    store = open_store(files)
+    store.create_topic(TOPIC)
+    store.append(TOPIC, [b"0", b"1"])
+    files.fail("sync_directory")
+    with pytest.raises(LaminaError):
+        store.group(TOPIC, "readers")
+    assert store.group(TOPIC, "readers").ack(0) == 1
+    again = files.snapshot().crash("dropped")
+    store.close()
+    with open_store(again) as store:
+        assert store.group(TOPIC, "readers").committed() == 1
+
+
+def test_a_directory_that_a_killed_process_made_is_made_durable_by_the_next() -> None:
+    files = SimulatedFiles()
+    store = open_store(files)
+    store.create_topic(TOPIC)
+    store.append(TOPIC, [b"0", b"1"])
+    killed: list[SimulatedFiles] = []
+
+    def kill(kind: str, path: str) -> None:
+        if kind == "sync_directory" and files.exists(f"{DATA}/groups") and not killed:
+            killed.append(files.snapshot().restart())
+
+    files.before = kill
+    store.group(TOPIC, "readers")
+    store.close()
+    store = open_store(killed[0])
+    assert store.group(TOPIC, "readers").ack(0) == 1
+    again = killed[0].snapshot().crash("dropped")
+    store.close()
+    with open_store(again) as store:
+        assert store.group(TOPIC, "readers").committed() == 1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lamina.engine.codec import Codec
 from lamina.engine.index import Mark, SegmentIndex
 from lamina.engine.segment import Bound, SealedSegment, Segment
-from lamina.storage.files import File, Files
+from lamina.storage.files import File, Files, prepare_space
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -127,9 +127,7 @@ class ActiveSegment(Segment):
         if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
             return
         ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
-        with contextlib.suppress(OSError):  # a full disk is found by the write itself
-            self.file.write_at(start, bytes(length + ahead))
-            self._prepared = start + length + ahead
+        self._prepared = prepare_space(self.file, start, start + length + ahead)
 
     def sync(self) -> None:
         """Makes the tail durable, and only then visible to readers of durable records."""

@@ -31,9 +31,6 @@ from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files
 
-RESERVE = "meta/reserve"
-RESERVE_BYTES = 256 << 10
-
 
 def wall_clock_ms() -> int:
     """Returns milliseconds since 1970."""
@@ -68,7 +65,8 @@ class Boot:
         """Reads the broker's identity, or makes it on the first boot."""
         path = self.path(paths.BROKER_ID)
         if self.files.exists(path):
-            self.files.sync_directory(os.path.dirname(path))  # a killed process may not have
+            for folder in (self.data, os.path.dirname(path)):
+                self.files.sync_directory(folder)  # a killed process may not have
             try:
                 return broker.decode(self.files.read(path))
             except CorruptData as error:
@@ -177,17 +175,3 @@ class Boot:
         partition = Partition(place, codec, settings, recovered, producers=producers)
         partition.save_manifest()
         return partition
-
-    def keep_reserve(self) -> None:
-        """Keeps some space that deleting can use when the disk is full."""
-        path = self.path(RESERVE)
-        if not self.files.exists(path):
-            self.files.replace(path, bytes(RESERVE_BYTES))
-
-    def release_reserve(self) -> bool:
-        """Gives the reserved space up; False if it was given up before."""
-        path = self.path(RESERVE)
-        if not self.files.exists(path):
-            return False
-        self.files.remove(path)
-        return True

@@ -110,8 +110,12 @@ def map_file(path: str) -> Buffer:
         raise InvalidRequest(f"{path}: {error.strerror}") from error
 
 
+_OF_THE_MOMENT = (".tmp", f"/{paths.LOCK}", f"/{paths.RESERVE}", f"/{paths.RECOVERY_REPORT}")
+"""How the names of files end that hold nothing: the reserve is zeros, the report is for people."""
+
+
 def files_below(path: str) -> tuple[list[str], list[Finding]]:
-    """Returns the regular files of a tree (or the one file), sorted, without temporary and lock.
+    """Returns the regular files of a tree (or the one file), sorted, without those of the moment.
 
     What lies in `quarantine/` was set aside because it is damaged: that is known, and not looked
     at again. A directory that cannot be read is a finding: what is in it was not looked at.
@@ -127,7 +131,7 @@ def files_below(path: str) -> tuple[list[str], list[Finding]]:
     for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = [name for name in folders if name != paths.QUARANTINE]
         found += [os.path.join(folder, name) for name in names]
-    ours = (name for name in found if not name.endswith((".tmp", f"/{paths.LOCK}")))
+    ours = (name for name in found if not name.endswith(_OF_THE_MOMENT))
     return sorted(name for name in ours if os.path.isfile(name)), unread
 
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from lamina.engine.boot import Boot
 from lamina.engine.partition import Partition
-from lamina.errors import LaminaError, StorageFull
+from lamina.engine.reserve import Reserve
+from lamina.errors import LaminaError
 
 _log = logging.getLogger(__name__)
 
@@ -30,10 +31,12 @@ class Maintenance:
     def __init__(
         self,
         boot: Boot,
+        reserve: Reserve,
         partitions: Callable[[], list[Partition]],
         chores: Mapping[str, Chore],
     ) -> None:
         self._boot = boot
+        self._reserve = reserve
         self._chores = chores
         self._partitions = partitions
         self._checkpointed: dict[tuple[str, int], tuple[int, int]] | None = None
@@ -87,11 +90,7 @@ class Maintenance:
         if partition.has_idle_producers():
             partition.writer.exclusively(partition.forget_idle_producers)
         if partition.has_expired():
-            try:
-                partition.writer.exclusively(partition.apply_retention)
-            except StorageFull:
-                if self._boot.release_reserve():
-                    partition.writer.exclusively(partition.apply_retention)
+            self._reserve.use(lambda: partition.writer.exclusively(partition.apply_retention))
 
     def checkpoint(self, partitions: list[Partition]) -> None:
         """Writes the checkpoint if anything durable has changed since the last one."""
@@ -104,7 +103,7 @@ class Maintenance:
             return
         try:
             self._boot.write_checkpoint(partitions)
-            self._boot.keep_reserve()
+            self._reserve.keep()
         except OSError as error:
             _log.warning("the checkpoint could not be written: %s", error)
             return

@@ -157,8 +157,8 @@ class Partition(PartitionReader):
                 segment.discard()
             first.undo(tail, mark)
             raise
-        if encoded.stamps and len(touched) > 1:  # recovery keeps all of such an append or nothing,
-            self._sync_file(touched[-1])  # so nobody may see a part of it that is sealed already
+        if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
+            self._sync_file(touched[-1])
         self._publish(touched)
 
     def _sync_file(self, segment: ActiveSegment) -> None:
@@ -180,18 +180,23 @@ class Partition(PartitionReader):
         )
 
     def _publish(self, touched: list[ActiveSegment]) -> None:
-        """Shows readers what was written; all but the last segment are synced and now sealed."""
+        """Shows readers what was written, by one assignment: all of an append or nothing.
+
+        All but the last segment are now sealed. With them, everything is synced.
+        """
         *full, last = touched
-        for segment in full:
-            segment.written = segment.durable = segment.tail
-        last.written = last.tail
         if full:
             sealed = tuple(segment.finish() for segment in full)
+            last.written = last.durable = last.tail
             self.active = last
             self.layout = Layout(self.layout.sealed + sealed, last)
+            for segment in full:  # for readers that still hold the layout from before
+                segment.written = segment.durable = segment.tail
             self.save_manifest()
-        elif last.index.unsaved >= INDEX_ENTRIES_PER_WRITE:
-            last.save_index()
+        else:
+            last.written = last.tail
+            if last.index.unsaved >= INDEX_ENTRIES_PER_WRITE:
+                last.save_index()
         self.announce()
 
     # ------------------------------------------------------------------ rolling and removing

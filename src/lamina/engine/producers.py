@@ -26,7 +26,7 @@ from lamina.engine.requests import Ack, Outcome, ProducerStamp
 from lamina.errors import Fenced, OutOfSequence
 from lamina.formats import producers as journal
 from lamina.formats.producers import Entry
-from lamina.storage.files import File
+from lamina.storage.files import File, prepare_space
 
 JOURNAL = "producers.log"
 REMEMBERED = 5
@@ -158,9 +158,8 @@ class Producers:
         """Writes zeros ahead: the fsync of an entry then need not change the file's size."""
         if self._position + length <= self._prepared or self._file is None:
             return
-        with contextlib.suppress(OSError):  # a full disk is found by the write itself
-            self._file.write_at(self._position, bytes(length + PREPARE_BYTES))
-            self._prepared = self._position + length + PREPARE_BYTES
+        end = self._position + length + PREPARE_BYTES
+        self._prepared = prepare_space(self._file, self._position, end)
 
     def keep(self) -> None:
         """Settles a group whose records are written."""

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
@@ -34,6 +34,7 @@ from lamina.engine.maintenance import Maintenance
 from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
+from lamina.engine.reserve import Reserve
 from lamina.engine.sealed import Archivable
 from lamina.engine.tier.metadata import Metadata, group_files
 from lamina.engine.tier.opening import Archive, open_archive
@@ -51,14 +52,12 @@ from lamina.errors import (
 )
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
-from lamina.storage.files import Files, LocalFiles
+from lamina.storage.files import NO_SPACE, Files, LocalFiles
 
 TICK_MS = 1000
-RECOVERY_REPORT = "meta/recovery.json"
 _THREADS = 8
 LOGS = (Partition, WalPartition)
 """What a partition of a store that writes is."""
-_Result = TypeVar("_Result")
 
 
 class Store(AppendAccess, GroupAccess, InsightAccess):
@@ -81,6 +80,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         steady_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms, steady_ms)
         self.path = self._boot.data
+        self._reserve = Reserve(self._boot.files, self.path)
         self._writer_settings = writer
         self._wal_settings = wal or WalSettings.from_environment(os.environ)
         self._wal: WalEngine | None = None
@@ -99,13 +99,14 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self._partitions: dict[tuple[str, int], LogWriter] = {}
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
-            self._with_reserve(lambda: self._recover(on_progress))
+            self._reserve.use(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             report = self.recovery_report.encode()
             with contextlib.suppress(OSError):  # a full disk can be opened all the same
-                self._boot.files.replace(self._boot.path(RECOVERY_REPORT), report)
+                self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
             self._maintenance = Maintenance(
                 self._boot,
+                self._reserve,
                 self._segmented,
                 {
                     "groups": self._flush_groups,
@@ -275,9 +276,11 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         with self._changing:
             about = self._topic(name)
             try:
-                self._boot.catalog.mark_deleted(about)
-            except OSError as error:  # perhaps it is: what is appended now might be deleted
-                for number in range(about.partitions):
+                self._reserve.use(lambda: self._mark_deleted(about))
+            except (OSError, StorageFull) as error:
+                if isinstance(error, StorageFull) and not self._boot.catalog.is_deleted(name):
+                    raise
+                for number in range(about.partitions):  # what is appended now might be deleted
                     self._partitions[name, number].writer.poison(error)
                 raise Poisoned(f"deleting topic {name!r} failed: {error}; open again") from error
             del self._topics[name]
@@ -287,7 +290,8 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                 partition.retire(Closed(f"topic {name!r} was deleted"))
             self._groups.close_topic(name)
             if about.topic_ids and self._wal is not None:
-                self._wal.delete(about)
+                wal = self._wal
+                self._reserve.use(lambda: wal.delete(about))
             with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
@@ -295,12 +299,20 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                 self.tier.forget(about)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
 
+    def _mark_deleted(self, about: TopicFile) -> None:
+        try:
+            self._boot.catalog.mark_deleted(about)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull(f"no space left to delete topic {about.name!r}") from error
+            raise
+
     # ------------------------------------------------------------------ keeping and removing
 
     def trim(self, topic: str, partition: int, before_offset: int) -> int:
         """Removes whole segments below an offset; returns the earliest offset that is left."""
         target = self._writable(topic, partition)
-        return self._with_reserve(lambda: target.exclusively(lambda: target.trim(before_offset)))
+        return self._reserve.use(lambda: target.exclusively(lambda: target.trim(before_offset)))
 
     def delete(
         self,
@@ -320,7 +332,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         target = self._writable(topic, partition)
         chosen = None if offsets is None else tuple(offsets)
         deletion = target.search_archive(Deletion(before, tag, tag_prefix, chosen))
-        return self._with_reserve(lambda: target.exclusively(lambda: target.delete(deletion)))
+        return self._reserve.use(lambda: target.exclusively(lambda: target.delete(deletion)))
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:
         """Says for each segment, oldest first, why it stays or goes."""
@@ -329,7 +341,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
     def apply_retention(self, topic: str, partition: int = 0) -> int:
         """Removes what retention lets go now; returns how many segments went."""
         target = self._writable(topic, partition)
-        return self._with_reserve(lambda: target.exclusively(target.apply_retention))
+        return self._reserve.use(lambda: target.exclusively(target.apply_retention))
 
     def roll(self, topic: str, partition: int = 0) -> None:
         """Seals the active segment, if it holds anything."""
@@ -381,21 +393,16 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         return self.tier.status() if self.tier is not None else []
 
     def failures(self) -> dict[str, str]:
-        """Says which partitions take no more appends until the store is opened again, and why."""
-        return {
+        """Says which partitions take no more appends until the store is opened again, and why.
+
+        So it does of groups that take no more acks, as `group 'g' of t/0`.
+        """
+        partitions = {
             partition.place.name: str(partition.writer.failure)
             for partition in list(self._partitions.values())
             if partition.writer.failure is not None
         }
-
-    def _with_reserve(self, action: Callable[[], _Result]) -> _Result:
-        """Runs an action that frees space; on a full disk with the space kept for it."""
-        try:
-            return action()
-        except StorageFull:
-            if not self._boot.release_reserve():
-                raise
-            return action()
+        return partitions | self._groups.failures()
 
     def close(self) -> None:
         """Answers what was accepted, makes everything durable and lets the directory go."""

@@ -130,8 +130,10 @@ class Writer:
     def exclusively(self, action: Callable[[], Result]) -> Result:
         """Runs an action as the only owner of the tail, between two groups."""
         token = object()
-        self._take_over(token)
+        begun = False
         try:
+            self._take_over(token)
+            begun = True
             if self._failure is not None:
                 raise copy.copy(self._failure)
             return action()
@@ -140,7 +142,7 @@ class Writer:
                 raise StorageFull("no space left on the device; nothing was changed") from error
             raise copy.copy(self.poison(error)) from error
         except BaseException as error:
-            if isinstance(error, MemoryError) or not isinstance(error, Exception):
+            if begun and (isinstance(error, MemoryError) or not isinstance(error, Exception)):
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:

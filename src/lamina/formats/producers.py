@@ -76,13 +76,15 @@ def decode(buffer: Buffer) -> tuple[list[Entry], int]:
     """
     view = memoryview(buffer).cast("B")
     entries = []
-    unsound: int | None = None
     whole = view.nbytes - view.nbytes % ENTRY.size
-    for position in range(0, whole, ENTRY.size):
+    used = len(bytes(view).rstrip(b"\0"))  # behind it is prepared space, and zeros are no entry
+    used = min(whole, used + -used % ENTRY.size)
+    unsound: int | None = None if used == whole else used
+    for position in range(0, used, ENTRY.size):
         fields = ENTRY.unpack(view, position)
         body = view[position : position + _CHECKED_BYTES]
         if fields.pop("crc32c") == crc32c_of(body) and fields["base_offset"] >= 0:
             entries.append(Entry(**fields))
-        elif unsound is None:
+        elif unsound is None or unsound == used:
             unsound = position
     return entries, whole if unsound is None else unsound

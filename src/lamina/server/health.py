@@ -1,6 +1,7 @@
 """What is wrong with a server that serves: told in /health, while calls that can be answered are.
 
 failed write or fsync, read-only disk   the partition and the error    reading, other partitions
+  the same of a group's journal         the group and the error        everything but its acks
 full disk                   the refused append, until one succeeds    reading, trimming
 object store down           the archive's last error, until it works  appending, local reading
 clock that jumped           by how much, while it is off              everything

@@ -113,5 +113,7 @@ def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     yield from families.values()
     yield from _group_gauges(store)
     yield GaugeMetricFamily(
-        "lamina_failed_partitions", "Partitions that take no appends", value=len(store.failures())
+        "lamina_failed_partitions",
+        "Partitions that take no appends, and of groups that take no acks",
+        value=len(store.failures()),
     )

@@ -165,6 +165,21 @@ class Files(Protocol):
         """Tells whether somebody holds a lock."""
 
 
+def prepare_space(file: File, start: int, end: int) -> int:
+    """Writes zeros behind a log, so that its next syncs need not change its size.
+
+    Returns where the zeros end. Where the disk has no room for all of them none is left: what is
+    there is for records, and a full disk is found by their own writes.
+    """
+    try:
+        file.write_at(start, bytes(end - start))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(start)
+            return start
+    return end
+
+
 def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer] = ()) -> None:
     """Replaces a file in four steps: temporary, its sync, rename, sync of the directory.
 
@@ -354,7 +369,12 @@ class LocalFiles:
         except FileExistsError:  # made by another thread just now, or a file has the name
             if not os.path.isdir(path):
                 raise
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:  # or the next one to need it would find it, and think that it is durable
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""

@@ -1,7 +1,7 @@
 """The names of files: built here, parsed here, and nowhere else. parse(build(x)) = x.
 
     data/
-      meta/broker.id  meta/checkpoint.json  meta/snapshot-<n>.bin  meta/lock
+      meta/{broker.id,checkpoint.json,snapshot-<n>.bin,lock,recovery.json,reserve}
       topics/<topic>/topic.json
       topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
       topics/<topic>/<partition>/manifest.bin
@@ -49,6 +49,8 @@ SINK_LOCK = "sink/lock"
 BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
 LOCK = "meta/lock"
+RECOVERY_REPORT = "meta/recovery.json"
+RESERVE = "meta/reserve"
 MANIFEST = "manifest.bin"
 TOPIC_SETTINGS = "topic.json"
 LEDGER = "ledger.json"

@@ -17,6 +17,7 @@ is cheap, and `Disk.crash` makes of it every disk that a power loss at this step
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -378,7 +379,12 @@ class SimulatedFiles:
         self.make_directory(parent)
         self.step("make_directory", path)
         self.change((self._folder(parent), os.path.basename(path), Folder()))
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove_directory(path)
+            raise
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory safe."""

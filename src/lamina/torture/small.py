@@ -25,6 +25,7 @@ from lamina.torture.rows import demand, violated
 
 TOPIC, GROUP = "t", "g"
 NEVER_MS = 1 << 30
+PREPARED_BYTES = 64
 NOT_DATA = ("lock", "reserve", "recovery.json")
 ACKED, LEASE_MS = 5, 60_000
 
@@ -92,7 +93,10 @@ def scratch_of(fallback: Path, name: str) -> Path:
 
 
 def make_small(directory: Path, format_name: str) -> Small:
-    """Makes the directory: sealed segments, an active one, a group, a ledger, a producer."""
+    """Makes the directory: sealed segments, an active one, a group, a ledger, a producer.
+
+    Of a wal topic the last records are in the WAL only.
+    """
     config = {} if format_name == "wal" else {"segment.bytes": 1 << 10}
     with open_small(str(directory)) as store:
         store.create_topic(TOPIC, format=format_name, config=config)
@@ -106,18 +110,32 @@ def make_small(directory: Path, format_name: str) -> Small:
         group = store.group(TOPIC, GROUP)
         group.ack(group.poll(ACKED, LEASE_MS))
         store.maintain()
+        store.append(TOPIC, [b"last %d " % row + b"." * 20 for row in range(8)], partition=0)
         store.flush()
         records = read_all(store)[0]
         earliest = store.earliest_offset(TOPIC)
         (part,) = store.describe_group(TOPIC, GROUP).partitions
-    files = {
+    made = small_of(format_name, files_of(directory), records, part.committed, earliest)
+    demand({each.offset for each in made.spans} >= records.keys(), "I12", "a record lies nowhere")
+    return made
+
+
+def small_of(
+    format_name: str, files: Files, records: dict[int, bytes], committed: int, earliest: int = 0
+) -> Small:
+    """Says what files hold, and where in them."""
+    spans = tuple(span for path, data in files.items() for span in _spans(format_name, path, data))
+    return Small(format_name, files, records, earliest, spans, committed)
+
+
+def files_of(directory: Path) -> Files:
+    """Reads all files that hold anything; of prepared space, which may be long, only a little."""
+    found = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name not in NOT_DATA
     }
-    spans = tuple(span for path, data in files.items() for span in _spans(format_name, path, data))
-    demand({each.offset for each in spans} >= records.keys(), "I12", "a record lies nowhere")
-    return Small(format_name, files, records, earliest, spans, part.committed)
+    return {path: data[: len(data.rstrip(b"\0")) + PREPARED_BYTES] for path, data in found.items()}
 
 
 def _spans(format_name: str, path: str, data: bytes) -> Iterator[Span]:

@@ -16,20 +16,23 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Self
 
+from lamina.engine.groups import deadletter
 from lamina.engine.store import Store
 from lamina.errors import LaminaError, RecordsMissing
 from lamina.torture.rows import demand, violated
 from lamina.torture.worker import GROUP, TOPIC, Errand, count_of, open_store, value_of
 
 Listener = Callable[[list[str]], None]
+DEAD = TOPIC + deadletter.SUFFIX
+"""Where records go that were given out too often without an ack."""
 
 
 class Workers:
-    """The warm process that forks a worker for each errand."""
+    """The warm process that forks a worker for each errand; `module` says what that does."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lamina.torture.worker"],
+    def __init__(self, module: str = "lamina.torture.worker") -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -101,6 +104,8 @@ class Witness:
     end: int = 0
     once: int = 0
     refused: list[str] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """What the last worker counted (`events`), and the status with which it ended (`gone`)."""
     opened: bool = False
     is_there: bool = False
     """Whether the topic's creation was seen to end."""
@@ -129,7 +134,9 @@ class Witness:
                 self.refused.append(f"{kind} {doing}")
             case ["error", *rest]:
                 violated("I12", " ".join(rest).encode().decode("unicode_escape")[-1500:])
-            case ["closed"] | ["gone", *_]:
+            case ["events" | "gone" as kind, *_, number]:
+                self.numbers[kind] = int(number)
+            case ["closed"]:
                 pass
             case _:
                 violated("I12", f"the worker said {words}")
@@ -193,17 +200,18 @@ class Witness:
         demand(part.committed <= end, "I6", f"the group is at {part.committed}, the log at {end}")
         earliest = store.earliest_offset(TOPIC)
         not_asked = [at for at in range(earliest, part.committed) if at not in self.asked]
-        there = [at for at in not_asked if at in self.seen]
-        demand(not there, "I6", f"{there[:5]} count as acked, and nobody acked them")
+        buried = set(read(store, DEAD).values()) if DEAD in store.topics() else set()
+        there = [at for at in not_asked if at in self.seen and self.seen[at] not in buried]
+        demand(not there, "I6", f"{there[:5]} count as acked: not asked for, and no dead letters")
 
 
-def read(store: Store) -> dict[int, bytes]:
+def read(store: Store, topic: str = TOPIC) -> dict[int, bytes]:
     """Returns every durable value by its offset, over gaps."""
     found: dict[int, bytes] = {}
-    at = store.earliest_offset(TOPIC)
+    at = store.earliest_offset(topic)
     while True:
         try:
-            for batch in store.scan(TOPIC, start=at):
+            for batch in store.scan(topic, start=at):
                 offsets = batch.column("offset").to_pylist()
                 found.update(zip(offsets, batch.column("value").to_pylist(), strict=True))
             return found

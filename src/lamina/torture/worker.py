@@ -59,6 +59,8 @@ class Errand:
     once: int = 0
     appends: int | None = None
     waits: bool = False
+    breaks: str = ""
+    """What cuts a single thread off; see `lamina.torture.interrupted`."""
 
     def encode(self) -> bytes:
         """Returns the line that asks for it."""
@@ -212,7 +214,7 @@ def warm_up() -> None:
                     group.ack(group.poll(2, 50, wait_ms=20))
 
 
-def main() -> None:
+def serve(run: Callable[[Errand], None]) -> None:
     """Forks a child for each errand that is asked for."""
     warm_up()
     say("ready")
@@ -225,9 +227,11 @@ def main() -> None:
             if errand.waits:
                 os.kill(os.getpid(), signal.SIGSTOP)
             try:
-                Child(errand).run()
+                run(errand)
             except LaminaError as error:
                 say("refused", type(error).__name__, "open")
+            except SystemExit:  # the interpreter is to end as it does
+                raise
             except BaseException:
                 say("error", json.dumps(traceback.format_exc()[-3000:]))
                 os._exit(1)
@@ -237,4 +241,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda errand: Child(errand).run())

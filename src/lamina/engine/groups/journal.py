@@ -22,7 +22,6 @@ Rules.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, File, replace_file
+from lamina.storage.files import NO_SPACE, File, prepare_space, replace_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -312,9 +311,8 @@ class Journal:
     def _prepare(self, length: int) -> None:
         """Writes zeros ahead: an fsync that need not change the file's size costs half."""
         if self._end + length > self._prepared and length < PREPARE_BELOW_BYTES:
-            with contextlib.suppress(OSError):  # a full disk is found by the write itself
-                self._file.write_at(self._end, bytes(length + PREPARE_BYTES))
-                self._prepared = self._end + length + PREPARE_BYTES
+            end = self._end + length + PREPARE_BYTES
+            self._prepared = prepare_space(self._file, self._end, end)
 
     def sync(self) -> None:
         """Makes all events durable."""

@@ -107,6 +107,15 @@ class Groups:
         self._changing = threading.RLock()
         self._groups: dict[_Key, list[GroupPartition]] = {}
 
+    def failures(self) -> dict[str, str]:
+        """Says which partitions of groups are poisoned, and why."""
+        return {
+            f"group {name!r} of {each.reader.place.name}": str(each.writer.failure)
+            for (_, name), partitions in list(self._groups.items())
+            for each in partitions
+            if each.is_poisoned
+        }
+
     @typed_errors("recovering groups")
     def recover(self, topics: Mapping[str, TopicFile], report: RecoveryReport) -> None:
         """Opens every group there is; removes what deleted topics have left."""

@@ -27,7 +27,7 @@ from lamina.formats.wal import control, current
 from lamina.formats.wal.layout import FrameType
 from lamina.formats.wal.log import encode_control
 from lamina.storage import paths
-from lamina.storage.files import File
+from lamina.storage.files import File, prepare_space
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -202,10 +202,8 @@ class Shard:
             return
         full = max(self._ground.settings.wal_bytes, start + length)
         end = min(start + length + self._ahead_bytes, full)
-        with contextlib.suppress(OSError):  # a full disk is found by the write itself
-            active.file.write_at(start, bytes(end - start))
-            self._prepared = end
-            self._ahead_bytes = min(2 * self._ahead_bytes, PREPARE_BYTES_MAX)
+        self._prepared = prepare_space(active.file, start, end)
+        self._ahead_bytes = min(2 * self._ahead_bytes, PREPARE_BYTES_MAX)
 
     def sync(self) -> None:
         """Makes everything appended durable."""

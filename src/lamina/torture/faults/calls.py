@@ -95,13 +95,13 @@ def _fail_one(format_name: str, case: str) -> None:
     reopen(client, int(number))
 
 
-@row("F11", "every-call", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(12, ALL, ALL))
+@row("F11", "every-call", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(12, 120, ALL))
 def every_call(trial: Trial) -> None:
     """Each call of the disk fails once with EIO: reads, writes, syncs, names, maps, truncations."""
     _run(trial, _cases(trial.format, KINDS, "EIO"))
 
 
-@row("F11", "for-ever", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(6, 60, ALL))
+@row("F11", "for-ever", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(6, 50, ALL))
 def for_ever(trial: Trial) -> None:
     """From the n-th call of a kind on, every one fails; then the disk is healed and opened."""
     kinds = [kind for kind in KINDS if kind not in ("write_at", "sync")]
@@ -109,14 +109,14 @@ def for_ever(trial: Trial) -> None:
     _run(trial, cases)
 
 
-@row("F12", "failed-sync", invariants="I1 I2 I5 I12", rounds=Rounds(12, 160, ALL))
+@row("F12", "failed-sync", invariants="I1 I2 I5 I12", rounds=Rounds(12, 80, ALL))
 def failed_sync(trial: Trial) -> None:
     """Each sync fails once: its pages dropped, kept but clean, still pending, or in truth saved."""
     ways = ("dropped", "kept", "pending", "done")
     _run(trial, _cases(trial.format, ["sync"], *(f"EIO:{way}" for way in ways)))
 
 
-@row("F12", "lying-sync", invariants="I2 I3 I12", rounds=Rounds(5, 40, ALL))
+@row("F12", "lying-sync", invariants="I2 I3 I12", rounds=Rounds(5, 30, ALL))
 def lying_sync(trial: Trial) -> None:
     """From the n-th on, syncs succeed and save nothing: records may be lost, none is read wrong."""
     cases = _cases(trial.format, ["sync"], "lie")
@@ -160,7 +160,7 @@ def _use_after_lie(store: Store, client: Client) -> None:
     demand(more.base_offset == end, "I3", f"appended at {more.base_offset}, not {end}")
 
 
-@row("F13", "no-space", invariants="I1 I2 I12", rounds=Rounds(10, 160, ALL))
+@row("F13", "no-space", invariants="I1 I2 I12", rounds=Rounds(10, 80, ALL))
 def no_space(trial: Trial) -> None:
     """Each write, creation and rename finds no space once, as ENOSPC, EDQUOT or EFBIG."""
     cases = _cases(trial.format, ["write_at"], "ENOSPC:0.6", "EDQUOT:0.0", "EFBIG:0.3")
@@ -168,7 +168,7 @@ def no_space(trial: Trial) -> None:
     _run(trial, cases)
 
 
-@row("F13", "full-disk", invariants="I1 I2 I8 I12", rounds=Rounds(8, 60, 5000))
+@row("F13", "full-disk", invariants="I1 I2 I8 I12", rounds=Rounds(8, 50, 5000))
 def full_disk(trial: Trial) -> None:
     """The disk has room for so many bytes and no more, at any moment; then space comes back."""
     total = _used_bytes(trial.format)
@@ -204,14 +204,14 @@ def _fill(format_name: str, capacity_bytes: int, turn: int) -> None:
     reopen(client, turn)
 
 
-@row("F14", "odd-errors", invariants="I1 I2 I12", rounds=Rounds(8, 100, ALL))
+@row("F14", "odd-errors", invariants="I1 I2 I12", rounds=Rounds(8, 70, ALL))
 def odd_errors(trial: Trial) -> None:
     """Each call fails once with EAGAIN, EINTR, EMFILE, EACCES or EROFS, as its kind may."""
     cases = [case for error, kinds in ERRORS.items() for case in _cases(trial.format, kinds, error)]
     _run(trial, cases)
 
 
-@row("F14", "short-write", invariants="I1 I2 I12", rounds=Rounds(8, 100, ALL))
+@row("F14", "short-write", invariants="I1 I2 I12", rounds=Rounds(8, 70, ALL))
 def short_write(trial: Trial) -> None:
     """Each write puts down a part of its bytes and fails."""
     _run(trial, _cases(trial.format, ["write_at"], "EIO:0.6", "EIO:0.1", "EIO:1.0"))

@@ -56,7 +56,7 @@ class Session:
         return int(self.format_name == "wal")
 
 
-@row("F17", "jumps", invariants="I1 I3 I6 I8", rounds=Rounds(6, 100, 3500))
+@row("F17", "jumps", invariants="I1 I3 I6 I8", rounds=Rounds(6, 50, 3500))
 def jumps(trial: Trial) -> None:
     """The wall clock is set back, ahead and about while records are appended, leased and kept."""
     for number in range(trial.rounds):

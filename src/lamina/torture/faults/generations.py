@@ -39,7 +39,7 @@ def delete(trial: Trial) -> None:
     Crashes(trial).run(ERASURES, choose, whole=True)
 
 
-@row("F28", "generations", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(4, 50, 6000))
+@row("F28", "generations", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(4, 30, 6000))
 def generations(trial: Trial) -> None:
     """One store is used and crashed again and again, at any step and in any way, by one seed."""
     for number in range(trial.rounds):

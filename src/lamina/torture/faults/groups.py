@@ -73,7 +73,7 @@ class Consumer:
         return offsets
 
 
-def _workload() -> Consumer:
+def workload() -> Consumer:
     """Six polls with acks in any order, leases that end, and snapshots of the state in between."""
     consumer = Consumer()
     store = open_store(consumer.files, now_ms=lambda: consumer.now_ms)
@@ -96,7 +96,7 @@ def _workload() -> Consumer:
 @row("F4", "groups", formats=GROUPS, invariants="I6", rounds=Rounds(60, 800, 30_000))
 def groups(trial: Trial) -> None:
     """Power is lost at each step of polls, acks and rotations; any subset of sectors is kept."""
-    consumer = _workload()
+    consumer = workload()
     for case, disk, told in _cases(trial, consumer):
         with trial.case(case, "disks") as wanted:
             if wanted:

@@ -31,7 +31,7 @@ CALLS = {
 """The system calls that a store makes, by what they do."""
 
 
-@row("F1", "kill-9", invariants="I1 I2 I3 I5 I6 I7 I8 I12", rounds=Rounds(None, 334, 6700))
+@row("F1", "kill-9", invariants="I1 I2 I3 I5 I6 I7 I8 I12", rounds=Rounds(None, 150, 6700))
 def kill_at_random(trial: Trial) -> None:
     """SIGKILL of a process that appends, trims, rolls and consumes, at a random instant."""
     with Workers() as workers:
@@ -135,7 +135,7 @@ def _points(trial: Trial, most: int) -> Iterator[tuple[str, int]]:
     "F2",
     "kill-at-call",
     invariants="I1 I2 I3 I5 I6 I7 I8",
-    rounds=Rounds(None, 60, ALL),
+    rounds=Rounds(None, 40, ALL),
     needs=needs_strace,
 )
 def kill_at_call(trial: Trial) -> None:
@@ -151,7 +151,7 @@ def kill_at_call(trial: Trial) -> None:
     "F11",
     "strace",
     invariants="I1 I2 I3 I5 I6 I12",
-    rounds=Rounds(1, 60, ALL),
+    rounds=Rounds(1, 40, ALL),
     needs=needs_strace,
 )
 def error_at_call(trial: Trial) -> None:

@@ -17,6 +17,13 @@ import lamina
 from lamina.torture.rows import Invariant, Rounds, Trial, demand, row
 
 ROOT = Path(lamina.__file__).parents[2]
+GOLDEN = tuple(
+    f"tests/formats/test_{name}.py"
+    for name in ("frame_files", "frame_log", "keratin_golden", "keratin_groups", "keratin_log",
+                 "keratin_manifest", "strm_by_hand", "strm_hostile", "wal_control", "wal_golden",
+                 "wal_snapshot")
+)  # fmt: skip
+"""The tests that hold golden files, and what refuses their next versions."""
 
 
 def needs_suites() -> str | None:
@@ -95,6 +102,19 @@ def fuzz(trial: Trial) -> None:
 def object_store(trial: Trial) -> None:
     """An S3 server behind a proxy that fails, hangs up and lies; uploaders that are killed."""
     _suite(trial, "I1", "tests/tier/test_s3.py", "tests/tier/test_crash.py")
+
+
+@row(
+    "F27",
+    "golden",
+    formats=("files",),
+    invariants="I2 I12",
+    rounds=Rounds(None, 1, 1),
+    needs=needs_suites,
+)
+def golden(trial: Trial) -> None:
+    """Every golden file is read and written byte for byte, and refused in a version to come."""
+    _suite(trial, "I2", *GOLDEN)
 
 
 @row(
