@@ -112,7 +112,7 @@ def scan(
         yield _NOTHING, end
 
 
-_NOTHING = pa.RecordBatch.from_pydict({"offset": pa.array([], pa.int64())})
+_NOTHING = pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64())], ["offset"])
 
 
 def live(topic: TopicState, batch: pa.RecordBatch) -> pa.RecordBatch:
