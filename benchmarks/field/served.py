@@ -26,6 +26,8 @@ class Served(Server):
     kind = "served"
     start_s = 1.5
     clients = 1
+    idempotent = False
+    """What no other client here is, and costs an fsync more: like is compared with like."""
 
     @classmethod
     def version(cls) -> str:
@@ -39,13 +41,14 @@ class Served(Server):
         ]
 
     def connect(self) -> None:
-        self.client = lamina.connect(f"grpc://{HOST}:{self.port}")
-        self.connections = [
-            lamina.connect(f"grpc://{HOST}:{self.port}") for _ in range(self.clients)
-        ]
+        self.client = self._connected()
+        self.connections = [self._connected() for _ in range(self.clients)]
         if TOPIC not in self.client.topics():
             self.client.create_topic(TOPIC, format="keratin")
         self.acks: object = "all" if self.durability == FSYNC else 1
+
+    def _connected(self) -> lamina.RemoteStore:
+        return lamina.connect(f"grpc://{HOST}:{self.port}", idempotent=self.idempotent)
 
     def disconnect(self) -> None:
         for client in (self.client, *self.connections):
@@ -87,7 +90,7 @@ class Served(Server):
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
         def make() -> object:
-            client = lamina.connect(f"grpc://{HOST}:{self.port}")
+            client = self._connected()
             return lambda: client.append(TOPIC, value, partition=0, acks=self.acks)
 
         return with_threads(producers, seconds, make)
@@ -116,3 +119,10 @@ class ServedByMany(Served):
 
     name = "Lamina served, 4 clients"
     clients = CLIENTS
+
+
+class ServedOnce(ServedByMany):
+    """The client's default: whatever is sent again after a broken connection is stored once."""
+
+    name = "Lamina served, 4 idempotent clients"
+    idempotent = True

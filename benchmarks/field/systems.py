@@ -9,11 +9,11 @@ from benchmarks.field.nats_stream import Nats
 from benchmarks.field.queues import LiteQueue, PersistQueue, Sqlite
 from benchmarks.field.rabbit import RabbitStreams
 from benchmarks.field.redis_streams import RedisStreams
-from benchmarks.field.served import Served, ServedByMany
+from benchmarks.field.served import Served, ServedByMany, ServedOnce
 from benchmarks.field.system import System
 
 SYSTEMS: tuple[type[System], ...] = (
-    *(Keratin, KeratinObjects, Frame, Wal, Served, ServedByMany),
+    *(Keratin, KeratinObjects, Frame, Wal, Served, ServedByMany, ServedOnce),
     *(Kafka, TansuMemory, TansuS3, Nats, RedisStreams, RabbitStreams),
     *(Sqlite, PersistQueue, LiteQueue, ArrowFile, ParquetFiles, MockBroker),
 )
