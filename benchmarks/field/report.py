@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.field import judging, plots
+from benchmarks.field.reasons import REASONS
 from benchmarks.field.results import Results, Row
 
 COLUMNS = {
@@ -112,7 +113,13 @@ def bars_table(results: Results) -> str:
         sign = "≤" if bar.at_most else "≥"
         verdict = "" if bar.ok else "short"
         lines.append(f"| {bar.name} | {bar.measured:.2f} | {sign} {bar.wanted:g} | {verdict} |")
-    return "\n".join(lines) + "\n"
+    short_ones: dict[str, list[str]] = {}
+    for bar in judging.bars(results):
+        if not bar.ok:
+            why = REASONS.get(bar.name, "not understood yet")
+            short_ones.setdefault(why, []).append(f"`{bar.name}`")
+    reasons = [f"- {', '.join(names)}: {why}." for why, names in short_ones.items()]
+    return "\n".join([*lines, "", *reasons]) + "\n"
 
 
 def table(results: Results, names: Sequence[str], rows: Sequence[Row] | None = None) -> str:
