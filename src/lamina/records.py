@@ -72,6 +72,12 @@ _PLACES = {
     for format_name, names in KEPT_COLUMNS.items()
 }
 
+_KNOWN = frozenset(RECORD_SCHEMA.names)
+_FIELDS = {
+    format_name: tuple((field.name, field.type) for field in schema)
+    for format_name, schema in INPUT_SCHEMAS.items()
+}
+
 Rows: TypeAlias = Sequence[bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any]]
 Records: TypeAlias = pa.RecordBatch | pa.Table | Rows
 
@@ -149,7 +155,7 @@ def _as_dict(row: object) -> Mapping[str, Any]:
 
 def _refuse_unknown(names: Iterable[str]) -> None:
     for name in names:
-        if name not in RECORD_SCHEMA.names:
+        if name not in _KNOWN:
             known = ", ".join(RECORD_SCHEMA.names)
             raise InvalidRequest(f"unknown column {name!r}; a record has {known}")
 
@@ -187,15 +193,17 @@ def _columns(records: Records) -> dict[str, pa.Array]:
 
 
 def _conform(columns: dict[str, pa.Array], format_name: str, now_ms: int) -> pa.RecordBatch:
-    schema = INPUT_SCHEMAS[format_name]
     place = _PLACES[format_name]
     rows = 0
     for name, column in columns.items():
         rows = len(column)
         if name not in place and column.null_count < rows:
             _refuse_unkept(name, format_name)
-    arrays = [_column(columns, field, rows, now_ms) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [
+        _column(columns, name, kind, rows=rows, now_ms=now_ms)
+        for name, kind in _FIELDS[format_name]
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=INPUT_SCHEMAS[format_name])
 
 
 def _refuse_unkept(name: str, format_name: str) -> None:
@@ -207,21 +215,23 @@ def _refuse_unkept(name: str, format_name: str) -> None:
     )
 
 
-def _column(columns: dict[str, pa.Array], field: pa.Field, rows: int, now_ms: int) -> pa.Array:
+def _column(
+    columns: dict[str, pa.Array], name: str, kind: pa.DataType, *, rows: int, now_ms: int
+) -> pa.Array:
     """The column of a field: as it is given, of the field's type; else times of now, or nulls."""
-    given = columns.get(field.name)
+    given = columns.get(name)
     if given is None:
-        if field.name in ("value", "offset"):
-            raise InvalidRequest(f"records need a column {field.name!r}")
-        if field.name == "timestamp":
+        if name in ("value", "offset"):
+            raise InvalidRequest(f"records need a column {name!r}")
+        if name == "timestamp":
             now = pa.py_buffer(np.full(rows, now_ms, dtype=np.int64))
             return pa.Array.from_buffers(TIMESTAMP, rows, [None, now])
-        return pa.nulls(rows, field.type)
-    if given.type == field.type:
+        return pa.nulls(rows, kind)
+    if given.type == kind:
         return given
     try:
-        return given.cast(field.type)
+        return given.cast(kind)
     except pa.ArrowException as error:
         raise InvalidRequest(
-            f"column {field.name!r} must be {field.type}, not {given.type}: {error}"
+            f"column {name!r} must be {kind}, not {given.type}: {error}"
         ) from error
