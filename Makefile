@@ -48,8 +48,9 @@ build/field/.ready: $(READY)
 		command -v $$each >/dev/null || apt-get install --yes --quiet $$each; done
 	touch $@
 
+# All of it, or a part that is added to what is known: make bench ONLY="keratin,redis,records"
 bench: build/field/.ready
-	$(BIN)/python -m benchmarks.field
+	$(BIN)/python -m benchmarks.field --only "$(ONLY)"
 
 bench-growth: $(READY)
 	$(BIN)/python -m benchmarks.growth

@@ -1,5 +1,8 @@
 """`make bench-growth`: the same work at 1, 4, 16 and 64 times as much of one thing.
 
+`--only records,groups` grows those things alone and adds them to what is known; `--scales 1,4,16`
+is shorter. The table of docs/scale.md and its plot are written again each time.
+
 Each row grows one thing (records, segments, partitions, topics, groups) and times operations whose
 cost should stay flat, or grow no faster than the thing itself. The growth is the exponent between
 the smallest and the largest: 0 is flat, 1 is linear; anything clearly above what is expected is a
@@ -9,6 +12,7 @@ machine's noise would be all that is compared.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -20,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
 import lamina
 from benchmarks.bars import Bar, finish
 
 SCALES = (1, 4, 16, 64)
+RESULTS, PAGE = Path("docs/field/growth.json"), Path("docs/scale.md")
+BEGIN, END = "<!-- growth: written by make bench-growth -->", "<!-- /growth -->"
 FLOOR_S = 0.001
 FLAT, LINEAR = 0.35, 1.15
 """The exponents that pass as flat and as linear: 64 times the data may cost 4.3 and 120 times."""
@@ -40,13 +44,14 @@ class Growth:
     thing: str
     operation: str
     wanted: float
+    scales: tuple[int, ...]
     seconds: tuple[float, ...]
 
     @property
     def exponent(self) -> float:
         """How the time grows: log of its ratio over log of the scale's."""
         first, last = (max(FLOOR_S, each) for each in (self.seconds[0], self.seconds[-1]))
-        return math.log(last / first) / math.log(SCALES[-1] / SCALES[0])
+        return math.log(last / first) / math.log(self.scales[-1] / self.scales[0])
 
     def bar(self) -> Bar:
         """The bar of this growth."""
@@ -184,65 +189,99 @@ SWEEPS: dict[str, tuple[Callable[[str, int], Timed], frozenset[str]]] = {
 """What grows, how it is timed, and which of its operations may grow with it; others stay flat."""
 
 
-def sweep(folder: str) -> Iterator[Growth]:
+def sweep(folder: str, things: list[str], scales: tuple[int, ...]) -> Iterator[Growth]:
     """Times every operation at every scale."""
-    for thing, (timed_at, linear) in SWEEPS.items():
+    for thing in things:
+        timed_at, linear = SWEEPS[thing]
         by_scale = []
-        for scale in SCALES:
+        for scale in scales:
             place = os.path.join(folder, "data")
             by_scale.append(timed_at(place, scale))
             shutil.rmtree(place)
         for operation in by_scale[0]:
             wanted = LINEAR if operation in linear else FLAT
             seconds = tuple(timed[operation] for timed in by_scale)
-            yield Growth(thing, operation, wanted, seconds)
+            yield Growth(thing, operation, wanted, scales, seconds)
 
 
 def main() -> None:
-    """Prints the table, writes it beside the other reports, and ends with the bars."""
-    table = Table(title="milliseconds at 1, 4, 16 and 64 times as much", title_justify="left")
-    for name in ("of", "operation", *(f"x{scale}" for scale in SCALES), "exponent"):
-        table.add_column(name, justify="left" if name in ("of", "operation") else "right")
+    """Measures what was asked for, adds it to what is known, writes it down, judges all of it."""
+    parser = argparse.ArgumentParser(prog="make bench-growth", description=main.__doc__)
+    parser.add_argument("--only", default=",".join(SWEEPS), help=", ".join(SWEEPS))
+    parser.add_argument("--scales", default=",".join(map(str, SCALES)))
+    asked = parser.parse_args()
+    things = [thing.strip() for thing in asked.only.split(",") if thing.strip()]
+    scales = tuple(int(scale) for scale in asked.scales.split(","))
+    known = {(each.thing, each.operation): each for each in load()}
     folder = tempfile.mkdtemp(prefix="lamina-growth-")
     try:
-        found = list(sweep(folder))
+        for each in sweep(folder, things, scales):
+            known[each.thing, each.operation] = each
+            print(each.bar())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for each in found:
-        cells = [f"{seconds * 1e3:,.2f}" for seconds in each.seconds]
-        table.add_row(each.thing, each.operation, *cells, f"{each.exponent:.2f}")
-    Console(width=100).print(table)
-    report = Path("build/bench")
-    report.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"thing": e.thing, "operation": e.operation, "seconds": e.seconds, "exponent": e.exponent}
-        for e in found
-    ]
-    (report / "growth.json").write_text(json.dumps(rows, indent=1) + "\n")
-    _plot(found, report)
+    order = list(SWEEPS)
+    found = sorted(known.values(), key=lambda each: order.index(each.thing))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps([vars(each) for each in found], indent=1) + "\n")
+    publish(found)
+    _plot(found, RESULTS.parent)
     finish([each.bar() for each in found])
+
+
+def load() -> list[Growth]:
+    """What earlier runs measured."""
+    if not RESULTS.exists():
+        return []
+    return [
+        Growth(**row | {"scales": tuple(row["scales"]), "seconds": tuple(row["seconds"])})
+        for row in json.loads(RESULTS.read_text())
+        if row["thing"] in SWEEPS
+    ]
+
+
+def publish(found: list[Growth]) -> None:
+    """Writes the table into its page, between the markers."""
+    heads = ["of", "operation", *(f"x{scale}, ms" for scale in SCALES), "exponent", ""]
+    lines = [" | ".join(heads), " | ".join(["---", "---", *["---:"] * (len(SCALES) + 1), "---"])]
+    for each in found:
+        timed = dict(zip(each.scales, each.seconds, strict=True))
+        cells = [f"{timed[scale] * 1e3:,.2f}" if scale in timed else "-" for scale in SCALES]
+        verdict = "" if each.bar().ok else f"over {each.wanted:g}"
+        lines.append(
+            " | ".join([each.thing, each.operation, *cells, f"{each.exponent:.2f}", verdict])
+        )
+    table = "\n".join(f"| {line} |" for line in lines)
+    head, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if begin and end:
+        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
 
 
 def _plot(found: list[Growth], folder: Path) -> None:
     """Draws every growth, one panel a thing."""
     try:
+        import matplotlib
+
+        matplotlib.use("svg")
         import matplotlib.pyplot as plt
     except ImportError:
         return
+    matplotlib.rcParams["svg.hashsalt"] = "lamina"
     things = list(SWEEPS)
     figure, panels = plt.subplots(2, 4, figsize=(14, 6), sharex=True)
     for thing, axes in zip(things, panels.flat, strict=False):
         for each in found:
             if each.thing == thing:
                 milliseconds = [seconds * 1e3 for seconds in each.seconds]
-                axes.loglog(SCALES, milliseconds, marker="o", label=each.operation)
+                axes.loglog(each.scales, milliseconds, marker="o", label=each.operation)
         axes.set_title(f"{thing}, ms", loc="left")
         axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in panels.flat[len(things) :]:
         axes.axis("off")
     figure.tight_layout()
-    figure.savefig(folder / "growth.svg")
+    figure.savefig(folder / "growth.svg", metadata={"Date": None})
     figure.savefig(folder / "growth.png", dpi=90)
 
 

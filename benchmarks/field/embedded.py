@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-from collections.abc import Awaitable, Sequence
-from typing import ClassVar
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lamina
 from benchmarks.field.queues import with_tasks
-from benchmarks.field.system import FSYNC, System
+from benchmarks.field.system import FSYNC, IN_FLIGHT, System
 
-IN_FLIGHT = 16
 TOPIC = "field"
 
 
 def batch_of(values: Sequence[bytes]) -> pa.RecordBatch:
     """What a program with Arrow data hands in."""
     return pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def values_in(chunk: pa.RecordBatch) -> Sequence[bytes]:
+    """The values as Python objects."""
+    return chunk.column("value").to_pylist()  # type: ignore[no-any-return]
+
+
+def counted_in(chunk: pa.RecordBatch) -> tuple[int, int]:
+    """Rows and bytes, without making Python objects of them."""
+    return chunk.num_rows, pc.sum(pc.binary_length(chunk.column("value"))).as_py()
 
 
 class Embedded(System):
@@ -31,6 +41,10 @@ class Embedded(System):
     @classmethod
     def version(cls) -> str:
         return f"{importlib.metadata.version('lamina')}, in process"
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        return workload == "records" or (workload == "starts" and durability == FSYNC)
 
     def start(self) -> None:
         self.store = lamina.open(self.folder)
@@ -71,24 +85,49 @@ class Embedded(System):
 
         return asyncio.run(with_tasks(producers, seconds, append))
 
-    def read(self, count: int) -> int:
+    def chunks(self, count: int) -> Iterator[pa.RecordBatch]:
         isolation = "durable" if self.durability == FSYNC else "written"
-        return sum(
-            batch.num_rows
-            for batch in self.store.scan(
-                TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation
-            )
+        return self.store.scan(
+            TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation, partition=0
         )
 
-    def seek(self, timestamp_ms: int) -> None:
+    def values(self, chunk: pa.RecordBatch) -> Sequence[bytes]:
+        return values_in(chunk)
+
+    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
+        return counted_in(chunk)
+
+    def seek(self, timestamp_ms: int) -> bytes:
         offset = self.store.offset_for_time(TOPIC, 0, timestamp_ms)
         assert offset is not None
-        next(iter(self.store.scan(TOPIC, partition=0, start=offset, max_records=1)))
+        found = next(iter(self.store.scan(TOPIC, partition=0, start=offset, max_records=1)))
+        return found["value"][0].as_py()  # type: ignore[no-any-return]
 
 
 class Keratin(Embedded):
     name = "Lamina keratin"
     format = "keratin"
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        return workload == "records" or durability == FSYNC
+
+
+class KeratinObjects(Keratin):
+    """The same, from and to Python objects: what a program without Arrow has."""
+
+    name = "Lamina keratin, Python objects"
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        return workload == "records"
+
+    def prepare(self, values: Sequence[Sequence[bytes]]) -> Any:
+        return values
+
+    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
+        values = values_in(chunk)
+        return len(values), sum(map(len, values))
 
 
 class Frame(Embedded):

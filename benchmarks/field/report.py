@@ -1,201 +1,188 @@
-"""The report of a run: tables, ratios, plots as SVG and PNG, the machine and the commands."""
+"""The report of what is known: tables, ratios, plots, the machine, versions and commands."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.field.suite import Figures
-from benchmarks.field.system import System
+from benchmarks.field import judging, plots
+from benchmarks.field.reasons import REASONS
+from benchmarks.field.results import Results, Row
 
 COLUMNS = {
     "produce_100": ("produce 100 B, k/s", 1e-3),
     "produce_1024": ("produce 1 KiB, k/s", 1e-3),
-    "each_100": ("one batch at a time, k/s", 1e-3),
+    "each_100": ("a batch at a time 100 B, k/s", 1e-3),
+    "each_1024": ("a batch at a time 1 KiB, k/s", 1e-3),
     "read_100": ("read 100 B, k/s", 1e-3),
     "read_1024": ("read 1 KiB, k/s", 1e-3),
     "lone_p50_us": ("lone p50, µs", 1),
     "lone_p99_us": ("lone p99, µs", 1),
+    "lone_over_bare": ("lone, times a bare write + fdatasync", 1),
     "many": ("16 producers, /s", 1),
     "seek_us": ("seek by time, µs", 1),
-    "recover_1M_s": ("after kill -9 with 1 M, s", 1),
+    "first_ack_s": ("start to first durable ack, s", 1),
+    "opened_1M_s": ("after kill -9 with 1 M, s", 1),
+    "opened_10M_s": ("after kill -9 with 10 M, s", 1),
     "disk_100_bytes": ("bytes a record (100 B)", 1),
     "disk_1024_bytes": ("bytes a record (1 KiB)", 1),
     "rest_memory_bytes": ("memory at rest, MB", 1e-6),
     "load_memory_bytes": ("memory under load, MB", 1e-6),
+    "archive": ("archive, k/s", 1e-3),
+    "cold_read": ("read the archive, k/s", 1e-3),
+    "archive_bytes": ("bytes a record in the archive", 1),
+    "spark_batch": ("Spark batch, k/s", 1e-3),
+    "spark_cold": ("Spark batch from the archive, k/s", 1e-3),
+    "spark_stream": ("Spark stream, k/s", 1e-3),
 }
-PLOTTED = ("produce_100", "produce_1024", "read_100", "read_1024", "lone_p50_us", "many")
-OWN, OTHER, CEILING = "#0f766e", "#94a3b8", "#d6d3d1"
+TABLES = {
+    "Storing": ("produce_100", "produce_1024", "each_100", "each_1024"),
+    "One record at a time": ("lone_p50_us", "lone_p99_us", "lone_over_bare", "many"),
+    "Reading": ("read_100", "read_1024", "seek_us"),
+    "Starting": ("first_ack_s", "opened_1M_s", "opened_10M_s"),
+    "What it takes": (
+        *("disk_100_bytes", "disk_1024_bytes", "rest_memory_bytes", "load_memory_bytes"),
+    ),
+    "Archive and Spark": (
+        *("archive", "cold_read", "archive_bytes"),
+        *("spark_batch", "spark_cold", "spark_stream"),
+    ),
+}
+HEAD = """# Lamina beside the field
+
+Written by `make bench` out of [results.json](field/results.json). Every system in turn, in
+interleaved rounds, a process a system; the best round is shown, for everybody. `fsync` means that
+an acknowledged record is on the disk; `default` is each system as it comes (for Lamina, whose
+default is fsync: acks=1).
+
+- Records are text of 100 B or 1 KiB that compresses to about a half, in batches of 1,000.
+- *Storing*: up to 16 batches under way, or in one commit, for everybody; *a batch at a time* waits
+  for each. Whatever objects a client wants are made before the clock starts: Arrow batches for
+  Lamina and the files, dicts for Kafka, rows for SQLite, packed commands for Redis and NATS.
+  `Python objects` is Lamina from lists of bytes and back to them.
+- *Reading* counts all records and the bytes of their values. Outside of the time all values are
+  compared with what was sent.
+- *One record at a time*: a call that waits for its acknowledgement, in turn with bare writes +
+  fdatasync on the same disk; then 16 at once, by asyncio, by the client's own callbacks (Kafka) or
+  by redis-benchmark.
+- *Starting* is in fresh processes: the shortest program to a first durable record, imports
+  included; opening after kill -9, imports aside. For servers, from the start of the server.
+"""
 
 
-@dataclass
-class Run:
-    """Everything that one run found."""
-
-    figures: list[Figures]
-    absent: dict[str, str]
-    limits: dict[str, float] = field(default_factory=dict)
-    fresh: dict[str, float] = field(default_factory=dict)
-    cold: dict[str, float] = field(default_factory=dict)
-
-    def of(self, name: str, durability: str) -> Figures:
-        """The figures of a system; empty ones where it was not run."""
-        for each in self.figures:
-            if each.system.name == name and each.durability == durability:
-                return each
-        return Figures(System, durability)
-
-    def keep(self, name: str, seconds: float) -> None:
-        """Keeps the shortest time of a fresh process."""
-        self.fresh[name] = min(self.fresh.get(name, seconds), seconds)
-
-    def add_limits(self, measured: dict[str, float]) -> None:
-        """Keeps the best that the machine showed in any round."""
-        for name, value in measured.items():
-            better = min if name.endswith(" us") else max
-            self.limits[name] = better(self.limits.get(name, value), value)
-
-
-def write(run: Run, folder: Path) -> Path:
-    """Writes report.md, figures.json and the plots; returns the report's path."""
+def write(results: Results, folder: Path) -> Path:
+    """Writes the report beside the folder of its plots; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"system": each.system.name, "version": each.system.version()}
-        | {"durability": each.durability, **each.values, "problems": each.problems}
-        for each in run.figures
-    ]
-    data = {"machine": machine(), "limits": run.limits, "fresh": run.fresh, "cold": run.cold}
-    (folder / "figures.json").write_text(json.dumps(data | {"rows": rows}, indent=1) + "\n")
-    plots = [plot(run, name, folder) for name in PLOTTED]
-    path = folder / "report.md"
-    path.write_text(_text(run, [name for name in plots if name]))
+    drawn = plots.draw(results, COLUMNS, folder)
+    path = folder.with_suffix(".md")
+    path.write_text(
+        _text(results, [f"![{title}]({folder.name}/{name}.svg)" for name, title in drawn])
+    )
     return path
 
 
-def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    return {
-        "processor": f"{model}, {os.cpu_count()} cores",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
-
-
-def _text(run: Run, plots: list[str]) -> str:
-    about = machine()
+def _text(results: Results, images: list[str]) -> str:
     parts = [
-        "# Lamina beside the field\n",
-        "One run of `make bench`: every system in turn, in interleaved rounds, the best of them"
-        " shown. `fsync` means that an acknowledged record is on the disk; `default` is each"
-        " system as it comes (for Lamina: acks=1).\n",
-        "\n".join(f"- {name}: {value}" for name, value in about.items()) + "\n",
-        _table(run),
-        "## What the machine allows\n",
-        _pairs(run.limits),
-        "## Fresh processes\n",
-        _pairs(run.fresh),
-        "## Archive\n",
-        _pairs(run.cold),
-        _shares(run),
+        HEAD,
+        "\n".join(f"- {name}: {value}" for name, value in results.machine.items()) + "\n",
     ]
-    if run.absent:
-        lines = "\n".join(f"- {name}: {why}" for name, why in run.absent.items())
-        parts += ["## Not run\n", lines + "\n"]
+    parts += ["## Bars\n", bars_table(results)]
+    for title, names in TABLES.items():
+        parts += [f"## {title}\n", table(results, names)]
+    parts += ["## What the machine allows\n", _limits(results), _shares(results)]
+    parts += ["## Versions\n", _versions(results)]
+    absent = [f"- {name}: {why}" for name, why in results.absent.items()]
     troubles = [
-        f"- {each.system.name} ({each.durability}): {problem}"
-        for each in run.figures
-        for problem in dict.fromkeys(each.problems)
+        f"- {row.system.name} ({row.durability}), {place.split()[1]}: {problem}"
+        for row in results.rows
+        for place, found in row.problems.items()
+        for problem in found
     ]
+    if absent:
+        parts += ["## Not run\n", "\n".join(absent) + "\n"]
     if troubles:
         parts += ["## Problems met\n", "\n".join(troubles) + "\n"]
-    parts += [f"![{name}]({name}.svg)\n" for name in plots]
+    parts += ["## Plots\n", "\n".join(images) + "\n"]
     return "\n".join(parts)
 
 
-def _table(run: Run) -> str:
-    heads = ["system", "durability", *(title for title, _ in COLUMNS.values())]
-    lines = [" | ".join(heads), " | ".join(["---", "---", *["---:"] * len(COLUMNS)])]
-    for each in run.figures:
-        cells = [f"{each.system.name} ({each.system.version()})", each.durability]
-        for name, (_, scale) in COLUMNS.items():
-            value = each.values.get(name)
-            cells.append("-" if value is None else _short(value * scale))
+def bars_table(results: Results) -> str:
+    """What had to be reached, and what was."""
+    lines = ["| bar | measured | wanted | |", "|---|---:|---:|---|"]
+    for bar in judging.bars(results):
+        sign = "≤" if bar.at_most else "≥"
+        verdict = "" if bar.ok else "short"
+        lines.append(f"| {bar.name} | {bar.measured:.2f} | {sign} {bar.wanted:g} | {verdict} |")
+    short_ones: dict[str, list[str]] = {}
+    for bar in judging.bars(results):
+        if not bar.ok:
+            why = REASONS.get(bar.name, "not understood yet")
+            short_ones.setdefault(why, []).append(f"`{bar.name}`")
+    reasons = [f"- {', '.join(names)}: {why}." for why, names in short_ones.items()]
+    return "\n".join([*lines, "", *reasons]) + "\n"
+
+
+def table(results: Results, names: Sequence[str], rows: Sequence[Row] | None = None) -> str:
+    """A row a system that has any of these figures."""
+    heads = ["system", "durability", *(COLUMNS[name][0] for name in names)]
+    lines = [" | ".join(heads), " | ".join(["---", "---", *["---:"] * len(names)])]
+    for row in results.rows if rows is None else rows:
+        values = row.values
+        if not any(name in values for name in names):
+            continue
+        cells = [row.system.name, row.durability]
+        cells += [
+            short(values[name] * COLUMNS[name][1]) if name in values else "-" for name in names
+        ]
         lines.append(" | ".join(cells))
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """A number as a table shows it."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _pairs(values: dict[str, float]) -> str:
-    lines = ["| what | measured |", "| --- | ---: |"]
-    lines += [f"| {name} | {_short(value)} |" for name, value in values.items()]
-    return "\n".join(lines) + "\n"
+def _limits(results: Results) -> str:
+    """A column a part: figures are compared with the limits of their own."""
+    parts = results.parts
+    names = list(dict.fromkeys(name for part in parts for name in part.limits))
+    heads = " | ".join(f"part {number}" for number in range(1, len(parts) + 1))
+    lines = [f"| limit | {heads} |", "| --- |" + " ---: |" * len(parts)]
+    for name in names:
+        cells = (short(part.limits[name]) if name in part.limits else "-" for part in parts)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    runs = [
+        f"- part {number}: {part.started} UTC, `{part.command}`, {part.rounds} rounds,"
+        f" {part.seconds / 60:.1f} minutes"
+        for number, part in enumerate(parts, 1)
+    ]
+    return "\n".join([*lines, "", *runs]) + "\n"
 
 
-def _shares(run: Run) -> str:
-    """How much of the machine the embedded log uses."""
-    if not run.limits:
-        return ""
+def _shares(results: Results) -> str:
+    """How much of what the machine allows each format uses, in the part of its figure."""
     lines = ["## Share of what is possible\n"]
-    copied = run.limits["write, fdatasync every 2 MiB MB/s"] * 1e6
-    for name in ("Lamina keratin", "Lamina frame", "Lamina wal"):
-        values = run.of(name, "fsync").values
+    for row in results.rows:
+        if not row.system.name.startswith("Lamina") or not row.is_durable:
+            continue
+        values = row.values
         for size in (100, 1024):
-            rate = values.get(f"produce_{size}")
-            if rate is not None:
-                share = rate * values.get(f"disk_{size}_bytes", size) / copied
+            limits = results.limits_of(row, f"produce_{size}")
+            bare = limits.get("write, fdatasync every 2 MiB MB/s")
+            if bare:
+                on_disk = values[f"produce_{size}"] * values.get(f"disk_{size}_bytes", size)
                 lines.append(
-                    f"- {name}, {size} B records, durable: {share:.0%} of a bare write with an"
-                    " fdatasync every 2 MiB"
+                    f"- {row.system.name}, {size} B, durable: {on_disk / bare / 1e6:.0%} of a bare"
+                    " write with an fdatasync every 2 MiB"
                 )
-        if "lone_p50_us" in values:
-            times = values["lone_p50_us"] / run.limits["write + fdatasync of 148 B us"]
-            lines.append(f"- {name}, lone durable append: {times:.2f} times write + fdatasync")
+            copied = results.limits_of(row, f"read_{size}").get("memcpy MB/s")
+            if copied:
+                share = values[f"read_{size}"] * size / copied / 1e6
+                lines.append(f"- {row.system.name}, {size} B, read: {share:.0%} of memcpy")
     return "\n".join(lines) + "\n"
 
 
-def plot(run: Run, name: str, folder: Path) -> str | None:
-    """Draws one figure of all systems as bars; returns its name, None if nobody has it."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcParams["svg.hashsalt"] = "lamina"
-    title, scale = COLUMNS[name]
-    found = [
-        (f"{each.system.name}, {each.durability}", each.values[name] * scale, each.system.kind)
-        for each in run.figures
-        if name in each.values
-    ]
-    if not found:
-        return None
-    less_is_better = name.endswith(("_us", "_s"))
-    found.sort(key=lambda row: row[1], reverse=less_is_better)
-    colours = [
-        OWN if label.startswith("Lamina") else CEILING if kind in ("ceiling", "files") else OTHER
-        for label, _, kind in found
-    ]
-    figure, axes = plt.subplots(figsize=(8, 0.32 * len(found) + 0.9))
-    axes.barh([label for label, _, _ in found], [value for _, value, _ in found], color=colours)
-    axes.set_xscale("log")
-    axes.set_title(title + (" (less is better)" if less_is_better else ""), loc="left")
-    for place, (_, value, _) in enumerate(found):
-        axes.text(value, place, f" {_short(value)}", va="center", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.15)
-    figure.tight_layout()
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-    figure.savefig(folder / f"{name}.png", dpi=110)
-    plt.close(figure)
-    return name
+def _versions(results: Results) -> str:
+    found = {row.system.name: row.version for row in results.rows}
+    return "\n".join(f"- {name}: {version}" for name, version in found.items()) + "\n"

@@ -6,16 +6,17 @@ import importlib.metadata
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 import lamina
-from benchmarks.field.embedded import IN_FLIGHT, TOPIC, batch_of
+from benchmarks.field.embedded import TOPIC, batch_of, counted_in, values_in
 from benchmarks.field.queues import with_threads
-from benchmarks.field.system import FSYNC, HOST, Server, free_port
+from benchmarks.field.system import FSYNC, HOST, IN_FLIGHT, Server, free_port
 
 CLIENTS = 4
+JOINED = 4
 
 
 class Served(Server):
@@ -23,7 +24,10 @@ class Served(Server):
 
     name = "Lamina served"
     kind = "served"
+    start_s = 1.5
     clients = 1
+    idempotent = False
+    """What no other client here is, and costs an fsync more: like is compared with like."""
 
     @classmethod
     def version(cls) -> str:
@@ -37,13 +41,14 @@ class Served(Server):
         ]
 
     def connect(self) -> None:
-        self.client = lamina.connect(f"grpc://{HOST}:{self.port}")
-        self.connections = [
-            lamina.connect(f"grpc://{HOST}:{self.port}") for _ in range(self.clients)
-        ]
+        self.client = self._connected()
+        self.connections = [self._connected() for _ in range(self.clients)]
         if TOPIC not in self.client.topics():
             self.client.create_topic(TOPIC, format="keratin")
         self.acks: object = "all" if self.durability == FSYNC else 1
+
+    def _connected(self) -> lamina.RemoteStore:
+        return lamina.connect(f"grpc://{HOST}:{self.port}", idempotent=self.idempotent)
 
     def disconnect(self) -> None:
         for client in (self.client, *self.connections):
@@ -53,21 +58,23 @@ class Served(Server):
         return [batch_of(batch) for batch in values]
 
     def produce(self, values: Sequence[pa.RecordBatch]) -> None:
-        waiting = iter(values)
+        """Requests of several batches, as Kafka's client makes them; as many batches under way."""
+        requests = iter(range(0, len(values), JOINED))
         turn = threading.Lock()
 
         def run(client: lamina.RemoteStore) -> None:
             while True:
                 with turn:
-                    batch = next(waiting, None)
-                if batch is None:
+                    start = next(requests, None)
+                if start is None:
                     return
-                client.append(TOPIC, batch, partition=0, acks=self.acks)
+                joined = pa.concat_batches(values[start : start + JOINED])
+                client.append(TOPIC, joined, partition=0, acks=self.acks)
 
         threads = [
             threading.Thread(target=run, args=(client,))
             for client in self.connections
-            for _ in range(IN_FLIGHT // self.clients)
+            for _ in range(IN_FLIGHT // JOINED // self.clients)
         ]
         for thread in threads:
             thread.start()
@@ -83,24 +90,28 @@ class Served(Server):
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
         def make() -> object:
-            client = lamina.connect(f"grpc://{HOST}:{self.port}")
+            client = self._connected()
             return lambda: client.append(TOPIC, value, partition=0, acks=self.acks)
 
         return with_threads(producers, seconds, make)
 
-    def read(self, count: int) -> int:
+    def chunks(self, count: int) -> Iterator[pa.RecordBatch]:
         isolation = "durable" if self.durability == FSYNC else "written"
-        return sum(
-            batch.num_rows
-            for batch in self.client.scan(
-                TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation
-            )
+        return self.client.scan(
+            TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation, partition=0
         )
 
-    def seek(self, timestamp_ms: int) -> None:
+    def values(self, chunk: pa.RecordBatch) -> Sequence[bytes]:
+        return values_in(chunk)
+
+    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
+        return counted_in(chunk)
+
+    def seek(self, timestamp_ms: int) -> bytes:
         offset = self.client.offset_for_time(TOPIC, 0, timestamp_ms)
         assert offset is not None
-        next(iter(self.client.scan(TOPIC, partition=0, start=offset, max_records=1)))
+        found = next(iter(self.client.scan(TOPIC, partition=0, start=offset, max_records=1)))
+        return found["value"][0].as_py()  # type: ignore[no-any-return]
 
 
 class ServedByMany(Served):
@@ -108,3 +119,10 @@ class ServedByMany(Served):
 
     name = "Lamina served, 4 clients"
     clients = CLIENTS
+
+
+class ServedOnce(ServedByMany):
+    """The client's default: whatever is sent again after a broken connection is stored once."""
+
+    name = "Lamina served, 4 idempotent clients"
+    idempotent = True

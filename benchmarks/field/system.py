@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 DEFAULT, FSYNC = "default", "fsync"
+IN_FLIGHT = 16
 HOST = "127.0.0.1"
+
+
+LEFT_PROCESSES = "LAMINA_FIELD_PROCESSES"
+"""Names the file that lists what a measuring process started, for whoever has to clear up."""
 
 
 class NotOffered(Exception):
@@ -34,6 +39,12 @@ class System:
     kind: ClassVar[str] = "broker"
     """`embedded`, `broker`, `queue`, `files` or `ceiling`."""
     durabilities: ClassVar[Sequence[str]] = (DEFAULT, FSYNC)
+    start_s: ClassVar[float] = 0
+    """About how long it takes to start: only for telling how long a run takes."""
+    reuses_batches: ClassVar[bool] = True
+    """Whether what `prepare` made can be sent more than once."""
+    reads_once: ClassVar[bool] = False
+    """Whether reading takes the records out."""
 
     def __init__(self, folder: str, durability: str) -> None:
         self.folder = folder
@@ -43,6 +54,11 @@ class System:
     def missing(cls) -> str | None:
         """Says why it cannot be run here; None if it can."""
         return None
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        """Whether it has anything to do in a workload; `records` is for everybody."""
+        return workload == "records"
 
     @classmethod
     def version(cls) -> str:
@@ -60,7 +76,10 @@ class System:
         return values
 
     def produce(self, values: Sequence[Any]) -> None:
-        """Stores batches of records as this system does best; returns when all are acknowledged."""
+        """Stores batches of records as this system does best; returns when all are acknowledged.
+
+        Up to `IN_FLIGHT` batches may be under way, or share a commit, for everybody.
+        """
         raise NotOffered
 
     def produce_each(self, values: Sequence[Any]) -> None:
@@ -75,12 +94,21 @@ class System:
         """Single records from several producers at once; returns appends a second."""
         raise NotOffered
 
-    def read(self, count: int) -> int:
-        """Reads everything from the first record on; returns how many records there were."""
+    def chunks(self, count: int) -> Iterator[Any]:
+        """Reads so many records from the first on, in the pieces in which the client has them."""
         raise NotOffered
 
-    def seek(self, timestamp_ms: int) -> None:
-        """Finds the first record at or after a time and reads it."""
+    def values(self, chunk: Any) -> Sequence[bytes]:
+        """The values of a chunk as Python objects."""
+        return chunk  # type: ignore[no-any-return]
+
+    def counted(self, chunk: Any) -> tuple[int, int]:
+        """How many records a chunk has, and how many bytes of values; a timed part of reading."""
+        values = self.values(chunk)
+        return len(values), sum(map(len, values))
+
+    def seek(self, timestamp_ms: int) -> bytes:
+        """Finds the first record at or after a time and reads it; returns its value."""
         raise NotOffered
 
     def memory_bytes(self) -> int:
@@ -97,6 +125,11 @@ class Server(System):
 
     process: subprocess.Popen[bytes] | None = None
     port: int
+
+    @classmethod
+    def takes(cls, workload: str, durability: str) -> bool:
+        """A server is started again after a kill, too, where its records are on the disk."""
+        return workload == "records" or (workload == "starts" and durability == FSYNC)
 
     def command(self) -> list[str]:
         """The command that starts the server."""
@@ -146,7 +179,7 @@ class Server(System):
 def spawn(command: list[str], folder: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Starts a process in a session of its own, with its output in a file beside the data."""
     with open(f"{folder}.log", "ab") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=folder,
             env={**os.environ, **environment},
@@ -155,6 +188,10 @@ def spawn(command: list[str], folder: str, environment: dict[str, str]) -> subpr
             stderr=log,
             start_new_session=True,
         )
+    if listed := os.environ.get(LEFT_PROCESSES):
+        with open(listed, "a") as file:
+            file.write(f"{process.pid}\n")
+    return process
 
 
 def end(process: subprocess.Popen[bytes], number: int) -> None:

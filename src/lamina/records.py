@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -71,6 +72,12 @@ _PLACES = {
     for format_name, names in KEPT_COLUMNS.items()
 }
 
+_KNOWN = frozenset(RECORD_SCHEMA.names)
+_FIELDS = {
+    format_name: tuple((field.name, field.type) for field in schema)
+    for format_name, schema in INPUT_SCHEMAS.items()
+}
+
 Rows: TypeAlias = Sequence[bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any]]
 Records: TypeAlias = pa.RecordBatch | pa.Table | Rows
 
@@ -88,7 +95,7 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
     if isinstance(records, pa.RecordBatch) and records.schema.equals(schema):
         batch = records
     else:
-        batch = _conform(as_table(records), format_name)
+        batch = _conform(_columns(records), format_name, now_ms)
     place = _PLACES[format_name]
     timestamps = batch.column(place["timestamp"])
     if timestamps.null_count:
@@ -148,7 +155,7 @@ def _as_dict(row: object) -> Mapping[str, Any]:
 
 def _refuse_unknown(names: Iterable[str]) -> None:
     for name in names:
-        if name not in RECORD_SCHEMA.names:
+        if name not in _KNOWN:
             known = ", ".join(RECORD_SCHEMA.names)
             raise InvalidRequest(f"unknown column {name!r}; a record has {known}")
 
@@ -171,15 +178,32 @@ def _has_nameless(items: pa.Array) -> bool:
     return bool(items.null_count or items.field("key").null_count)
 
 
-def _conform(table: pa.Table, format_name: str) -> pa.RecordBatch:
-    _refuse_unknown(table.schema.names)
-    _refuse_doubled(table.schema.names)
-    schema = INPUT_SCHEMAS[format_name]
-    for name in table.schema.names:
-        if name not in schema.names and table.column(name).null_count < table.num_rows:
+def _columns(records: Records) -> dict[str, pa.Array]:
+    """The columns that are given; a batch's own arrays, without a table around them."""
+    given = records if isinstance(records, pa.RecordBatch) else as_table(records)
+    names = given.schema.names
+    _refuse_unknown(names)
+    _refuse_doubled(names)
+    if isinstance(given, pa.RecordBatch):
+        return dict(zip(names, given.columns, strict=True))
+    return {
+        name: column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        for name, column in zip(names, given.columns, strict=True)
+    }
+
+
+def _conform(columns: dict[str, pa.Array], format_name: str, now_ms: int) -> pa.RecordBatch:
+    place = _PLACES[format_name]
+    rows = 0
+    for name, column in columns.items():
+        rows = len(column)
+        if name not in place and column.null_count < rows:
             _refuse_unkept(name, format_name)
-    columns = [_column(table, field) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    arrays = [
+        _column(columns, name, kind, rows=rows, now_ms=now_ms)
+        for name, kind in _FIELDS[format_name]
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=INPUT_SCHEMAS[format_name])
 
 
 def _refuse_unkept(name: str, format_name: str) -> None:
@@ -191,16 +215,23 @@ def _refuse_unkept(name: str, format_name: str) -> None:
     )
 
 
-def _column(table: pa.Table, field: pa.Field) -> pa.Array:
-    if field.name not in table.schema.names:
-        if field.name in ("value", "offset"):
-            raise InvalidRequest(f"records need a column {field.name!r}")
-        return pa.nulls(table.num_rows, field.type)
+def _column(
+    columns: dict[str, pa.Array], name: str, kind: pa.DataType, *, rows: int, now_ms: int
+) -> pa.Array:
+    """The column of a field: as it is given, of the field's type; else times of now, or nulls."""
+    given = columns.get(name)
+    if given is None:
+        if name in ("value", "offset"):
+            raise InvalidRequest(f"records need a column {name!r}")
+        if name == "timestamp":
+            now = pa.py_buffer(np.full(rows, now_ms, dtype=np.int64))
+            return pa.Array.from_buffers(TIMESTAMP, rows, [None, now])
+        return pa.nulls(rows, kind)
+    if given.type == kind:
+        return given
     try:
-        chunked = table.column(field.name).cast(field.type)
-        return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
+        return given.cast(kind)
     except pa.ArrowException as error:
-        found = table.schema.field(field.name).type
         raise InvalidRequest(
-            f"column {field.name!r} must be {field.type}, not {found}: {error}"
+            f"column {name!r} must be {kind}, not {given.type}: {error}"
         ) from error

@@ -200,6 +200,24 @@ def test_times_are_found_over_a_lost_record(tmp_path: Path, format_name: str) ->
 # ---------------------------------------------------------------- manifest and checkpoint
 
 
+@pytest.mark.parametrize("suffix", ["log", "idx", "tidx"])
+def test_a_sealed_file_shorter_than_the_manifest_says_is_found_at_once(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = made(tmp_path, "keratin", rolled_after=4)
+    file = files_of(path, suffix)[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-16])
+    with opened(path) as store:
+        if suffix == "log":
+            assert [(gap.first, gap.end) for gap in store.gaps("t")] == [(3, 4)]
+            served_and_growing(store, RECORDS[:3] + RECORDS[4:], 8)
+        else:
+            assert [event.path for event in store.recovery_report.of("rebuilt")] == [str(file)]
+            assert file.read_bytes() == whole
+            served_and_growing(store, RECORDS, 8)
+
+
 def test_a_manifest_ahead_of_the_log_leaves_a_gap(tmp_path: Path) -> None:
     path = made(tmp_path, "keratin")
     starts = positions(log_of(path), CODECS["keratin"])

@@ -149,6 +149,13 @@ class AppendAccess(StoreReader):
     ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
         level = acks_level(acks)
+        if type(records) is bytes and type(partition) is int and producer is None:
+            known = self._partitions.get((topic, partition))
+            if known is not None and len(records) <= known.settings.max_message_bytes:
+                self._require_open()
+                request = Request([records], size_bytes=len(records), acks=known.level(level))
+                known.admit(request)
+                return [(known, request)]  # the short way of a lone record
         about = self._topic(topic)
         now_ms = self._boot.now_ms()
         if partition is None and about.partitions == 1:

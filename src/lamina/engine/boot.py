@@ -158,9 +158,11 @@ class Boot:
         place = self.place(about.name, number)
         codec = CODECS[about.format]
         watermark = flushed
-        if codec.has_manifest:
-            watermark = max(watermark, manifests.read_watermark(place, report))
-        recovered = Recovery(place, codec, watermark, report).run()
+        recorded = {}
+        if codec.has_manifest and (known := manifests.read(place, report)) is not None:
+            watermark = max(watermark, known.next_offset)
+            recorded = {segment.base_offset: segment for segment in known.segments}
+        recovered = Recovery(place, codec, watermark, report, recorded).run()
         producers = Producers(place)
         begun = producers.unfinished(recovered.active.tail.next_offset)
         if begun is not None and begun >= watermark:
@@ -169,7 +171,7 @@ class Boot:
                 f"an idempotent append had not finished: offsets from {begun} on were not answered"
             )
             report.add("cut", place.segments, why)
-            recovered = Recovery(place, codec, watermark, report).run()
+            recovered = Recovery(place, codec, watermark, report, recorded).run()
         producers.recover(recovered.active.tail.next_offset)
         settings = TopicSettings.parse(about.settings)
         partition = Partition(place, codec, settings, recovered, producers=producers)

@@ -133,14 +133,14 @@ class SegmentIndex:
         """Returns all entries of the offset index."""
         with self._lock:
             if len(self._offsets) > 1:
-                self._offsets = [np.concatenate(self._offsets)]
+                self._offsets = [_joined(self._offsets)]
             return self._offsets[0]
 
     def times(self) -> Entries:
         """Returns all entries of the time index."""
         with self._lock:
             if len(self._times) > 1:
-                self._times = [np.concatenate(self._times)]
+                self._times = [_joined(self._times)]
             return self._times[0]
 
     @property
@@ -163,3 +163,9 @@ class SegmentIndex:
         """Returns the bytes of all entries there are, now counted as saved."""
         self._saved = 0
         return self.take_unsaved()[1:]
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    """Joins entries as plain bytes: numpy would work out a common type of all parts first."""
+    kind = parts[0].dtype
+    return np.concatenate([part.view(np.uint8) for part in parts]).view(kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from lamina.config import TopicSettings
+from lamina.engine import segment as engine_segment
 from lamina.engine.codec import Codec
 from lamina.engine.layout import Layout
 from lamina.engine.place import Place
@@ -21,31 +22,29 @@ from lamina.storage.paths import MANIFEST
 OPEN_SEGMENTS_MAX = 64
 
 
-def read_watermark(place: Place, report: RecoveryReport) -> int:
-    """Returns the offset up to which the manifest knows data to be durable; 0 without one."""
+def read(place: Place, report: RecoveryReport) -> Manifest | None:
+    """Reads the manifest; None without a sound one, which only makes recovery longer."""
     path = os.path.join(place.directory, MANIFEST)
     if not place.files.exists(path):
-        return 0
+        return None
     try:
-        return manifest.decode(place.files.read(path)).next_offset
+        return manifest.decode(place.files.read(path))
     except NewerFormat as error:
         raise error.at_path(path) from error
     except CorruptData as error:
         report.add("rebuilt", path, f"the manifest is damaged: {error.problem}")
-        return 0
+        return None
+
+
+def read_watermark(place: Place, report: RecoveryReport) -> int:
+    """Returns the offset up to which the manifest knows data to be durable; 0 without one."""
+    found = read(place, report)
+    return 0 if found is None else found.next_offset
 
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
     """Replaces the manifest by what the layout says now."""
-    sealed = tuple(
-        SealedSegment(
-            segment.base_offset,
-            segment.next_offset - 1,
-            segment.size_bytes,
-            _index_bytes(place, segment.path("idx")),
-        )
-        for segment in layout.sealed
-    )
+    sealed = tuple(map(_recorded, layout.sealed))
     written = Manifest(
         created_ms=place.now_ms(),
         segment_bytes_max=settings.segment_bytes,
@@ -58,9 +57,17 @@ def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) ->
     place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
 
 
-def _index_bytes(place: Place, path: str) -> int:
-    """The size of an index file; 0 for one that is not there and will be rebuilt."""
+def _recorded(segment: engine_segment.SealedSegment) -> SealedSegment:
+    """What a manifest says of a sealed segment: the same every time, so it is made once."""
+    if segment.recorded is not None:
+        return segment.recorded
     try:
-        return place.files.size(path)
-    except OSError:
-        return 0
+        index_bytes = segment.files.size(segment.path("idx"))
+    except OSError:  # it is not there, and will be rebuilt
+        index_bytes = 0
+    found = SealedSegment(
+        segment.base_offset, segment.next_offset - 1, segment.size_bytes, index_bytes
+    )
+    if index_bytes:
+        segment.recorded = found
+    return found

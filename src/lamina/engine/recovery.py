@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ from lamina.engine.report import RecoveryReport
 from lamina.engine.segment import Bound, SealedSegment, load_entries
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
+from lamina.formats.keratin import manifest
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop
 from lamina.storage.files import TEMPORARY_SUFFIX, File, Files
@@ -60,12 +62,16 @@ class Recovered:
 
 @dataclass(slots=True)
 class Recovery:
-    """One recovery of one partition; `watermark` is the offset up to which data was durable."""
+    """One recovery of one partition; `watermark` is the offset up to which data was durable.
+
+    `recorded` are the sealed segments of a sound manifest, by their first offset.
+    """
 
     place: Place
     codec: Codec
     watermark: int
     report: RecoveryReport
+    recorded: Mapping[int, manifest.SealedSegment] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
 
     def run(self) -> Recovered:
@@ -169,6 +175,8 @@ class Recovery:
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
         """Checks a sealed segment: its last records must end where the next one begins."""
         segment = self._as_sealed(base_offset, Bound(following, 0))
+        if self._is_as_recorded(segment, following):
+            return segment
         path = segment.path("log")
         whole = self._ends_where_indexed(segment, following)
         if whole is not None:
@@ -190,6 +198,30 @@ class Recovery:
         sealed = self._as_sealed(base_offset, Bound(following, end.position), index)
         self._restore_index(sealed, created_ms or 0)
         return sealed
+
+    def _is_as_recorded(self, segment: SealedSegment, following: int) -> bool:
+        """Takes a segment whose files are as long as the manifest says: it was durable by then.
+
+        A manifest is written behind the sync of all that it names, and has a checksum. What bytes
+        have become since is found by whoever reads them, as everywhere else in a segment.
+        """
+        known = self.recorded.get(segment.base_offset)
+        if known is None or known.next_offset != following:
+            return False
+        files, log = self.place.files, segment.path("log")
+        indexes = (segment.path("idx"), segment.path(self.codec.time_suffix))
+        try:
+            if [files.size(path) for path in indexes] != [known.idx_bytes] * 2:
+                return False
+            if files.size(log) != known.log_bytes:
+                return False
+            head = _read(files, log, 0, self.codec.header_bytes)
+            self.codec.check_log_header(head, segment.base_offset)
+        except (OSError, CorruptData, NewerFormat):
+            return False
+        segment.end = Bound(following, known.log_bytes)
+        segment.recorded = known
+        return True
 
     def _ends_where_indexed(self, segment: SealedSegment, following: int) -> Bound | None:
         """Looks only at the last index entry and the records behind it, whatever the size.

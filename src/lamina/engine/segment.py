@@ -21,6 +21,7 @@ import pyarrow as pa
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.errors import CorruptData
+from lamina.formats.keratin import manifest
 from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.formats.sparse import Entries
 from lamina.storage.files import Files
@@ -175,7 +176,9 @@ class Segment:
         self, position: int, offset: int, limit: Limit, bound: Bound
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
-        length = min(limit.max_bytes, 1 << 26) + READ_AHEAD_BYTES
+        length = READ_AHEAD_BYTES  # enough for a lone record, mostly; more is asked for if not
+        if limit.max_records > 1:
+            length += min(limit.max_bytes, 1 << 26)
         seen = -1
         while True:
             buffer, start = self.window(position, length, bound)
@@ -202,7 +205,10 @@ class Segment:
 
 
 class SealedSegment(Segment):
-    """An immutable segment, mapped when it is first read."""
+    """An immutable segment, mapped when it is first read.
+
+    `recorded` is what a manifest says of it, once it was in one.
+    """
 
     def __init__(
         self,
@@ -216,6 +222,7 @@ class SealedSegment(Segment):
     ) -> None:
         super().__init__(codec, files, directory, base_offset)
         self.end = end
+        self.recorded: manifest.SealedSegment | None = None
         self._index = index
         self._map: Buffer | None = None
         self._map_bytes = -1

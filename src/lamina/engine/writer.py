@@ -80,6 +80,7 @@ class Writer:
     def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
         self._log = log
         self._settings = settings
+        self._queue_requests = settings.queue_requests
         self._executor = executor
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
@@ -124,7 +125,7 @@ class Writer:
         """Appends from a running event loop; the future gets the answer."""
         future = asyncio.get_running_loop().create_future()
         request.waiter = future
-        self._submit(request, time.monotonic())
+        self._submit(request, NO_WAIT)
         return future
 
     def exclusively(self, action: Callable[[], Result]) -> Result:
@@ -211,7 +212,7 @@ class Writer:
     def _submit(self, request: Request, deadline: float | None) -> bool:
         """Queues a request; True if its thread must lead now."""
         with self._mutex:
-            while len(self._queue) >= self._settings.queue_requests and self._refusal is None:
+            while len(self._queue) >= self._queue_requests and self._refusal is None:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if (remaining is not None and remaining <= 0) or not self._sleep(remaining):
                     raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
@@ -220,7 +221,7 @@ class Writer:
                 raise copy.copy(refusal)
             self._queue.append(request)
             if self._leader is not None or self._reserved:
-                if len(self._queue) >= self._crowd:
+                if self._sleepers and len(self._queue) >= self._crowd:
                     self._tell()
                 return False
             if isinstance(request.waiter, LOCK):
@@ -394,3 +395,5 @@ class Writer:
 
 
 GATHER_SLICE_S = 0.0005
+NO_WAIT = 0.0
+"""A deadline that is over."""

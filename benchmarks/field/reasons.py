@@ -1,0 +1,41 @@
+"""Why a bar is short where it is, and what would meet it: shown for bars that are short."""
+
+from __future__ import annotations
+
+_ARROW = (
+    "a record of a log has a header and a checksum of its own, 36 bytes here, so that a third more"
+    " goes to the disk than a plain file of 100-byte values takes, and every record is encoded;"
+    " with values of 1 KiB it is the copy into the log's own bytes. Met by: nothing that keeps"
+    " records one by one; syncing one group while the next is encoded would come closer"
+)
+_MANY = (
+    "a request from asyncio costs about 20 µs of Python in its task and its leader, and a group"
+    " two hand-overs between threads; redis-benchmark and the server of Redis are C, each on a core"
+    " of its own. Met by: native code between the event loop and the log"
+)
+_SERVED = (
+    "client and server are Python on the same two cores, and every request passes Arrow Flight"
+    " twice. Met by: larger requests, or a core each"
+)
+REASONS = {
+    "first_ack_seconds": (
+        "three fifths is the import of numpy, pyarrow and Numba, a fifth is what Numba sets up"
+        " before its first cached kernel runs. Met by: a way for a lone record that needs no"
+        " kernel, and importing wal topics, groups and the tier when they are used"
+    ),
+    "opened_1M_sqlite": (
+        "after a kill names and tail are synced again, and the manifest, the report and the"
+        " checkpoint are written before the store is given out: 12 syncs where SQLite has one."
+        " Met by: writing those three in the background"
+    ),
+    "arrow_produce_100": _ARROW,
+    "arrow_produce_1024": _ARROW,
+    "arrow_each_100": _ARROW,
+    "arrow_each_1024": _ARROW,
+    "redis_many": _MANY,
+    "ahead_many": _MANY,
+    "served_produce_100": _SERVED,
+    "served_produce_1024": _SERVED,
+    "served_read_100": _SERVED,
+    "served_read_1024": _SERVED,
+}
