@@ -168,7 +168,7 @@ class Scribe:
             f"{topic} {life.epoch} {first + row} ".encode().ljust(size, b"%d" % (row % 10))
             for row, size in enumerate(sizes)
         ]
-        idempotent = sequence is not None and self.format_name != "wal"
+        idempotent = sequence is not None
         stamp = ProducerStamp(PRODUCER, 0, sequence) if idempotent else None  # type: ignore[arg-type]
         stamped = life.stamped if stamp is None else (stamp, first, len(values))
         self._know(topic, values=life.values + tuple(values), stamped=stamped)

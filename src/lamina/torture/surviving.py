@@ -84,9 +84,10 @@ def repeat(store: Store, topic: str, life: Life, stamped: tuple[ProducerStamp, i
     stamp, first, count = stamped
     offsets = range(first, first + count)
     rows = [row_of(life.format, at, life.values[at]) for at in offsets]
-    end = store.latest_offset(topic)
+    end, before = store.latest_offset(topic), read(store, topic)
+    gone = [at for at in offsets if at not in before and at >= store.earliest_offset(topic)]
     answer = store.append(topic, rows, partition=0, producer=stamp)
-    if end >= first + count:
+    if end >= first + count and not gone:  # of a wal topic power loss may keep the last ones only
         demand(answer.base_offset == first, "I3", f"{topic}: a repeat of what is there")
         demand(store.latest_offset(topic) == end, "I3", f"{topic}: a repeat was appended again")
     found = list(read(store, topic).values())
