@@ -193,7 +193,8 @@ class Scribe:
         if life.stamped is None:
             return
         stamp, first, count = life.stamped
-        rows = [row_of(life.format, at, life.values[at]) for at in range(first, first + count)]
+        values = life.values[first - life.first :][:count]
+        rows = [row_of(life.format, at, each) for at, each in enumerate(values, first)]
         again = self.opened.append(topic, rows, partition=0, producer=stamp)
         demand(again.base_offset == first, "I3", "a repeated append gets its first answer")
 
