@@ -305,7 +305,11 @@ WRONG: dict[str, tuple[type[LaminaError], Callable[[Any], object]]] = {
     "an archive that is not there": (InvalidRequest, lambda s: s.archive()),
     "a node that is not kept": (InvalidRequest, lambda s: s.diff("t", 0, 0, exclude_node=b"n")),
     "a diff of nothing": (UnknownTopic, lambda s: s.diff("x", 0, 0)),
-    "a producer of a wal topic": (InvalidRequest, lambda s: s.producer_position("wal", 0, 1)),
+    "a producer of nothing": (UnknownTopic, lambda s: s.producer_position("x", 0, 1)),
+    "a producer of a wal topic that skips": (
+        OutOfSequence,
+        lambda s: s.append("wal", b"x", partition=0, producer=lamina.ProducerStamp(1, 0, 9)),
+    ),
     "a group of nothing": (UnknownTopic, lambda s: s.group("x", "g")),
     "a group that starts elsewhere": (InvalidRequest, lambda s: s.group("t", "g", start="last")),
     "a group that is not made": (UnknownGroup, lambda s: s.group("t", "none", start="none")),
@@ -353,6 +357,7 @@ def prepared(both: dict[str, Any]) -> dict[str, Any]:
         store.create_topic("f", format="frame")
         store.create_topic("many", partitions=2)
         store.create_topic("wal", format="wal")
+        store.append("wal", b"first", partition=0, producer=lamina.ProducerStamp(1, 0, 0))
         store.group("t", "there")
         store.group("many", "there")
         store.create_topic("small", config={"max.message.bytes": 1000})

@@ -265,8 +265,8 @@ MUTANTS = (
         "unfinished-append",
         "what power loss left of an idempotent append is hidden before a repeat is stored",
         "engine/wal/idempotence.py",
-        "            left_over += [(each,",
-        "            _ = [(each,",
+        "            left_over.append((entry.base_offset,",
+        "            _ = ((entry.base_offset,",
         ("tests/engine/wal/test_idempotence.py",),
     ),
     Mutant(

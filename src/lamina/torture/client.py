@@ -103,7 +103,7 @@ class Client:
             for row, size in enumerate(sizes)
         ]
         self.handed_in += values
-        idempotent = sequence is not None and self.format_name != "wal"
+        idempotent = sequence is not None
         stamp = ProducerStamp(7, 0, sequence) if idempotent else None  # type: ignore[arg-type]
         answer = self.attempt(
             lambda store: store.append(TOPIC, values, partition=0, acks=acks, producer=stamp)

@@ -168,7 +168,7 @@ class Scribe:
             f"{topic} {life.epoch} {first + row} ".encode().ljust(size, b"%d" % (row % 10))
             for row, size in enumerate(sizes)
         ]
-        idempotent = sequence is not None and self.format_name != "wal"
+        idempotent = sequence is not None
         stamp = ProducerStamp(PRODUCER, 0, sequence) if idempotent else None  # type: ignore[arg-type]
         stamped = life.stamped if stamp is None else (stamp, first, len(values))
         self._know(topic, values=life.values + tuple(values), stamped=stamped)
@@ -193,7 +193,8 @@ class Scribe:
         if life.stamped is None:
             return
         stamp, first, count = life.stamped
-        rows = [row_of(life.format, at, life.values[at]) for at in range(first, first + count)]
+        values = life.values[first - life.first :][:count]
+        rows = [row_of(life.format, at, each) for at, each in enumerate(values, first)]
         again = self.opened.append(topic, rows, partition=0, producer=stamp)
         demand(again.base_offset == first, "I3", "a repeated append gets its first answer")
 

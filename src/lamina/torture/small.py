@@ -103,8 +103,7 @@ def make_small(directory: Path, format_name: str) -> Small:
         for number in range(20):
             values = [b"v%d.%d " % (number, row) + b"." * 20 for row in range(4)]
             store.append(TOPIC, values, partition=0)
-        if format_name != "wal":
-            store.append(TOPIC, [b"once"], partition=0, producer=ProducerStamp(1, 0, 0))
+        store.append(TOPIC, [b"once"], partition=0, producer=ProducerStamp(1, 0, 0))
         first = store.earliest_offset(TOPIC)
         store.trim(TOPIC, 0, first + 20)
         group = store.group(TOPIC, GROUP)

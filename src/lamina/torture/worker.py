@@ -105,9 +105,7 @@ class Child:
     def run(self) -> None:
         """Does all of it at once; ends by itself only when appends are counted."""
         work: list[Callable[[], None]] = [lambda: self.produce("a"), lambda: self.produce("b")]
-        work += [self.consume, self.trim]
-        if self.errand.format != "wal":
-            work.append(self.produce_once)
+        work += [self.consume, self.trim, self.produce_once]
         threads = [threading.Thread(target=self.guarded, args=(each,)) for each in work]
         for thread in threads:
             thread.start()

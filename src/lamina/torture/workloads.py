@@ -19,9 +19,7 @@ SHORT_MAX = 3
 
 
 def _append(scribe: Scribe) -> None:
-    sequence = None
-    if scribe.format_name != "wal":
-        _, sequence = scribe.opened.producer_position(TOPIC, 0, PRODUCER) or (0, 0)
+    _, sequence = scribe.opened.producer_position(TOPIC, 0, PRODUCER) or (0, 0)
     scribe.append(TOPIC, [60, 700], sequence=sequence)
 
 

@@ -9,8 +9,8 @@ segments it is asked what the WAL holds:
     some, and a barrier follows     it had been synced; what is missing is lost, and told as such
     some, and no barrier follows    unfinished: what is left of it is hidden, the entry goes
 
-What is hidden is entered in the ledger as deleted before a repeat can be stored. Nobody was told
-that it was durable.
+What is hidden is entered in the ledger as truncated before a repeat can be stored: nobody was told
+that it was durable. Recovery passes over records of the WAL that the ledger calls truncated.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.replay import Frames, Replayed
+from lamina.formats.ledger import Ledger
 from lamina.formats.producers import Entry
+
+TRUNCATED = "truncated"
 
 
 class Judged(NamedTuple):
-    """The entries that count, and the records of those that do not."""
+    """The entries that count, and where those were stored in part that do not."""
 
     finished: list[Entry]
-    left_over: Ranges
+    left_over: list[tuple[int, int]]
 
 
 def judge(entries: Sequence[Entry], settled_end: int, frames: Frames, replayed: Replayed) -> Judged:
@@ -48,5 +50,16 @@ def judge(entries: Sequence[Entry], settled_end: int, frames: Frames, replayed: 
         elif first < len(frames.locations) and replayed.is_synced(int(frames.locations[first])):
             finished.append(entry)  # this, or what was written after it
         elif found:
-            left_over += [(each, each + 1) for each in frames.sequences[first:last].tolist()]
-    return Judged(finished, Ranges.of(left_over))
+            left_over.append((entry.base_offset, int(frames.sequences[last - 1]) + 1))
+    return Judged(finished, left_over)
+
+
+def without_truncated(frames: Frames, known: Ledger) -> Frames:
+    """Leaves out the records that the ledger calls truncated."""
+    hidden = [(gap.first, gap.end) for gap in known.gaps if gap.reason == TRUNCATED]
+    if not hidden or not len(frames.sequences):
+        return frames
+    kept = np.ones(len(frames.sequences), dtype=np.bool_)
+    for first, end in np.searchsorted(frames.sequences, hidden).tolist():
+        kept[first:end] = False
+    return Frames(frames.sequences[kept], frames.locations[kept], frames.size_bytes)

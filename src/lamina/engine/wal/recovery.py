@@ -62,6 +62,8 @@ class TopicRecovery:
         topic.deleted = known.deleted.union(archived.deleted_in(topic.ledger))
         found = self._segments(topic, frames, marked=known.highest)
         end = found[-1].end_sequence if found else 1
+        stored = self._hide_unfinished(topic, frames, max(end, topic.earliest))
+        frames = idempotence.without_truncated(frames, topic.ledger)
         topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
         runs = topic.layers.runs
         head = max(end, runs[-1].end if runs else 0, topic.earliest)
@@ -75,21 +77,15 @@ class TopicRecovery:
         self._explain_holes(topic, head)
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
-        return self._hide_unfinished(topic, frames)
+        return stored
 
-    def _hide_unfinished(self, topic: TopicReader, frames: Frames) -> list[Entry]:
+    def _hide_unfinished(self, topic: TopicReader, frames: Frames, settled_end: int) -> list[Entry]:
         """Hides what is left of idempotent appends that a crash has cut; returns the others."""
         entries = Producers(topic.place).entries()
-        settled_end = max(topic.absorbed_end, topic.earliest)
         judged = idempotence.judge(entries, settled_end, frames, self.replayed)
-        left = judged.left_over
-        if len(left):
-            topic.deleted = topic.deleted.union(left)
-            if self.repair:
-                self.ground.files.make_directory(topic.place.directory)
-                topic.ledger = topic.place.enter_gaps(topic.ledger, archived.as_gaps(left))
-            why = "an idempotent append had not finished: what was left of it was not answered"
-            self.report.add("cut", topic.place.name, why)
+        for first, end in judged.left_over:
+            why = "an idempotent append had not finished, and was not answered"
+            self._gap(topic, first, end, idempotence.TRUNCATED, why)
         return judged.finished
 
     def _take_flags(self, topic: TopicReader, bare: Segment) -> None:
@@ -109,7 +105,7 @@ class TopicRecovery:
 
     def _explain_holes(self, topic: TopicReader, head: int) -> None:
         """Enters a reason for every range that no layer holds."""
-        reason = "truncated"
+        reason = idempotence.TRUNCATED
         if self.replayed.lost_spots or not self.replayed.torn_spots:
             reason = "lost"
         after = topic.earliest
