@@ -306,6 +306,8 @@ def report(best: dict[tuple[str, str], float], needed: dict[str, float]) -> None
         pruned = f"{needed[name]:.2f}" if name in needed else "-"
         table.add_row(name, *(f"{best[name, query]:.2f}" for query in QUERIES), pruned)
     Console().print(table)
+    ceiling = needed[READY] / needed["Parquet"]
+    print(f"the API's ceiling: {ceiling:.2f} of Parquet's speed on the aggregate of two columns")
 
 
 def source_bars(best: dict[tuple[str, str], float], needed: dict[str, float]) -> list[Bar]:
@@ -339,15 +341,14 @@ def main() -> None:
         spark.dataSource.register(Ready)
         spark.dataSource.register(Thrown)
         best, needed = measured(spark, path, cold, copies)
+        report(best, needed)
         sink = sink_rates(spark.read.format("ready").option("path", copies).load(), path)
+        print(f"sink, million rows/s: thrown {sink['thrown']:.2f}, lamina {sink['lamina']:.2f}")
         spark.stop()
         own_ms = micro_batch_ms(folder)
         lists, asked = idle_asks(cold)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report(best, needed)
-    print(f"the API's ceiling of Parquet: {needed[READY] / needed['Parquet']:.2f}")
-    print(f"sink, million rows/s: thrown away {sink['thrown']:.2f}, lamina {sink['lamina']:.2f}")
     print(f"own share of a micro-batch over {SEGMENTS} segments: {own_ms:.1f} ms")
     print(f"an idle query: {lists:.2f} listings a second, {asked:.2f} requests in all")
     finish(

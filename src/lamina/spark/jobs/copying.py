@@ -20,7 +20,7 @@ from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.spark.columns import COLUMNS
 from lamina.spark.jobs import mapping, sinking, topics
 from lamina.spark.jobs.job import Progress, Summary
-from lamina.spark.jobs.journal import Intent
+from lamina.spark.jobs.journal import Intent, Journal
 from lamina.spark.jobs.lane import gathered, over_tasks
 from lamina.spark.jobs.place import Place
 from lamina.spark.jobs.topics import Chosen, Spans, Topic
@@ -155,7 +155,7 @@ def _run(
     counts: dict[int, dict[int, int]] = {}
 
     def stage(intent: Intent) -> Callable[[], None]:
-        counts[intent.number], commit = _stage(spark, copy, intent, progress)
+        counts[intent.number], commit = _stage(spark, copy, intent, journal, progress)
         return commit
 
     intents = sinking.settle(journal, next_work, stage)
@@ -163,7 +163,7 @@ def _run(
 
 
 def _stage(
-    spark: SparkSession, copy: _Copy, intent: Intent, progress: Progress
+    spark: SparkSession, copy: _Copy, intent: Intent, journal: Journal, progress: Progress
 ) -> tuple[dict[int, int], Callable[[], None]]:
     """Stages the rows of an intent on the executors; returns their counts and the commit."""
     spans = topics.from_plain(intent.work["spans"])
@@ -172,7 +172,7 @@ def _stage(
     same_partitions = len(copy.source.extents) == len(copy.target.extents)
     rules = copy.rules
     schema = _schema(columns, rules)
-    writer = sinking.writer_of(copy.place, copy.target, copy.application, intent.number, schema)
+    writer = sinking.writer_of(copy.place, copy.target, schema, intent, journal)
 
     def stage(task: InputPartition) -> tuple[Any, dict[int, int]]:
         counts: dict[int, int] = {}

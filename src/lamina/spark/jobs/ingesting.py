@@ -83,7 +83,7 @@ def ingest(
     def stage(intent: Intent) -> Callable[[], None]:
         files = None if asked.format == TABLE else intent.work["files"]
         frame = _rows(_loaded(spark, asked, source, files), asked)
-        writer = sinking.writer_of(place, target, application, intent.number, frame.schema)
+        writer = sinking.writer_of(place, target, frame.schema, intent, journal)
         messages, counts[intent.number] = _staged(frame, writer, progress)
         return lambda: writer.commit(messages)
 

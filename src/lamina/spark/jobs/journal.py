@@ -54,11 +54,12 @@ def decode(raw: bytes) -> Intent:
 
 
 class Journal:
-    """The last intent of one job."""
+    """The last intent of one job, which writes under the name `application`."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, directory: str, application: str) -> None:
         self._files = files
-        self._directory = directory
+        self.directory = directory
+        self.application = application
         self._path = os.path.join(directory, NAME)
 
     def last(self) -> Intent | None:
@@ -80,8 +81,8 @@ class Journal:
             self.write(before)
         else:
             self._files.remove(self._path)
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self.directory)
 
     def alone(self) -> AbstractContextManager[None]:
         """Keeps other runs of the same job away; raises Locked if there is one."""
-        return alone_in(self._files, self._directory)
+        return alone_in(self._files, self.directory)

@@ -27,6 +27,7 @@ from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 
 COMMIT_TIMEOUT_MS = 600_000
+STAGING = "staging"
 
 NextWork: TypeAlias = Callable[[Intent | None], dict[str, Any] | None]
 """Says what is to be done after an intent, or after none; None if nothing is."""
@@ -50,20 +51,22 @@ def journal_of(place: Place, application: str, state: str | None) -> Journal:
         raise InvalidRequest(
             "with --server, say where this job remembers what it does: --state DIRECTORY"
         )
-    return Journal(LocalFiles(), folder)
+    return Journal(LocalFiles(), folder, application)
 
 
 def writer_of(
-    place: Place, target: Topic, application: str, number: int, schema: StructType
+    place: Place, target: Topic, schema: StructType, intent: Intent, journal: Journal
 ) -> DataSourceArrowWriter:
-    """Makes the writer of one transaction."""
+    """Makes the writer of one intent's transaction; for a server it stages beside the journal."""
     options = {
         **place.options,
         "topic": target.name,
-        "txnAppId": application,
-        "txnVersion": str(number),
+        "txnAppId": journal.application,
+        "txnVersion": str(intent.number),
         "commitTimeoutMs": str(COMMIT_TIMEOUT_MS),
     }
+    if place.server is not None:
+        options["stagingPath"] = os.path.join(journal.directory, STAGING)
     made = LaminaSource(CaseInsensitiveDict(options)).writer(schema, False)
     assert isinstance(made, DataSourceArrowWriter)
     return made
