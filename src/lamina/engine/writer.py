@@ -142,7 +142,7 @@ class Writer:
                 raise StorageFull("no space left on the device; nothing was changed") from error
             raise copy.copy(self.poison(error)) from error
         except BaseException as error:
-            if begun and (isinstance(error, MemoryError) or not isinstance(error, Exception)):
+            if begun and (isinstance(error, CUT_OFF) or not isinstance(error, Exception)):
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:
@@ -394,3 +394,5 @@ class Writer:
 
 
 GATHER_SLICE_S = 0.0005
+CUT_OFF = (MemoryError, SystemError)
+"""How a lack of memory shows: libraries have places that lose a MemoryError on its way."""
