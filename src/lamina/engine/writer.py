@@ -141,8 +141,10 @@ class Writer:
             if error.errno in NO_SPACE:
                 raise StorageFull("no space left on the device; nothing was changed") from error
             raise copy.copy(self.poison(error)) from error
+        except LaminaError:
+            raise
         except BaseException as error:
-            if begun and (isinstance(error, CUT_OFF) or not isinstance(error, Exception)):
+            if begun:
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:
@@ -394,5 +396,3 @@ class Writer:
 
 
 GATHER_SLICE_S = 0.0005
-CUT_OFF = (MemoryError, SystemError)
-"""How a lack of memory shows: libraries have places that lose a MemoryError on its way."""

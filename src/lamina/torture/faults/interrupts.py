@@ -14,7 +14,7 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
-from lamina.torture.interrupted import BREAKS
+from lamina.torture.interrupted import BROKEN
 from lamina.torture.rows import ALL, Rounds, Trial, demand, row, violated
 from lamina.torture.small import scratch_of
 from lamina.torture.witness import Witness, Workers
@@ -48,8 +48,7 @@ def _break(trial: Trial, workers: Workers, breaks: str, *, may_die: bool = False
             trial.counts["died"] += 1
         elif status:
             violated("I12", "it waits for ever")
-        names = {kind.__name__ for kind in BREAKS}
-        broken = [each for each in witness.refused if each.split()[0] in names]
+        broken = [each for each in witness.refused if each.startswith(BROKEN)]
         trial.counts["broken calls"] += len(broken)
         witness.check(str(directory))
     finally:
