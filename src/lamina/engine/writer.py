@@ -142,8 +142,10 @@ class Writer:
             if error.errno in NO_SPACE:
                 raise StorageFull("no space left on the device; nothing was changed") from error
             raise copy.copy(self.poison(error)) from error
+        except LaminaError:
+            raise
         except BaseException as error:
-            if begun and (isinstance(error, MemoryError) or not isinstance(error, Exception)):
+            if begun:
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:

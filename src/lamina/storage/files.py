@@ -258,7 +258,8 @@ class LocalFile:
     def begin_sync(self) -> None:
         """Lets the writing begin that `sync` waits for; promises nothing."""
         if _sync_file_range is not None:  # an error is left for `sync` to meet
-            _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+            with contextlib.suppress(ctypes.ArgumentError):  # no memory for a call that only hints
+                _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
         """Makes written bytes and the size durable (fdatasync)."""

@@ -6,7 +6,7 @@ Started as `python -m lamina.torture.interrupted`, it takes errands as a worker 
     memory:<n>        MemoryError at the n-th allocation
 
 and hits whatever the thread does then. The program goes on as one would that survives it. It says
-what a worker says; a call that the break got out of is refused by its class, and at the end is
+what a worker says; a call that the break got out of is refused as Broken, and at the end is
 
     events <count>                     so many such places there were
 
@@ -35,6 +35,7 @@ from lamina.engine.store import Store
 from lamina.errors import LaminaError
 from lamina.torture.worker import GROUP, PRODUCER, TOPIC, Errand, count_of, say, serve, value_of
 
+BROKEN = "Broken"
 NEVER_MS = 1 << 30
 GIVE_UP_S = 20
 SOURCE = os.path.dirname(lamina.__file__)
@@ -124,8 +125,9 @@ class Program:
     def run(self) -> None:
         """Makes all calls, one of them cut off; then looks at what can be seen, and closes."""
         kind, at = self.errand.breaks.split(":")
+        calls = list(self.calls())
         with broken(kind, int(at)) as seen:
-            for doing, call in self.calls():
+            for doing, call in calls:
                 self.attempt(doing, call)
         for name in ("after-1", "after-2"):
             self.attempt("append", lambda name=name: self.append(name))  # type: ignore[misc]
@@ -151,8 +153,14 @@ class Program:
         """Makes a call, which may be refused or broken."""
         try:
             call()
-        except (LaminaError, KeyboardInterrupt, MemoryError) as error:
+        except LaminaError as error:
             say("refused", type(error).__name__, doing)
+        except KeyboardInterrupt:
+            say("refused", BROKEN, doing)
+        except Exception:
+            if not self.errand.breaks.startswith("memory"):
+                raise
+            say("refused", BROKEN, doing)  # libraries make other errors of a MemoryError
 
     def append(self, name: str, producer: ProducerStamp | None = None) -> None:
         """Makes one append and says that it was acknowledged."""

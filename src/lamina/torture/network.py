@@ -34,8 +34,10 @@ class Network:
         self._holds = threading.Event()
         self._deaf = False
         self._sockets: list[socket.socket] = []
+        self._pumps: list[threading.Thread] = []
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def hold(self) -> None:
         """Lets nothing through to the server from now on."""
@@ -58,8 +60,12 @@ class Network:
         """Ends every connection that there is."""
         with self._lock:
             ended, self._sockets = self._sockets, []
+            pumps, self._pumps = self._pumps, []
+        _shut_down(*ended)
+        for pump in pumps:
+            pump.join(PATIENCE_S)
         for each in ended:
-            _shut_down(each)
+            each.close()
         self._deaf = False
 
     def _accept(self) -> None:
@@ -69,10 +75,15 @@ class Network:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            pumps = [
+                threading.Thread(target=self._up, args=(client, server), daemon=True),
+                threading.Thread(target=self._down, args=(server, client), daemon=True),
+            ]
+            for pump in pumps:
+                pump.start()
             with self._lock:
                 self._sockets += [client, server]
-            for pump, source, sink in ((self._up, client, server), (self._down, server, client)):
-                threading.Thread(target=pump, args=(source, sink), daemon=True).start()
+                self._pumps += pumps
 
     def _up(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -100,9 +111,10 @@ class Network:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-        self.cut()
         _shut_down(self._listener)
+        self._accepting.join(PATIENCE_S)
         self._listener.close()
+        self.cut()
 
 
 def _shut_down(*sockets: socket.socket) -> None:

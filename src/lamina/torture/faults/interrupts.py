@@ -14,14 +14,14 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from lamina.torture.interrupted import BROKEN
 from lamina.torture.rows import ALL, Rounds, Trial, demand, row, violated
 from lamina.torture.small import scratch_of
 from lamina.torture.witness import Witness, Workers
 from lamina.torture.worker import Errand
 
 MODULE = "lamina.torture.interrupted"
-BREAKS = ("KeyboardInterrupt", "MemoryError")
-ALLOCATIONS = 30_000
+ALLOCATIONS = 10_000
 """About so many allocations the program makes."""
 
 
@@ -48,7 +48,7 @@ def _break(trial: Trial, workers: Workers, breaks: str, *, may_die: bool = False
             trial.counts["died"] += 1
         elif status:
             violated("I12", "it waits for ever")
-        broken = [each for each in witness.refused if each.startswith(BREAKS)]
+        broken = [each for each in witness.refused if each.startswith(BROKEN)]
         trial.counts["broken calls"] += len(broken)
         witness.check(str(directory))
     finally:
