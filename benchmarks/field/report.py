@@ -7,7 +7,9 @@ from pathlib import Path
 
 from benchmarks.field import judging, plots
 from benchmarks.field.reasons import REASONS
-from benchmarks.field.results import Results, Row
+from benchmarks.field.results import Part, Results, Row
+
+NOISY = 1.5
 
 COLUMNS = {
     "produce_100": ("produce 100 B, k/s", 1e-3),
@@ -18,6 +20,7 @@ COLUMNS = {
     "read_1024": ("read 1 KiB, k/s", 1e-3),
     "lone_p50_us": ("lone p50, µs", 1),
     "lone_p99_us": ("lone p99, µs", 1),
+    "bare_p50_us": ("a bare write + fdatasync beside it, µs", 1),
     "lone_over_bare": ("lone, times a bare write + fdatasync", 1),
     "many": ("16 producers, /s", 1),
     "seek_us": ("seek by time, µs", 1),
@@ -37,7 +40,9 @@ COLUMNS = {
 }
 TABLES = {
     "Storing": ("produce_100", "produce_1024", "each_100", "each_1024"),
-    "One record at a time": ("lone_p50_us", "lone_p99_us", "lone_over_bare", "many"),
+    "One record at a time": (
+        *("lone_p50_us", "lone_p99_us", "bare_p50_us", "lone_over_bare", "many"),
+    ),
     "Reading": ("read_100", "read_1024", "seek_us"),
     "Starting": ("first_ack_s", "opened_1M_s", "opened_10M_s"),
     "What it takes": (
@@ -143,6 +148,15 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def _best_and_worst(part: Part, name: str) -> str:
+    """The best of the rounds; beside it the worst where that is far off: a noisy machine."""
+    if name not in part.limits:
+        return "-"
+    found, worst = part.limits[name], part.worst.get(name, part.limits[name])
+    is_far = max(found, worst) > NOISY * min(found, worst)
+    return f"{short(found)} (worst {short(worst)})" if is_far else short(found)
+
+
 def _limits(results: Results) -> str:
     """A column a part: figures are compared with the limits of their own."""
     parts = results.parts
@@ -150,7 +164,7 @@ def _limits(results: Results) -> str:
     heads = " | ".join(f"part {number}" for number in range(1, len(parts) + 1))
     lines = [f"| limit | {heads} |", "| --- |" + " ---: |" * len(parts)]
     for name in names:
-        cells = (short(part.limits[name]) if name in part.limits else "-" for part in parts)
+        cells = (_best_and_worst(part, name) for part in parts)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     runs = [
         f"- part {number}: {part.started} UTC, `{part.command}`, {part.rounds} rounds,"
