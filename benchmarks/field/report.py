@@ -60,7 +60,8 @@ interleaved rounds, a process a system; the best round is shown, for everybody. 
 an acknowledged record is on the disk; `default` is each system as it comes (for Lamina, whose
 default is fsync: acks=1).
 
-- Records are text of 100 B or 1 KiB that compresses to about a half, in batches of 1,000.
+- Records are text of 100 B or 1 KiB, names and random numbers as events have them, in batches of
+  1,000; no two are alike.
 - *Storing*: up to 16 batches under way, or in one commit, for everybody; *a batch at a time* waits
   for each. Whatever objects a client wants are made before the clock starts: Arrow batches for
   Lamina and the files, dicts for Kafka, rows for SQLite, packed commands for Redis and NATS.
