@@ -92,6 +92,8 @@ def _text(results: Results, images: list[str]) -> str:
         HEAD,
         "\n".join(f"- {name}: {value}" for name, value in results.machine.items()) + "\n",
     ]
+    if not results.rows:
+        return "\n".join([*parts, "No run has been written down yet.\n"])
     parts += ["## Bars\n", bars_table(results)]
     for title, names in TABLES.items():
         parts += [f"## {title}\n", table(results, names)]
