@@ -255,7 +255,8 @@ def publish(found: list[Growth]) -> None:
     head, begin, rest = PAGE.read_text().partition(BEGIN)
     _, end, tail = rest.partition(END)
     if begin and end:
-        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
+        plot = "![How it grows](field/growth.svg)"
+        PAGE.write_text(f"{head}{BEGIN}\n{table}\n\n{plot}\n{END}{tail}")
 
 
 def _plot(found: list[Growth], folder: Path) -> None:
