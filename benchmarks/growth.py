@@ -277,7 +277,8 @@ def _plot(found: list[Growth], folder: Path) -> None:
                 milliseconds = [seconds * 1e3 for seconds in each.seconds]
                 axes.loglog(each.scales, milliseconds, marker="o", label=each.operation)
         axes.set_title(f"{thing}, ms", loc="left")
-        axes.legend(fontsize=7, frameon=False)
+        if axes.lines:
+            axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in panels.flat[len(things) :]:
         axes.axis("off")
