@@ -46,6 +46,7 @@ def main() -> None:
         if asked.more:
             os.environ[MORE_RECORDS] = "1000000,10000000"
         _run(results, asked, console)
+    results.save()
     written = report.write(results, Path(asked.report))
     publishing.publish(results)
     console.print(f"report: {written}")
