@@ -118,6 +118,7 @@ def running(kind: type[System], folder: str, durability: str) -> Iterator[System
 def records(figures: Figures, folder: str) -> None:
     """Has one system store and read records of each size, in batches and one by one."""
     for size_bytes in SIZES:
+        os.sync()
         with running(figures.system, folder, figures.durability) as system:
             if size_bytes == SIZES[0]:
                 figures.add("rest_memory_bytes", system.memory_bytes())
@@ -224,6 +225,7 @@ def _seeks(system: System, sent: _Sent) -> Iterator[float]:
 def _single_records(figures: Figures, system: System, folder: str) -> None:
     """Lone appends, in turn with bare writes to the same disk; then many producers at once."""
     value = batches_of(SIZES[0])[0][0]
+    os.sync()  # or who stored more a moment ago would wait here for the disk to have it
     with offered(figures), bare_writes(f"{folder}.bare") as bare:
         for _ in range(LONE_BLOCK):
             system.append(value)
