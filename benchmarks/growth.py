@@ -255,7 +255,8 @@ def publish(found: list[Growth]) -> None:
     head, begin, rest = PAGE.read_text().partition(BEGIN)
     _, end, tail = rest.partition(END)
     if begin and end:
-        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
+        plot = "![How it grows](field/growth.svg)"
+        PAGE.write_text(f"{head}{BEGIN}\n{table}\n\n{plot}\n{END}{tail}")
 
 
 def _plot(found: list[Growth], folder: Path) -> None:
@@ -276,7 +277,8 @@ def _plot(found: list[Growth], folder: Path) -> None:
                 milliseconds = [seconds * 1e3 for seconds in each.seconds]
                 axes.loglog(each.scales, milliseconds, marker="o", label=each.operation)
         axes.set_title(f"{thing}, ms", loc="left")
-        axes.legend(fontsize=7, frameon=False)
+        if axes.lines:
+            axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in panels.flat[len(things) :]:
         axes.axis("off")

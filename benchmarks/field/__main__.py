@@ -11,6 +11,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ from benchmarks.field.systems import SYSTEMS
 Job = tuple[type[System], str, str]
 ONCE = ("starts", "archive", "spark")
 """Workloads that take their rounds themselves."""
-SECONDS = {"records": 9.5, "starts": 5.0, "archive": 12.0, "spark": 35.0}
+SECONDS = {"records": 9.0, "starts": 10.0, "archive": 15.0, "spark": 40.0}
 """About how long a workload takes beside the starts of the system, measured on two quiet cores."""
 LIMITS_S = 6
 STARTS = {"records": 2, "starts": 3}
@@ -38,12 +39,14 @@ STARTS = {"records": 2, "starts": 3}
 def main() -> None:
     """Runs what was asked for."""
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too
     console = Console(stderr=True)
     results = Results.load(Path(asked.results))
     if not asked.report_only:
         if asked.more:
             os.environ[MORE_RECORDS] = "1000000,10000000"
         _run(results, asked, console)
+    results.save()
     written = report.write(results, Path(asked.report))
     publishing.publish(results)
     console.print(f"report: {written}")

@@ -30,11 +30,11 @@ def archive(figures: Figures, folder: str) -> None:
         raise NotOffered
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    objects = os.path.join(folder, "archive")
-    os.makedirs(objects)
+    objects = _made(folder, "archive")
     try:
         work = _of_log if figures.system is Keratin else _of_parquet
-        archived, taken = work(folder, objects)
+        work(os.path.join(folder, "warm"), _made(folder, "warm-archive"), PARQUET_BATCHES)
+        archived, taken = work(folder, objects, BATCHES)
         figures.add("archive", archived / taken)
         figures.add("archive_bytes", _size(objects) / archived)
         for _ in range(3):
@@ -47,11 +47,17 @@ def archive(figures: Figures, folder: str) -> None:
         shutil.rmtree(folder)
 
 
-def _of_log(folder: str, objects: str) -> tuple[int, float]:
+def _made(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    os.makedirs(path)
+    return path
+
+
+def _of_log(folder: str, objects: str, batches: int) -> tuple[int, float]:
     with lamina.open(os.path.join(folder, "data"), archive=objects) as store:
         store.create_topic(TOPIC, format="keratin", config=SETTINGS)
         ready = [batch_of(batch) for batch in batches_of(100)]
-        for batch in cycle(ready, BATCHES):
+        for batch in cycle(ready, batches):
             store.append(TOPIC, batch, partition=0, acks=1)
         store.append(TOPIC, b"last")
         started = time.perf_counter()
@@ -61,16 +67,16 @@ def _of_log(folder: str, objects: str) -> tuple[int, float]:
         return status.archived_offset, taken
 
 
-def _of_parquet(folder: str, objects: str) -> tuple[int, float]:
+def _of_parquet(folder: str, objects: str, batches: int) -> tuple[int, float]:
     ready = [batch_of(batch) for batch in batches_of(100)]
     started = time.perf_counter()
-    for number in range(BATCHES // PARQUET_BATCHES):
+    for number in range(batches // PARQUET_BATCHES):
         table = pa.Table.from_batches(cycle(ready, PARQUET_BATCHES))
         with open(f"{objects}/{number}.parquet", "wb") as file:
             pq.write_table(table, file, compression="lz4")
             file.flush()
             os.fsync(file.fileno())
-    return BATCHES * BATCH_RECORDS, time.perf_counter() - started
+    return batches * BATCH_RECORDS, time.perf_counter() - started
 
 
 def _read(figures: Figures, objects: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import socket
 import statistics
 import threading
@@ -105,8 +106,10 @@ def lone_write(folder: str, times: int = 500) -> float:
 
 
 def lz4() -> float:
-    """Compressing hexadecimal digits, as the values of the suite are, in blocks of 1 MiB."""
-    raw = os.urandom(2 * MIB).hex().encode()
+    """Compressing lines of names and random numbers in blocks of 1 MiB."""
+    numbers = random.Random(1)
+    lines = (f'"voltage": {numbers.randrange(100_000)}, "station": {n}\n' for n in range(120_000))
+    raw = "".join(lines).encode()[: 4 * MIB]
     codec = pa.Codec("lz4_raw")
     blocks = [raw[at : at + MIB] for at in range(0, len(raw), MIB)]
     return _rate(lambda: [codec.compress(block) for block in blocks], len(raw))

@@ -25,6 +25,8 @@ def publish(results: Results, path: Path = Path("README.md")) -> None:
 
 
 def _section(results: Results) -> str:
+    if not results.rows:
+        return "No run has been written down yet.\n"
     durable = [row for row in results.rows if row.is_durable]
     short = [bar for bar in judging.bars(results) if not bar.ok]
     reached = len(judging.bars(results)) - len(short)

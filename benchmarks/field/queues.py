@@ -91,7 +91,9 @@ class Sqlite(System):
 
     def seek(self, timestamp_ms: int) -> bytes:
         """Bisects by id, as times only rise: no index has to be kept up for it."""
-        (low, high) = self.database.execute("SELECT min(id), max(id) FROM log").fetchone()
+        low, high = self.database.execute(
+            "SELECT (SELECT min(id) FROM log), (SELECT max(id) FROM log)"
+        ).fetchone()
         while low < high:
             middle = (low + high) // 2
             (at,) = self.database.execute("SELECT at FROM log WHERE id = ?", (middle,)).fetchone()

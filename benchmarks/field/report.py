@@ -7,7 +7,9 @@ from pathlib import Path
 
 from benchmarks.field import judging, plots
 from benchmarks.field.reasons import REASONS
-from benchmarks.field.results import Results, Row
+from benchmarks.field.results import Part, Results, Row
+
+NOISY = 1.5
 
 COLUMNS = {
     "produce_100": ("produce 100 B, k/s", 1e-3),
@@ -18,6 +20,7 @@ COLUMNS = {
     "read_1024": ("read 1 KiB, k/s", 1e-3),
     "lone_p50_us": ("lone p50, µs", 1),
     "lone_p99_us": ("lone p99, µs", 1),
+    "bare_p50_us": ("a bare write + fdatasync beside it, µs", 1),
     "lone_over_bare": ("lone, times a bare write + fdatasync", 1),
     "many": ("16 producers, /s", 1),
     "seek_us": ("seek by time, µs", 1),
@@ -37,7 +40,9 @@ COLUMNS = {
 }
 TABLES = {
     "Storing": ("produce_100", "produce_1024", "each_100", "each_1024"),
-    "One record at a time": ("lone_p50_us", "lone_p99_us", "lone_over_bare", "many"),
+    "One record at a time": (
+        *("lone_p50_us", "lone_p99_us", "bare_p50_us", "lone_over_bare", "many"),
+    ),
     "Reading": ("read_100", "read_1024", "seek_us"),
     "Starting": ("first_ack_s", "opened_1M_s", "opened_10M_s"),
     "What it takes": (
@@ -55,7 +60,8 @@ interleaved rounds, a process a system; the best round is shown, for everybody. 
 an acknowledged record is on the disk; `default` is each system as it comes (for Lamina, whose
 default is fsync: acks=1).
 
-- Records are text of 100 B or 1 KiB that compresses to about a half, in batches of 1,000.
+- Records are text of 100 B or 1 KiB, names and random numbers as events have them, in batches of
+  1,000; no two are alike.
 - *Storing*: up to 16 batches under way, or in one commit, for everybody; *a batch at a time* waits
   for each. Whatever objects a client wants are made before the clock starts: Arrow batches for
   Lamina and the files, dicts for Kafka, rows for SQLite, packed commands for Redis and NATS.
@@ -86,6 +92,8 @@ def _text(results: Results, images: list[str]) -> str:
         HEAD,
         "\n".join(f"- {name}: {value}" for name, value in results.machine.items()) + "\n",
     ]
+    if not results.rows:
+        return "\n".join([*parts, "No run has been written down yet.\n"])
     parts += ["## Bars\n", bars_table(results)]
     for title, names in TABLES.items():
         parts += [f"## {title}\n", table(results, names)]
@@ -143,6 +151,15 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def _best_and_worst(part: Part, name: str) -> str:
+    """The best of the rounds; beside it the worst where that is far off: a noisy machine."""
+    if name not in part.limits:
+        return "-"
+    found, worst = part.limits[name], part.worst.get(name, part.limits[name])
+    is_far = max(found, worst) > NOISY * min(found, worst)
+    return f"{short(found)} (worst {short(worst)})" if is_far else short(found)
+
+
 def _limits(results: Results) -> str:
     """A column a part: figures are compared with the limits of their own."""
     parts = results.parts
@@ -150,7 +167,7 @@ def _limits(results: Results) -> str:
     heads = " | ".join(f"part {number}" for number in range(1, len(parts) + 1))
     lines = [f"| limit | {heads} |", "| --- |" + " ---: |" * len(parts)]
     for name in names:
-        cells = (short(part.limits[name]) if name in part.limits else "-" for part in parts)
+        cells = (_best_and_worst(part, name) for part in parts)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     runs = [
         f"- part {number}: {part.started} UTC, `{part.command}`, {part.rounds} rounds,"

@@ -67,12 +67,14 @@ class Part:
     command: str
     seconds: float = 0.0
     limits: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, float] = field(default_factory=dict)
 
     def add_limits(self, measured: dict[str, float]) -> None:
-        """Keeps the best that the machine showed in any round."""
+        """Keeps the best and the worst that the machine showed in any round."""
         for name, value in measured.items():
-            better = min if name.endswith(" us") else max
+            better, worse = (min, max) if name.endswith(" us") else (max, min)
             self.limits[name] = better(self.limits.get(name, value), value)
+            self.worst[name] = worse(self.worst.get(name, value), value)
 
 
 @dataclass

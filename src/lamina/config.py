@@ -303,14 +303,14 @@ class WriterSettings(Settings):
     kind: ClassVar[str] = "writer setting"
 
     batch_bytes: int = setting(
-        1 << 20,
+        4 << 20,
         "batch.bytes",
         "bytes",
         "a group commit takes no further request beyond this",
         allowed=(1, 1 << 30),
     )
     batch_records: int = setting(
-        4096,
+        65_536,
         "batch.records",
         "records",
         "a group commit takes no further request beyond this",

@@ -161,3 +161,16 @@ def test_the_report_says_what_was_not_run_and_why(tmp_path: Path) -> None:
     assert "- SQLite WAL (fsync), records: it hung" in text
     assert (tmp_path / "field" / "produce_100.svg").exists()
     assert (tmp_path / "field" / "produce_100.png").exists()
+
+
+def test_without_a_run_nothing_is_claimed(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"{publishing.BEGIN}\n{publishing.END}\n")
+    nothing = Results.load(tmp_path / "results.json")
+    publishing.publish(nothing, page)
+    assert (
+        page.read_text()
+        == f"{publishing.BEGIN}\nNo run has been written down yet.\n{publishing.END}\n"
+    )
+    assert "No run has been written down yet." in report._text(nothing, [])
+    assert judging.bars(nothing) == []
