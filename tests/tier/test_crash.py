@@ -1,9 +1,8 @@
-"""Killed, or power lost, at every step of upload, verification, listing and local removal."""
+"""Killed, or power lost, at the steps of upload, verification, listing and local removal."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -11,30 +10,35 @@ from lamina.engine.store import Store
 from lamina.engine.tier.orphans import clean, orphans
 from lamina.errors import ArchiveUnavailable
 from lamina.formats import archive
-from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_manifest
-from lamina.torture.disk import Choice, Disk
 from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
+from tests.tier import crashing
+from tests.tier.crashing import Steps
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
-ARCHIVE = "/srv/archive"
-CHOICES: tuple[Choice, ...] = ("dropped", "kept", 1)
+
+@dataclass(slots=True)
+class Promise:
+    """All records below an offset."""
+
+    end: int = 0
+
+    def now(self) -> int:
+        return self.end
 
 
-def fill(store: Store, note: Callable[[int, int], None]) -> None:
+def fill(store: Store, promise: Promise) -> None:
     """Appends, archives, trims and archives again; says what is promised after each step."""
     store.create_topic(TOPIC, config=SETTINGS)
     end = 0
     for count in (20, 25, 15):
         store.append(TOPIC, values(end, count))
         end += count
-        note(end, 0)
+        promise.end = end
         store.archive()
-        note(end, 0)
     store.trim(TOPIC, 0, 24)
-    note(end, 0)
     store.archive()
     store.roll(TOPIC)
     store.archive()
@@ -63,83 +67,30 @@ def hold(store: Store, objects: Objects, end: int, appended: int) -> None:
     assert read(store) == archived(objects) == numbered(first, last)
 
 
-def test_power_is_lost_at_every_step_of_disk_and_archive() -> None:
-    """The archive is a directory on the same simulated disk: it loses unsynced bytes too."""
-    files = SimulatedFiles()
-    moments: list[tuple[Disk, int]] = []
-    promised = 0
-
-    def note(end: int, _: int) -> None:
-        nonlocal promised
-        promised = end
-
-    with opened(files, DirectoryObjects(files, ARCHIVE)) as store:
-        files.before = lambda kind, path: moments.append((files.snapshot(), promised))
-        fill(store, note)
-        files.before = None
-    assert len(moments) > 200
-    for step, (disk, end) in enumerate(moments):
-        choice = CHOICES[step % len(CHOICES)]
-        after = disk.crash(choice)
-        objects = DirectoryObjects(after, ARCHIVE)
-        with opened(after, objects) as store:
-            if TOPIC not in store.topics():
-                assert end == 0, f"step {step}, {choice}: the topic is gone"
-                continue
-            try:
-                hold(store, objects, end, 60)
-            except BaseException as error:
-                error.add_note(f"step {step}, {choice}")
-                raise
+STORY = crashing.Story(
+    opened=opened,
+    promise=Promise,
+    fill=fill,
+    hold=lambda store, objects, end: hold(store, objects, end, 60),
+    is_empty=lambda end: end == 0,
+)
 
 
-class Killed(BaseException):
-    """The process ended here."""
+@pytest.mark.parametrize("steps", crashing.STEPS)
+def test_power_is_lost_at_steps_of_disk_and_archive(steps: Steps) -> None:
+    assert crashing.lose_power(STORY, steps) > 200
 
 
+@pytest.mark.parametrize("steps", crashing.STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_of_the_object_store(when: When) -> None:
-    counting = FailingObjects(memory())
-    with opened(SimulatedFiles(), counting) as store:
-        fill(store, lambda *_: None)
-    total = len(counting.calls)
-    kinds = {kind for kind, _ in counting.calls}
-    assert {"create", "read_range", "size", "replace", "delete"} <= kinds
-    for step in range(total):
-        files, objects = SimulatedFiles(), FailingObjects(memory())
-        objects.fail_at, objects.when, objects.error = step, when, Killed
-        promised = 0
-
-        def note(end: int, _: int) -> None:
-            nonlocal promised
-            promised = end
-
-        store = opened(files, objects)
-        with contextlib.suppress(Killed):
-            fill(store, note)
-        after = files.snapshot().restart()
-        with opened(after, objects.inner) as again:
-            try:
-                hold(again, objects.inner, promised, 60)
-            except BaseException as error:
-                error.add_note(f"call {step} {objects.calls[step]}, {when}")
-                raise
-        store._closed = True
+def test_killed_at_calls_of_the_object_store(when: When, steps: Steps) -> None:
+    assert crashing.kill(STORY, when, steps) > 10
 
 
+@pytest.mark.parametrize("steps", crashing.STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_any_call_may_fail_once_and_the_next_round_does_the_rest(when: When) -> None:
-    counting = FailingObjects(memory())
-    with opened(SimulatedFiles(), counting) as store:
-        fill(store, lambda *_: None)
-    for step in range(len(counting.calls)):
-        files, objects = SimulatedFiles(), FailingObjects(memory())
-        objects.fail_at, objects.when = step, when
-        with opened(files, objects) as store:
-            fill(store, lambda *_: None)
-            store.archive()
-            objects.fail_at = None
-            hold(store, objects, 60, 60)
+def test_any_call_may_fail_once_and_the_next_round_does_the_rest(when: When, steps: Steps) -> None:
+    assert crashing.fail(STORY, when, steps) > 10
 
 
 def test_an_upload_that_was_cut_off_is_listed_for_no_more_than_it_holds() -> None:

@@ -13,6 +13,7 @@ from lamina.engine.boot import Boot
 from lamina.engine.tier.orphans import clean, orphans
 from lamina.engine.tier.restore import restore
 from lamina.errors import ArchiveUnavailable, ObjectConflict, ObjectMissing
+from lamina.server.metrics import store_gauges
 from lamina.storage.files import LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import SINGLE_PUT_BYTES, Objects, ObstoreObjects, open_objects
@@ -23,6 +24,7 @@ from tests.tier import test_wal as wal_topics
 from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
 
 _PREFIXES = itertools.count()
+BEHIND = ("records_behind", "bytes_behind", "failing")
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,43 @@ def test_no_server_at_all_is_unavailable() -> None:
     objects = open_objects(f"s3://{BUCKET}/none", endpoint="http://127.0.0.1:9", **CREDENTIALS)
     with pytest.raises(ArchiveUnavailable, match="reading key failed"):
         objects.read("key")
+
+
+@pytest.mark.parametrize("fault", ["403", "507"])
+def test_a_store_that_refuses_credentials_or_is_full_holds_up_uploads_only(
+    fault: str, proxy: FaultProxy, moto: S3Server
+) -> None:
+    direct, refusing = moto.objects(f"refused{fault}"), moto.objects(f"refused{fault}", proxy.url)
+    assert isinstance(refusing, ObstoreObjects)
+    refusing._sleep = lambda _: None
+    with opened(SimulatedFiles(), refusing) as store:
+        store.create_topic(TOPIC, config=SETTINGS)
+        store.append(TOPIC, values(0, 20))
+        store.roll(TOPIC)
+        store.archive()
+        proxy.plan = lambda method, path: fault if fault == "403" or method != "GET" else None
+        store.append(TOPIC, values(20, 20))
+        store.roll(TOPIC)
+        store.archive()
+        (status,) = store.tier_status()
+        assert (status.archived_offset, status.records_behind) == (20, 20)
+        assert fault in status.last_error
+        gauges = {each.name: each.samples for each in store_gauges(store)}
+        found = {name: gauges[f"lamina_archive_{name}"][0].value for name in BEHIND}
+        assert found == {"records_behind": 20, "bytes_behind": status.bytes_behind, "failing": 1}
+        assert store.append(TOPIC, values(40, 5)).base_offset == 40
+        assert read(store, 20) == numbered(20, 45), "what is local is read"
+        if fault == "403":
+            with pytest.raises(ArchiveUnavailable, match=fault):
+                read(store, 0)
+        else:
+            assert read(store, 0) == numbered(0, 45), "a full store can be read"
+        proxy.plan = lambda method, path: None
+        store.archive()
+        (status,) = store.tier_status()
+        assert (status.archived_offset, status.last_error) == (40, "")
+        assert read(store, 0) == numbered(0, 45)
+    assert archived(direct) == numbered(0, 40)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -399,12 +399,44 @@ def test_a_seek_fetches_an_index_and_a_block() -> None:
 def test_the_cache_stays_within_its_limit() -> None:
     cache = cold_reading.BlockCache(1000)
     for number in range(50):
-        cache.put(number, "x", 300)
+        cache.put({number: "x"}, 300)
         assert cache.size_bytes <= 1000
     assert [cache.get(number) for number in (46, 47, 49)] == [None, "x", "x"]
-    cache.put("huge", "x", 1001)
+    cache.put({"huge": "x"}, 1001)
     assert cache.get("huge") is None
     cache.close()
+
+
+def test_what_shares_memory_leaves_the_cache_together() -> None:
+    cache = cold_reading.BlockCache(1000)
+    cache.put({1: "a", 2: "b"}, 400)
+    cache.put({3: "c"}, 400)
+    assert cache.get(2) == "b", "this use counts for 1 too"
+    cache.put({2: "other", 4: "d"}, 400)
+    assert [cache.get(number) for number in (1, 2, 3, 4)] == ["a", "b", None, "d"]
+    cache.put({5: "e"}, 900)
+    assert [cache.get(number) for number in (1, 2, 4, 5)] == [None, None, None, "e"]
+    assert cache.size_bytes == 900
+    cache.close()
+
+
+def test_a_scan_leaves_no_more_memory_than_the_cache_may_hold() -> None:
+    """Blocks are decoded together: one that is held keeps the buffers of its neighbours."""
+    objects = memory()
+    limit = 6 << 20
+    with opened(SimulatedFiles(), objects) as store:
+        large = {"segment.bytes": 1 << 26, "archive.object.bytes": 1 << 26}
+        store.create_topic(TOPIC, config=SETTINGS | large)
+        for _ in range(24):
+            store.append(TOPIC, [bytes(250_000) for _ in range(4)])
+        store.roll(TOPIC)
+        store.archive()
+    with ArchiveStore(objects) as archive:
+        archive._cache.limit_bytes = limit
+        before = pa.total_allocated_bytes()
+        assert sum(batch.num_rows for batch in archive.scan(TOPIC)) == 96
+        assert archive._cache.size_bytes > limit // 4, "something is held"
+        assert pa.total_allocated_bytes() - before <= limit
 
 
 def test_acks_archived_means_in_the_object_store() -> None:

@@ -1,8 +1,7 @@
-"""Wal topics killed, or without power, at every step of upload, list, handing over and deleting."""
+"""Wal topics killed, or without power, at the steps of upload, list, handing over and deleting."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,16 +9,13 @@ import pytest
 
 from lamina.engine.store import Store
 from lamina.engine.tier.orphans import clean, orphans
-from lamina.storage.object_directory import DirectoryObjects
+from lamina.errors import ArchiveUnavailable
 from lamina.storage.objects import Objects
-from lamina.torture.disk import Choice, Disk
-from lamina.torture.simulated import SimulatedFiles
-from tests.support.failing_objects import FailingObjects, When
-from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, memory
+from tests.support.failing_objects import When
+from tests.tier import crashing
+from tests.tier.crashing import Steps
+from tests.tier.rig import NOW_MS, SETTINGS, TOPIC
 from tests.tier.test_wal import grow, held, live, opened, settle, tags
-
-ARCHIVE = "/srv/archive"
-CHOICES: tuple[Choice, ...] = ("dropped", "kept", 1)
 
 
 @dataclass(slots=True)
@@ -82,70 +78,33 @@ def hold(store: Store, objects: Objects, kept: frozenset[int], gone: frozenset[i
     assert len(store._partitions[TOPIC, 0].layers.segments) <= 1
 
 
-def test_power_is_lost_at_every_step_of_disk_and_archive() -> None:
-    """The archive is a directory on the same simulated disk: it loses unsynced bytes too."""
-    files, promise = SimulatedFiles(), Promise()
-    moments: list[tuple[Disk, tuple[frozenset[int], frozenset[int]]]] = []
-    with opened(files, DirectoryObjects(files, ARCHIVE)) as store:
-        files.before = lambda kind, path: moments.append((files.snapshot(), promise.now()))
-        fill(store, promise)
-        files.before = None
-    assert len(moments) > 200
-    for step, (disk, (kept, gone)) in enumerate(moments):
-        choice = CHOICES[step % len(CHOICES)]
-        after = disk.crash(choice)
-        objects = DirectoryObjects(after, ARCHIVE)
-        try:
-            with opened(after, objects) as store:
-                if TOPIC not in store.topics():
-                    assert not kept, "the topic is gone"
-                    continue
-                hold(store, objects, kept, gone)
-        except BaseException as error:
-            error.add_note(f"step {step}, {choice}")
-            raise
+STORY = crashing.Story(
+    opened=opened,
+    promise=Promise,
+    fill=fill,
+    hold=lambda store, objects, promised: hold(store, objects, *promised),
+    is_empty=lambda promised: not promised[0],
+)
 
 
-class Killed(BaseException):
-    """The process ended here."""
+def refused(store: Store, promise: Promise, error: Exception) -> None:
+    """A delete by tag may fail: it could not look into the archive. Appends go on."""
+    assert isinstance(error, ArchiveUnavailable)
+    promise.append(store, 1)
 
 
+@pytest.mark.parametrize("steps", crashing.STEPS)
+def test_power_is_lost_at_steps_of_disk_and_archive(steps: Steps) -> None:
+    assert crashing.lose_power(STORY, steps) > 200
+
+
+@pytest.mark.parametrize("steps", crashing.STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_of_the_object_store(when: When) -> None:
-    counting = FailingObjects(memory())
-    with opened(SimulatedFiles(), counting) as store:
-        fill(store, Promise())
-    kinds = {kind for kind, _ in counting.calls}
-    assert {"create", "read_range", "size", "replace", "delete"} <= kinds
-    for step in range(len(counting.calls)):
-        files, objects, promise = SimulatedFiles(), FailingObjects(memory()), Promise()
-        objects.fail_at, objects.when, objects.error = step, when, Killed
-        store = opened(files, objects)
-        with contextlib.suppress(Killed):
-            fill(store, promise)
-        with opened(files.snapshot().restart(), objects.inner) as again:
-            try:
-                hold(again, objects.inner, *promise.now())
-            except BaseException as error:
-                error.add_note(f"call {step} {objects.calls[step]}, {when}")
-                raise
-        store._closed = True
+def test_killed_at_calls_of_the_object_store(when: When, steps: Steps) -> None:
+    assert crashing.kill(STORY, when, steps) > 10
 
 
+@pytest.mark.parametrize("steps", crashing.STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_any_call_may_fail_once_and_the_next_round_does_the_rest(when: When) -> None:
-    counting = FailingObjects(memory())
-    with opened(SimulatedFiles(), counting) as store:
-        fill(store, Promise())
-    for step in range(0, len(counting.calls), 2):
-        files, objects, promise = SimulatedFiles(), FailingObjects(memory()), Promise()
-        objects.fail_at, objects.when = step, when
-        with opened(files, objects) as store:
-            try:
-                fill(store, promise)
-            except Exception as error:  # a delete by tag that could not look into the archive
-                error.add_note(f"call {step}")
-                promise.append(store, 1)
-            store.archive()
-            objects.fail_at = None
-            hold(store, objects, *promise.now())
+def test_any_call_may_fail_once_and_the_next_round_does_the_rest(when: When, steps: Steps) -> None:
+    assert crashing.fail(STORY, when, steps, refused=refused) > 10

@@ -86,6 +86,26 @@ def _group_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     yield from (offset, lag, seconds)
 
 
+def _archive_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
+    labels = ["topic", "partition"]
+    records, size, seconds, failing = (
+        GaugeMetricFamily(f"lamina_archive_{name}", text, labels=labels)
+        for name, text in (
+            ("records_behind", "Durable records that are not in the object store"),
+            ("bytes_behind", "Bytes of sealed segments that are not in the object store"),
+            ("seconds_behind", "How long sealed segments have been waiting for the object store"),
+            ("failing", "1 if the last attempt to archive failed"),
+        )
+    )
+    for each in store.tier_status():
+        where = [each.topic, str(each.partition)]
+        records.add_metric(where, each.records_behind)
+        size.add_metric(where, each.bytes_behind)
+        seconds.add_metric(where, each.seconds_behind)
+        failing.add_metric(where, 1 if each.last_error else 0)
+    yield from (records, size, seconds, failing)
+
+
 def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     """Yields the gauges of every partition, in the shapes of kafka_exporter."""
     labels = ["topic", "partition"]
@@ -112,6 +132,7 @@ def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
             families["segments"].add_metric(where, part.segments)
     yield from families.values()
     yield from _group_gauges(store)
+    yield from _archive_gauges(store)
     yield GaugeMetricFamily(
         "lamina_failed_partitions",
         "Partitions that take no appends, and of groups that take no acks",

@@ -8,8 +8,8 @@ Rules.
    Bytes that do not fit are fetched again; if they still do not, the block's offsets are missing
    (RecordsMissing), and what follows it is served.
 2. The list is an immutable value, replaced as a whole: a scan goes on with the one it began with.
-3. Memory is bounded: the cache by its limit (a few times as much, for blocks are decoded together
-   and one keeps the others), a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
+3. Memory is bounded: the cache by its limit, counting the buffers that its blocks keep alive and
+   not only their share of them, a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
 """
 
 from __future__ import annotations
@@ -47,40 +47,60 @@ _THREADS = 4
 _ROW_BYTES = 40
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Holding:
+    """Values that share memory, and how much of it."""
+
+    values: dict[object, object]
+    size_bytes: int
+
+
 class BlockCache:
-    """Decoded blocks and indexes of any partition, the least used ones leaving first."""
+    """Decoded blocks and indexes of any partition, the least used ones leaving first.
+
+    Blocks that were decoded together share their buffers: one would keep the memory of all, so they
+    are counted together and leave together.
+    """
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self.executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-cold")
-        self._held: OrderedDict[object, tuple[object, int]] = OrderedDict()
+        self._held: dict[object, _Holding] = {}
+        self._by_use: OrderedDict[_Holding, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: object) -> object | None:
         """Returns what is held under a key."""
         with self._lock:
-            if key not in self._held:
+            holding = self._held.get(key)
+            if holding is None:
                 return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
+            self._by_use.move_to_end(holding)
+            return holding.values[key]
 
-    def put(self, key: object, value: object, size_bytes: int) -> None:
-        """Holds a value as long as there is room."""
+    def put(self, values: dict[object, object], size_bytes: int) -> None:
+        """Holds values that take so much memory together, as long as there is room."""
         with self._lock:
-            if key in self._held or size_bytes > self.limit_bytes:
+            new = {key: value for key, value in values.items() if key not in self._held}
+            if not new or size_bytes > self.limit_bytes:
                 return
-            self._held[key] = value, size_bytes
+            holding = _Holding(new, size_bytes)
+            self._held.update(dict.fromkeys(new, holding))
+            self._by_use[holding] = None
             self.size_bytes += size_bytes
             while self.size_bytes > self.limit_bytes:
-                _, (_, freed) = self._held.popitem(last=False)
-                self.size_bytes -= freed
+                oldest, _ = self._by_use.popitem(last=False)
+                self.size_bytes -= oldest.size_bytes
+                for key in oldest.values:
+                    del self._held[key]
 
     def close(self) -> None:
         """Lets everything go."""
         self.executor.shutdown(cancel_futures=True)
         with self._lock:
             self._held.clear()
+            self._by_use.clear()
             self.size_bytes = 0
 
 
@@ -221,7 +241,7 @@ class ColdLog:
             except (CorruptData, ObjectMissing) as error:
                 problem = error
                 continue
-            self.cache.put((key, entry), segment, 32 * len(segment) + 512)
+            self.cache.put({(key, entry): segment}, 32 * len(segment) + 512)
             return segment
         raise self._missing(entry, offset, entry.next_offset, problem) from problem
 
@@ -256,12 +276,16 @@ class ColdLog:
         found = read_group(chunk.segment, first, end, raw[start - origin : stop - origin])
         if found is None:
             return []
-        key, row, blocks = self._key(chunk.entry), 0, []
         batch = found.batch.select(self.schema.names)
-        for number, rows in zip(range(first, end), found.rows.tolist(), strict=True):
-            blocks.append(batch.slice(row, rows))
-            self.cache.put((key, chunk.entry, number), blocks[-1], blocks[-1].nbytes)
-            row += rows
+        ends = np.cumsum(found.rows).tolist()
+        blocks = [
+            batch.slice(after - rows, rows)
+            for after, rows in zip(ends, found.rows.tolist(), strict=True)
+        ]
+        key = self._key(chunk.entry)
+        names = ((key, chunk.entry, number) for number in range(first, end))
+        held: dict[object, object] = dict(zip(names, blocks, strict=True))
+        self.cache.put(held, batch.get_total_buffer_size())
         return blocks
 
     def _block(
@@ -280,7 +304,7 @@ class ColdLog:
                     data = memoryview(self.objects.read_range(key, start, end)).cast("B")
                 continue
             batch = batch.select(self.schema.names)
-            self.cache.put((key, chunk.entry, number), batch, batch.nbytes)
+            self.cache.put({(key, chunk.entry, number): batch}, batch.get_total_buffer_size())
             return batch
         base = int(chunk.segment.offsets[number])
         is_last = number + 1 == len(chunk.segment)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.formats.binary import address_of, as_bytes, peek_u32_be
-from lamina.formats.compile import kernel
+from lamina.formats.compile import inlined, kernel
 from lamina.formats.strm import block, lz4, records
 from lamina.formats.strm.layout import (
     BLOCK,
@@ -38,7 +38,7 @@ GROUP_BYTES_MAX = 8 << 20
 _HEADER = BLOCK.size
 _COMPRESSED_SIZE = BLOCK.at("compressed_size")
 _RECORD_COUNT = BLOCK.at("record_count")
-_LZ4 = int(Compression.LZ4)
+_NONE, _LZ4 = int(Compression.NONE), int(Compression.LZ4)
 
 
 class Group(NamedTuple):
@@ -46,8 +46,8 @@ class Group(NamedTuple):
 
     batch: pa.RecordBatch
     rows: NDArray[np.int64]
-    max_timestamps_ms: NDArray[np.int64]
     min_timestamps_ms: NDArray[np.int64]
+    max_timestamps_ms: NDArray[np.int64]
 
 
 def read_group(segment: Segment, first: int, end: int, buffer: Buffer) -> Group | None:
@@ -55,62 +55,46 @@ def read_group(segment: Segment, first: int, end: int, buffer: Buffer) -> Group 
 
     None where anything is wrong, or they are too large to be read together.
     """
-    coding = segment.header.coding
-    if coding.compression is Compression.ZSTD:
+    header = segment.header
+    compression = int(header.coding.compression)
+    if compression not in (_NONE, _LZ4):
         return None
     data = as_bytes(buffer)
-    edges = np.append(segment.positions[first:end], segment.block_range(end - 1)[1])
-    edges -= edges[0]
-    compression = int(coding.compression)
-    rows, raw_bytes = _measure(data, edges, compression)
-    if rows < 0 or raw_bytes > GROUP_BYTES_MAX or int(edges[-1]) != len(data):
+    index = (segment.positions, segment.offsets, segment.footer.index_offset)
+    rows, raw_bytes = _measure(data, index, (first, end), compression)
+    if rows < 0 or raw_bytes > GROUP_BYTES_MAX:
         return None
     columns = records.Columns(rows, raw_bytes)
-    bases = segment.offsets[first:end]
-    facts = np.empty((4, end - first), dtype=np.int64)
-    starts = columns.starts
+    has_holes = header.record_count != header.max_offset - header.base_offset + 1
+    claims = (header.max_offset, has_holes, header.min_timestamp_ms, header.max_timestamp_ms)
+    facts = np.empty((3, end - first), dtype=np.int64)
     is_good, ends = _read(
-        data,
-        (edges, np.ascontiguousarray(bases), compression),
-        (columns.room, columns.numbers, columns.keys),
-        (starts[1], starts[2], starts[3], starts[4]),
-        (rows, facts),
+        data, index, (first, end, compression, rows), claims, columns.places, facts
     )
     columns.key_bytes, columns.key_count, columns.value_bytes = ends
-    if not is_good or not _agree(segment, first, end, facts):
+    if not is_good:
         return None
-    if coding.enveloped and columns.check_envelopes()[0] != records.FINE:
+    is_enveloped = header.coding.enveloped
+    if is_enveloped and columns.check_envelopes()[0] != records.FINE:
         return None
-    return Group(columns.batch(enveloped=coding.enveloped), facts[0], facts[3], facts[2])
+    return Group(columns.batch(enveloped=is_enveloped), *facts)
 
 
-def _agree(segment: Segment, first: int, end: int, facts: NDArray[np.int64]) -> bool:
-    """Compares blocks with header and index, as reading a single one does."""
-    rows, lasts, least, most = facts
-    header = segment.header
-    after = header.max_offset + 1
-    following = segment.offsets[first + 1 : end + 1]
-    if end == len(segment):
-        following = np.append(following, after)
-        if lasts[-1] != header.max_offset:
-            return False
-    spans = following - segment.offsets[first:end]
-    if (lasts >= following).any():
-        return False
-    has_holes = header.record_count != after - header.base_offset
-    if not has_holes and (rows != spans).any():
-        return False
-    bounds = header.min_timestamp_ms, header.max_timestamp_ms
-    return bounds == (0, 0) or bool((least >= bounds[0]).all() and (most <= bounds[1]).all())
+@inlined
+def _edges(index: Any, number: int, first: int) -> tuple[int, int]:
+    """Where a block starts and ends in the bytes of a group."""
+    positions, _, index_offset = index
+    end = positions[number + 1] if number + 1 < len(positions) else np.int64(index_offset)
+    return positions[number] - positions[first], end - positions[first]
 
 
 @kernel
-def _measure(data: Any, edges: Any, compression: int) -> tuple[int, int]:
+def _measure(data: Any, index: Any, span: Any, compression: int) -> tuple[int, int]:
     """How many records and raw bytes some blocks claim to hold; -1 where that cannot be."""
     origin = address_of(data)
-    rows, raw_bytes = 0, 0
-    for number in range(len(edges) - 1):
-        start, end = edges[number], edges[number + 1]
+    rows, raw_bytes, end = 0, 0, 0
+    for number in range(span[0], span[1]):
+        start, end = _edges(index, number, span[0])
         if start < 0 or end - start < _HEADER or end > len(data):
             return -1, 0
         raw_size = peek_u32_be(origin + start)
@@ -124,45 +108,59 @@ def _measure(data: Any, edges: Any, compression: int) -> tuple[int, int]:
             return -1, 0
         rows += count
         raw_bytes += raw_size
-    return rows, raw_bytes
+    return (rows if end == len(data) else -1), raw_bytes
+
+
+@inlined
+def _agrees(index: Any, number: int, claims: Any, count: int, found: Any) -> bool:
+    """Compares a block with header and index, as reading a single one does."""
+    _, offsets, _ = index
+    max_offset, has_holes, time_min, time_max = claims
+    last_offset, least, most = found
+    is_last = number + 1 == len(offsets)
+    last_possible = np.int64(max_offset) if is_last else offsets[number + 1] - 1
+    if last_offset > last_possible or (is_last and last_offset != max_offset):
+        return False
+    if not has_holes and count - 1 != last_possible - offsets[number]:
+        return False
+    if time_min == 0 and time_max == 0:
+        return True
+    return bool(least >= time_min and most <= time_max)
 
 
 @kernel
-def _read(data: Any, blocks: Any, rooms: Any, positions: Any, wanted: Any) -> Any:
+def _read(data: Any, index: Any, span: Any, claims: Any, places: Any, facts: Any) -> Any:
     """Reads blocks behind each other: (whether all are sound, the ends of keys and values).
 
     Each is decompressed above the values of those before it, which it can only move down to.
     """
-    edges, bases, compression = blocks
-    room, numbers, keys = rooms
-    rows, facts = wanted
-    columns = records.addresses(numbers, positions, keys, room, rows)
-    source, target = address_of(data), address_of(room)
+    first, end, compression, rows = span
+    columns = records.addresses(places, rows)
+    source, target = address_of(data), address_of(places[0])
     ends = (0, 0, 0)
     row = 0
-    for number in range(len(bases)):
-        at = source + edges[number]
-        length = edges[number + 1] - edges[number]
+    for number in range(first, end):
+        start, stop = _edges(index, number, first)
+        at, length = source + start, stop - start
         verdict, found = block.check(at, length, compression)
         if verdict != block.GOOD or found != length:
             return False, ends
         raw_size = peek_u32_be(at)
         count = peek_u32_be(at + _RECORD_COUNT)
-        start, limit = at + _HEADER, at + length
+        begin, limit = at + _HEADER, at + length
         if compression == _LZ4:
-            start += block.LZ4_PREFIX_BYTES
-            if not lz4.decode_at(start, limit, target, target + raw_size):
+            begin += block.LZ4_PREFIX_BYTES
+            if not lz4.decode_at(begin, limit, target, target + raw_size):
                 return False, ends
-            start, limit = target, target + raw_size
+            begin, limit = target, target + raw_size
         target += raw_size
-        code, _, ends, found_facts = records.read_all(
-            start, limit, columns, (row, count, bases[number]), ends
+        code, _, ends, seen = records.read_all(
+            begin, limit, columns, (row, count, index[1][number]), ends
         )
-        if code != records.FINE:
+        if code != records.FINE or not _agrees(index, number, claims, count, seen):
             return False, ends
         row += count
-        facts[0, number] = count
-        facts[1, number] = found_facts[0]
-        facts[2, number] = found_facts[1]
-        facts[3, number] = found_facts[2]
+        facts[0, number - first] = count
+        facts[1, number - first] = seen[1]
+        facts[2, number - first] = seen[2]
     return True, ends

@@ -52,7 +52,7 @@ PROBLEMS = {
     BAD_ENVELOPE: "a value without a proper envelope",
 }
 # Most records of a large block: three numbers of two bytes, and no key (-1) before the last one.
-_USUAL_MASK, _USUAL = 0x80_80_FF_80_80_80_80, 0x00_80_01_00_80_00_80
+_USUAL_MASK, _USUAL = 0x80_81_FF_80_80_80_81, 0x00_80_01_00_80_00_80
 _SCHEMA = OUTPUT_SCHEMAS["strm"]
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -93,14 +93,16 @@ class Columns:
 
     def __init__(self, rows: int, raw_bytes: int) -> None:
         self.rows = rows
-        self.room = np.frombuffer(pa.allocate_buffer(raw_bytes), dtype=np.uint8)
+        self.data = pa.allocate_buffer(raw_bytes)
+        self.room = np.frombuffer(self.data, dtype=np.uint8)
         sizes = (8 * rows, 8 * rows, 4 * (rows + 1), 4 * (rows + 1), (rows + 7) >> 3)
         self.starts = [0]
         for size in sizes:
             self.starts.append(self.starts[-1] + (size + 63 & ~63))
         self.buffer = pa.allocate_buffer(self.starts[-1])
-        self.numbers = np.frombuffer(self.buffer, dtype=np.uint8)
         self.keys = _scratch(raw_bytes)
+        numbers = np.frombuffer(self.buffer, dtype=np.uint8)
+        self.places = (self.room, numbers, self.keys, tuple(self.starts[1:5]))
         self.key_bytes = self.key_count = self.value_bytes = 0
         self.totals = np.zeros(6, dtype=np.int64)
 
@@ -111,11 +113,8 @@ class Columns:
 
         Returns (FINE or the problem, the row, (last offset, smallest and largest timestamp)).
         """
-        positions = (self.starts[1], self.starts[2], self.starts[3], self.starts[4])
         read = _read_lz4 if is_lz4 else _read_plain
-        code, row, ends, facts = read(
-            payload, self.room, self.numbers, positions, self.keys, (self.rows, base_offset)
-        )
+        code, row, ends, facts = read(payload, self.places, (self.rows, base_offset))
         self.key_bytes, self.key_count, self.value_bytes = ends
         return code, row, facts
 
@@ -134,13 +133,14 @@ class Columns:
         if enveloped:
             columns += self._open_envelopes()
         else:
-            data = pa.py_buffer(self.room)
+            data = self.data
             if self.value_bytes < len(self.room) >> 1:  # or a small column would hold all of it
                 data = pa.py_buffer(self.room[: self.value_bytes].copy())
             columns.append(
                 pa.Array.from_buffers(pa.binary(), self.rows, [None, self._part(3), data])
             )
-            columns += [_nulls(name, self.rows) for name in ("headers", "key", "key")]
+            nothing = _nulls("key", self.rows)
+            columns += [_nulls("headers", self.rows), nothing, nothing]
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def _part(self, number: int) -> pa.Buffer:
@@ -223,6 +223,9 @@ def _copy_down(target: int, source: int, length: int, ends: tuple[int, int]) -> 
         and ends[1] - source >= length + 64
     ):
         done = target + length
+        copy_32(target, source)
+        target += 32 - (target & 31)  # stores that straddle two lines cost twice as much
+        source = target + apart
         while target < done:
             copy_32(target, source)
             copy_32(target + 32, source + 32)
@@ -240,14 +243,20 @@ def _two_bytes(word: int) -> int:
 
 
 @inlined
+def _two_bytes_above(word: int) -> int:
+    """The zigzag varint in the lowest two bytes of a word, known not to be negative."""
+    return (word & 0x7E) >> 1 | (word & 0x7F00) >> 2
+
+
+@inlined
 def _read_head(at: int, end: int) -> Any:
     """A record's numbers: (problem, (offset delta, time), (key, value length), their addresses)."""
     if end - at >= 8:
         word = peek_i64(at)
         if word & _USUAL_MASK == _USUAL:
-            delta, timestamp = _two_bytes(word), _two_bytes(word >> 16)
-            value_len = _two_bytes(word >> 40)
-            if 0 <= value_len <= end - at - 7:
+            delta, timestamp = _two_bytes_above(word), _two_bytes(word >> 16)
+            value_len = _two_bytes_above(word >> 40)
+            if value_len <= end - at - 7:
                 return FINE, (delta, timestamp), (-1, value_len), (at + 4, at + 7)
     delta, at = _varint(at, end)
     if at == 0:
@@ -320,8 +329,9 @@ def read_all(at: int, end: int, columns: Any, block: Any, ends: Any) -> Any:
 
 
 @inlined
-def addresses(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) -> Any:
+def addresses(places: Any, rows: int) -> Any:
     """The addresses that `read_all` writes to, each with its end where lengths vary."""
+    values, numbers, keys, positions = places
     start = address_of(numbers)
     bits = numbers[positions[3] : positions[3] + (rows + 7 >> 3)]
     bits[:] = 0
@@ -333,22 +343,20 @@ def addresses(numbers: Any, positions: Any, keys: Any, values: Any, rows: int) -
 
 
 @kernel
-def _read_plain(
-    payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, block: Any
-) -> Any:
-    columns = addresses(numbers, positions, keys, room, block[0])
+def _read_plain(payload: Any, places: Any, block: Any) -> Any:
+    columns = addresses(places, block[0])
     source = address_of(payload)
     place = (0, block[0], block[1])
     return read_all(source, source + len(payload), columns, place, (0, 0, 0))
 
 
 @kernel
-def _read_lz4(payload: Any, room: Any, numbers: Any, positions: Any, keys: Any, block: Any) -> Any:
-    source, origin = address_of(payload), address_of(room)
-    limit = origin + len(room)
+def _read_lz4(payload: Any, places: Any, block: Any) -> Any:
+    source, room = address_of(payload), places[0]
+    origin, limit = address_of(room), address_of(room) + len(room)
     if not lz4.decode_at(source, source + len(payload), origin, limit):
         return UNDECODABLE, 0, (0, 0, 0), (0, 0, 0)
-    columns = addresses(numbers, positions, keys, room, block[0])
+    columns = addresses(places, block[0])
     return read_all(origin, limit, columns, (0, block[0], block[1]), (0, 0, 0))
 
 

@@ -69,7 +69,10 @@ _VARINTS_BYTES_MAX = 4 * 10
 _RECORD_COUNT_MAX = 0xFFFFFFFF
 _ENVELOPED_COLUMNS = ("headers", "tag", "node")
 # The open block, as the kernel keeps it from batch to batch.
-_LENGTH, _ESTIMATE, _BASE_OFFSET, _FIRST_TIMESTAMP, _CUTS, _STATE_SIZE = 0, 1, 2, 3, 4, 5
+_LENGTH, _ESTIMATE, _BASE_OFFSET, _FIRST_TIMESTAMP, _CUTS = 0, 1, 2, 3, 4
+# What it saw of all records: the last offset, times; and whether offsets of the batch do not rise.
+_LAST_OFFSET, _TIME_MIN, _TIME_MAX, _DISORDER = 5, 6, 7, 8
+_NOTHING_YET = (0, 0, 0, 0, 0, -1, (1 << 63) - 1, -(1 << 63), 0)
 
 
 class RawBlock(NamedTuple):
@@ -126,11 +129,9 @@ class Writer:
         self._blocks: list[SealedBlock] = []
         self._sealed_bytes = 0
         self._raw = np.empty(0, dtype=np.uint8)
-        self._state = np.zeros(_STATE_SIZE, dtype=np.int64)
+        self._state = np.array(_NOTHING_YET, dtype=np.int64)
         self._open_count = 0
         self._record_count = 0
-        self._last_offset = -1
-        self._timestamps: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -148,7 +149,8 @@ class Writer:
             raise InvalidRequest("a batch with the columns of INPUT_SCHEMAS['strm'] is needed")
         if batch.num_rows == 0:
             return
-        offsets = self._check(batch)
+        self._check(batch)
+        offsets: NDArray[np.int64] = batch.column("offset").to_numpy()
         state = self._state.copy()
         cut_rows = np.empty(batch.num_rows, dtype=np.int64)
         open_part = self._raw[: state[_LENGTH]]
@@ -156,6 +158,8 @@ class Writer:
             *(_encode, batch, INPUT_SCHEMAS["strm"], self._raw),
             *((open_part, state), cut_rows, self.coding.enveloped),
         )
+        if state[_DISORDER]:
+            raise InvalidRequest(f"offsets must rise, above {self._state[_LAST_OFFSET]}")
         count = int(state[_CUTS])
         base_offsets = [int(self._state[_BASE_OFFSET]), *offsets[cut_rows[:count]].tolist()]
         if self._open_count == 0:
@@ -167,37 +171,34 @@ class Writer:
             for i in range(count)
         )
         self._keep_open(raw, starts[-1], state, batch.num_rows - rows[-1])
-        self._note(offsets, batch)
+        self._record_count += batch.num_rows
 
     def finish(self, *, topic: str, partition: int, created_at_ms: int) -> memoryview:
         """Returns the whole object. Raises InvalidRequest if nothing was added."""
-        if self._timestamps is None:
+        if self._record_count == 0:
             raise InvalidRequest("an empty segment is not written")
         if self._open_count:
             raw = self._raw[: self._state[_LENGTH]]
             self._seal_all([RawBlock(int(self._state[_BASE_OFFSET]), self._open_count, raw)])
             self._open_count = 0
-            self._state = np.zeros(_STATE_SIZE, dtype=np.int64)
+            self._state[_LENGTH] = self._state[_ESTIMATE] = 0
         header = Header(
             coding=self.coding,
             topic_hash=fnv1a_64(topic.encode()),
             partition=partition,
             base_offset=self._blocks[0].base_offset,
-            max_offset=self._last_offset,
+            max_offset=int(self._state[_LAST_OFFSET]),
             record_count=self._record_count,
             created_at_ms=created_at_ms,
-            min_timestamp_ms=self._timestamps[0],
-            max_timestamp_ms=self._timestamps[1],
+            min_timestamp_ms=int(self._state[_TIME_MIN]),
+            max_timestamp_ms=int(self._state[_TIME_MAX]),
         )
         return _assemble(header, self._blocks)
 
-    def _check(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Refuses what this object cannot hold; returns the offsets."""
+    def _check(self, batch: pa.RecordBatch) -> None:
+        """Refuses what this object cannot hold."""
         if batch.column("offset").null_count or batch.column("timestamp").null_count:
             raise InvalidRequest("offsets and timestamps cannot be null")
-        offsets: NDArray[np.int64] = batch.column("offset").to_numpy()
-        if offsets[0] <= self._last_offset or not np.all(offsets[1:] > offsets[:-1]):
-            raise InvalidRequest(f"offsets must rise, above {self._last_offset}")
         if self._record_count + batch.num_rows > _RECORD_COUNT_MAX:
             raise InvalidRequest("an object holds fewer than 2^32 records")
         if not self.coding.enveloped:
@@ -205,7 +206,6 @@ class Writer:
             for name, nulls in full.items():
                 if batch.column(name).null_count != nulls:
                     raise InvalidRequest(f"column {name!r} needs an object with enveloped values")
-        return offsets
 
     def _seal_all(self, blocks: Iterable[RawBlock]) -> None:
         sealed = list(self._map_blocks(self._seal, blocks))
@@ -227,15 +227,6 @@ class Writer:
         state[_LENGTH] = length
         self._state = state
         self._open_count = record_count
-
-    def _note(self, offsets: NDArray[np.int64], batch: pa.RecordBatch) -> None:
-        self._record_count += len(offsets)
-        self._last_offset = int(offsets[-1])
-        timestamps = batch.column("timestamp").view(pa.int64()).to_numpy()
-        least, most = int(timestamps.min()), int(timestamps.max())
-        if self._timestamps is not None:
-            least, most = min(least, self._timestamps[0]), max(most, self._timestamps[1])
-        self._timestamps = least, most
 
 
 def encode(
@@ -375,6 +366,7 @@ def _encode(
     target, limit = start + len(opened), start + len(out)
     block, estimate = start, state[_ESTIMATE]
     base_offset, first_timestamp = state[_BASE_OFFSET], state[_FIRST_TIMESTAMP]
+    last_offset, least, most = state[_LAST_OFFSET], state[_TIME_MIN], state[_TIME_MAX]
     count = 0
     for row in range(rows):
         sizes = _measure(fields, row, enveloped)
@@ -391,6 +383,10 @@ def _encode(
             block, estimate = target, 0
         estimate += _ESTIMATED_OVERHEAD + body
         offset, timestamp = arrow.number(offsets, row), arrow.number(timestamps, row)
+        if offset <= last_offset:
+            state[_DISORDER] = 1
+            break
+        last_offset, least, most = offset, min(least, timestamp), max(most, timestamp)
         deltas = (offset - base_offset, wrapping_subtract(timestamp, first_timestamp))
         if target == block:
             base_offset, first_timestamp = offset, timestamp
@@ -401,4 +397,5 @@ def _encode(
             return arrow.TOO_LARGE, row
     state[_ESTIMATE], state[_CUTS] = estimate, count
     state[_BASE_OFFSET], state[_FIRST_TIMESTAMP] = base_offset, first_timestamp
+    state[_LAST_OFFSET], state[_TIME_MIN], state[_TIME_MAX] = last_offset, least, most
     return arrow.OK, target - start
