@@ -301,7 +301,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         "        if state.is_beyond(log_end_offset):\n",
         "        if log_end_offset < 0:\n",
-        ("F20/mixed:frame:60", "tests/engine/test_groups.py", GROUP_POWER),
+        (GROUP_POWER,),
     ),
     Mutant(
         "group-rotation",
