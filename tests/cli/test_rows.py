@@ -43,7 +43,7 @@ def test_the_rows_of_a_journal_and_an_index_lie_one_after_the_other(
     tree: Path, lamina: Any
 ) -> None:
     for name in ("groups/orders-0_billing.delta", f"{FRAME}.idx", f"{KERATIN}.idx",
-                 f"{KERATIN}.tidx", f"{SEGMENT}.idx"):  # fmt: skip
+                 f"{KERATIN}.tidx", f"{SEGMENT}.idx", "topics/f/0/producers.log"):  # fmt: skip
         rows = lamina("dump", "--json", tree / name).rows
         ends = [row["position"] + row["size"] for row in rows]
         assert [row["position"] for row in rows[1:]] == ends[:-1]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.formats import ledger, topic
+from lamina.formats import ledger, producers, topic
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.topic import TopicFile
 from tests.formats.test_frame_index import golden_log
@@ -27,6 +27,7 @@ def golden(name: str) -> bytes:
 def every_kind() -> dict[str, tuple[str, bytes]]:
     """Where each kind of file lies in a data directory, what it is called, and what it holds."""
     gaps = Ledger().with_gap(Gap(0, 4096, "retention", 1, "old"))
+    journal = producers.encode([producers.Entry(7, first, first, 2, 0) for first in (0, 2, 4)])
     settings = TopicFile("f", "frame", partitions=1, epoch=1, created_ms=1)
     return {
         "meta/broker.id": ("broker identity", golden("frame-broker.json")),
@@ -34,6 +35,7 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
         "meta/snapshot-1.bin": ("metadata snapshot", golden("wal-snapshot.bin")),
         "topics/f/topic.json": ("topic settings", topic.encode(settings)),
         "topics/f/0/ledger.json": ("ledger of gaps", ledger.encode(gaps)),
+        "topics/f/0/producers.log": ("journal of producers", journal),
         f"{FRAME}.log": ("frame log", golden_log()),
         f"{FRAME}.idx": ("frame index", golden("frame-idx.bin")),
         f"{FRAME}.timeidx": ("frame time index", golden("frame-timeidx.bin")),

@@ -298,9 +298,9 @@ def check_keratin_indexes(data: bytes) -> None:
 
 
 def check_producers(data: bytes) -> None:
-    entries, end = producers.decode(data)
-    assert 0 <= end <= len(data)
-    assert producers.decode(producers.encode(entries))[0] == entries
+    assert all(0 <= position < len(data) for position, _ in producers.walk(data))
+    entries = producers.decode(data)
+    assert producers.decode(producers.encode(entries)) == entries
 
 
 def check_wal_index(data: bytes) -> None:

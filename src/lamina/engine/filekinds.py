@@ -16,6 +16,7 @@ import numpy as np
 from lamina.engine import coldfile, documents, inspection
 from lamina.engine.documents import WholeFile
 from lamina.engine.findings import FileKind, Finding, Named, Row, described, map_file, named
+from lamina.engine.producer_file import ProducersJournal
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import timeindex as frame_times
@@ -241,6 +242,7 @@ _WAL_INDEX = IndexFile(
     entry_bytes=wal_index.ENTRY.itemsize,
     check=_check_wal_entries,
 )
+_PRODUCERS = ProducersJournal()
 _MAGIC_BYTES_MAX = 8
 
 
@@ -253,6 +255,8 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return inspection.WAL_DATA if wal_segment.suffix == "data" else _WAL_INDEX
     if document := documents.recognise(path):
         return document
+    if name == paths.PRODUCERS:
+        return _PRODUCERS
     for magic, kind in _BY_MAGIC.items():
         if head.startswith(magic):
             return kind

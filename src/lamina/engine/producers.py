@@ -26,9 +26,9 @@ from lamina.engine.requests import Ack, Outcome, ProducerStamp
 from lamina.errors import Fenced, OutOfSequence
 from lamina.formats import producers as journal
 from lamina.formats.producers import Entry
+from lamina.storage import paths
 from lamina.storage.files import File, prepare_space
 
-JOURNAL = "producers.log"
 REMEMBERED = 5
 COMPACT_ENTRIES = 65_536
 PREPARE_BYTES = 64 << 10
@@ -45,7 +45,7 @@ class Producers:
     """What is known of the producers of one partition."""
 
     def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = os.path.join(place.directory, JOURNAL)
+        self._path = os.path.join(place.directory, paths.PRODUCERS)
         self._place = place
         self._known: dict[int, _Producer] = {}
         self._before: dict[int, _Producer | None] = {}
@@ -87,7 +87,7 @@ class Producers:
         """Reads all sound entries of the journal."""
         if not self.has_journal:
             return []
-        return journal.decode(self._place.files.read(self._path))[0]
+        return journal.decode(self._place.files.read(self._path))
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """Remembers those entries of the journal whose records are stored, and rewrites it.

@@ -20,6 +20,7 @@ those that reach beyond the log's end before anything new is appended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,22 +70,24 @@ def _encode(entry: Entry) -> bytes:
     return body + crc32c_of(body).to_bytes(4, "little")
 
 
-def decode(buffer: Buffer) -> tuple[list[Entry], int]:
-    """Reads all sound entries; returns them and where the first unsound or partial one begins.
+def walk(buffer: Buffer) -> Iterator[tuple[int, Entry | None]]:
+    """Yields each entry with its position, up to prepared space; None for an unsound or cut one.
 
     A damaged entry costs only itself: all have the same size.
     """
     view = memoryview(buffer).cast("B")
-    entries = []
-    whole = view.nbytes - view.nbytes % ENTRY.size
     used = len(bytes(view).rstrip(b"\0"))  # behind it is prepared space, and zeros are no entry
-    used = min(whole, used + -used % ENTRY.size)
-    unsound: int | None = None if used == whole else used
     for position in range(0, used, ENTRY.size):
-        fields = ENTRY.unpack(view, position)
-        body = view[position : position + _CHECKED_BYTES]
-        if fields.pop("crc32c") == crc32c_of(body) and fields["base_offset"] >= 0:
-            entries.append(Entry(**fields))
-        elif unsound is None or unsound == used:
-            unsound = position
-    return entries, whole if unsound is None else unsound
+        entry = bytes(view[position : position + ENTRY.size])
+        yield position, _entry(entry) if len(entry) == ENTRY.size else None
+
+
+def _entry(data: bytes) -> Entry | None:
+    fields = ENTRY.unpack(data, 0)
+    sound = fields.pop("crc32c") == crc32c_of(data[:_CHECKED_BYTES])
+    return Entry(**fields) if sound and fields["base_offset"] >= 0 else None
+
+
+def decode(buffer: Buffer) -> list[Entry]:
+    """Reads all sound entries."""
+    return [entry for _, entry in walk(buffer) if entry is not None]
