@@ -102,6 +102,24 @@ def test_damage_in_a_segment_costs_one_record(tmp_path: Path, offset: int, reope
         assert [gap.reason for gap in again.gaps("t")] == ["lost"]
 
 
+@pytest.mark.parametrize("needle", [b"value 1", b"value 7", b"value 20"])
+def test_damage_in_the_last_segment_costs_nothing_while_the_wal_holds_it(
+    tmp_path: Path, needle: bytes
+) -> None:
+    with opened(tmp_path, WalSettings(shards=1)) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 21)
+        store.roll("t")
+    assert needle in (tmp_path / "wal" / "wal-1.log").read_bytes()
+    (path,) = tmp_path.glob("segments/0000000000000001/*.data")
+    flip(path, needle)
+    with opened(tmp_path, WalSettings(shards=1)) as again:
+        assert contents(again) == (numbered(1, 21), [])
+        fill(again, 21, 22)
+    with opened(tmp_path, WalSettings(shards=1)) as again:
+        assert contents(again) == (numbered(1, 22), [])
+
+
 @pytest.mark.parametrize("content", [b"", b"x" * 20, b"\xff" * 45, bytes(200)])
 @pytest.mark.parametrize("pattern", ["segments/*/*.idx", "wal/CURRENT", "meta/snapshot-*.bin"])
 def test_a_derived_file_may_hold_anything(tmp_path: Path, pattern: str, content: bytes) -> None:

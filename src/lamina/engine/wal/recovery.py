@@ -149,8 +149,10 @@ class TopicRecovery:
             if not self.has_snapshot:
                 self._take_flags(topic, bare)
             loaded = segments.by_index(self.ground.files, bare)
-            if loaded is None or not _is_durable(loaded, frames, marked):
-                rest = bares[row + 1 :]
+            rest = bares[row + 1 :]
+            if loaded is None or not (
+                _is_durable(loaded, frames, marked) and (rest or self._can_stay(loaded, frames))
+            ):
                 following = rest[0].first_sequence if rest else None
                 may_cut = not rest or bool(undone[row + 1])
                 loaded = self._look_closely(topic, bare, frames, following, may_cut=may_cut)
@@ -166,6 +168,13 @@ class TopicRecovery:
         if found:
             found[-1] = self._as_last(topic, found[-1])
         return found
+
+    def _can_stay(self, last: Segment, frames: Frames) -> bool:
+        """Proves what the WAL still holds of the last segment: now it could be copied again."""
+        held, end = np.searchsorted(frames.sequences, (last.first_sequence, last.end_sequence))
+        if held == end:
+            return True
+        return segments.is_sound_from(self.ground.files, last, int(frames.sequences[held]))
 
     def _undone(self, bares: list[Segment], frames: Frames, marked: int) -> NDArray[np.bool_]:
         """Tells of each segment whether it and all that follow it may be of an unfinished copy.

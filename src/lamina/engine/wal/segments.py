@@ -211,6 +211,18 @@ def by_index(files: Files, bare: Segment) -> Segment | None:
     return Segment(topic_id, directory, *facts, sealed=bare.sealed)
 
 
+def is_sound_from(files: Files, segment: Segment, sequence: int) -> bool:
+    """Checks all frames of a segment from the one that `.idx` names for a sequence on."""
+    position = position_for(files, segment, sequence)
+    data = memoryview(data_of(files, segment)).cast("B")[: segment.data_bytes]
+    while position is not None and position < data.nbytes:
+        found = log.scan_segment(
+            data, position, topic_id=segment.topic_id, minimum_sequence=sequence
+        )
+        position = None if found.stop.is_damage else found.end
+    return position is not None
+
+
 def save_entries(files: Files, segment: Segment, entries: index.Entries) -> None:
     """Replaces the `.idx`."""
     files.replace(segment.path("idx"), index.encode(entries))
