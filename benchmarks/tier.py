@@ -132,7 +132,7 @@ def bench_codec(console: Console) -> list[Bar]:
             "lz4 read": lambda: [codec.decompress(part, size) for part, size in packed],
             "parquet read": lambda: pq.read_table(io.BytesIO(parquet), use_threads=False),
         },
-        rounds=5,
+        rounds=15,
         repeat=1,
     )
     table = Table("JSON events", "MB/s", "million records/s", "bytes")
