@@ -152,6 +152,6 @@ def machine() -> dict[str, str]:
             break
     return {
         "processor": f"{model}, {os.cpu_count()} cores",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
     }
