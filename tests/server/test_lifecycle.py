@@ -273,6 +273,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_beyond_the_timeout(
             client.create_topic("t")
             client.append("t", b"v")
             server.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)  # till then a thread may answer
             try:
                 for call in (
                     lambda: client.append("t", b"v", timeout_s=1),
