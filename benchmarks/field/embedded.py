@@ -32,7 +32,32 @@ def counted_in(chunk: pa.RecordBatch) -> tuple[int, int]:
     return chunk.num_rows, pc.sum(pc.binary_length(chunk.column("value"))).as_py()
 
 
-class Embedded(System):
+class Read:
+    """Reading back from a store, here or behind a server."""
+
+    store: Any
+    durability: str
+
+    def chunks(self, count: int) -> Iterator[pa.RecordBatch]:
+        isolation = "durable" if self.durability == FSYNC else "written"
+        return self.store.scan(
+            TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation, partition=0
+        )
+
+    def values(self, chunk: pa.RecordBatch) -> Sequence[bytes]:
+        return values_in(chunk)
+
+    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
+        return counted_in(chunk)
+
+    def seek(self, timestamp_ms: int) -> bytes:
+        offset = self.store.offset_for_time(TOPIC, 0, timestamp_ms)
+        assert offset is not None
+        found = next(iter(self.store.scan(TOPIC, partition=0, start=offset, max_records=1)))
+        return found["value"][0].as_py()  # type: ignore[no-any-return]
+
+
+class Embedded(Read, System):
     """A store in this process; `fsync` is its default, `default` is acks=1."""
 
     kind = "embedded"
@@ -84,24 +109,6 @@ class Embedded(System):
             return self.store.append_async(TOPIC, value, partition=0, acks=self.acks)
 
         return asyncio.run(with_tasks(producers, seconds, append))
-
-    def chunks(self, count: int) -> Iterator[pa.RecordBatch]:
-        isolation = "durable" if self.durability == FSYNC else "written"
-        return self.store.scan(
-            TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation, partition=0
-        )
-
-    def values(self, chunk: pa.RecordBatch) -> Sequence[bytes]:
-        return values_in(chunk)
-
-    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
-        return counted_in(chunk)
-
-    def seek(self, timestamp_ms: int) -> bytes:
-        offset = self.store.offset_for_time(TOPIC, 0, timestamp_ms)
-        assert offset is not None
-        found = next(iter(self.store.scan(TOPIC, partition=0, start=offset, max_records=1)))
-        return found["value"][0].as_py()  # type: ignore[no-any-return]
 
 
 class Keratin(Embedded):

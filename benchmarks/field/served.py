@@ -6,12 +6,12 @@ import importlib.metadata
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 import lamina
-from benchmarks.field.embedded import TOPIC, batch_of, counted_in, values_in
+from benchmarks.field.embedded import TOPIC, Read, batch_of
 from benchmarks.field.queues import with_threads
 from benchmarks.field.system import FSYNC, HOST, IN_FLIGHT, Server, free_port
 
@@ -19,7 +19,7 @@ CLIENTS = 4
 JOINED = 4
 
 
-class Served(Server):
+class Served(Read, Server):
     """One client, which has several batches under way on its stream."""
 
     name = "Lamina served"
@@ -41,17 +41,17 @@ class Served(Server):
         ]
 
     def connect(self) -> None:
-        self.client = self._connected()
+        self.store = self._connected()
         self.connections = [self._connected() for _ in range(self.clients)]
-        if TOPIC not in self.client.topics():
-            self.client.create_topic(TOPIC, format="keratin")
+        if TOPIC not in self.store.topics():
+            self.store.create_topic(TOPIC, format="keratin")
         self.acks: object = "all" if self.durability == FSYNC else 1
 
     def _connected(self) -> lamina.RemoteStore:
         return lamina.connect(f"grpc://{HOST}:{self.port}", idempotent=self.idempotent)
 
     def disconnect(self) -> None:
-        for client in (self.client, *self.connections):
+        for client in (self.store, *self.connections):
             client.close()
 
     def prepare(self, values: Sequence[Sequence[bytes]]) -> list[pa.RecordBatch]:
@@ -83,10 +83,10 @@ class Served(Server):
 
     def produce_each(self, values: Sequence[pa.RecordBatch]) -> None:
         for batch in values:
-            self.client.append(TOPIC, batch, partition=0, acks=self.acks)
+            self.store.append(TOPIC, batch, partition=0, acks=self.acks)
 
     def append(self, value: bytes) -> None:
-        self.client.append(TOPIC, value, partition=0, acks=self.acks)
+        self.store.append(TOPIC, value, partition=0, acks=self.acks)
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
         def make() -> object:
@@ -94,24 +94,6 @@ class Served(Server):
             return lambda: client.append(TOPIC, value, partition=0, acks=self.acks)
 
         return with_threads(producers, seconds, make)
-
-    def chunks(self, count: int) -> Iterator[pa.RecordBatch]:
-        isolation = "durable" if self.durability == FSYNC else "written"
-        return self.client.scan(
-            TOPIC, max_bytes=4 << 20, max_records=1 << 20, isolation=isolation, partition=0
-        )
-
-    def values(self, chunk: pa.RecordBatch) -> Sequence[bytes]:
-        return values_in(chunk)
-
-    def counted(self, chunk: pa.RecordBatch) -> tuple[int, int]:
-        return counted_in(chunk)
-
-    def seek(self, timestamp_ms: int) -> bytes:
-        offset = self.client.offset_for_time(TOPIC, 0, timestamp_ms)
-        assert offset is not None
-        found = next(iter(self.client.scan(TOPIC, partition=0, start=offset, max_records=1)))
-        return found["value"][0].as_py()  # type: ignore[no-any-return]
 
 
 class ServedByMany(Served):
