@@ -94,6 +94,7 @@ def _opened_after_kill(figures: Figures, folder: str, records: int) -> None:
     os.rename(folder, kept)
     for _ in range(REOPENS):
         shutil.copytree(kept, folder)  # as it was when it was killed, each time
+        os.sync()  # and on the disk, as what was acknowledged was: a copy is not yet
         seconds = json.loads(_run(figures.system.name, folder, "reopen"))["seconds"]
         figures.add(_named(records), seconds)
         shutil.rmtree(folder)

@@ -79,13 +79,16 @@ def open(
     `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
     directory. With an object store's URL as `path` the archive itself is read, without any broker.
     """
-    from lamina.engine.readonly import ReadOnlyStore
-    from lamina.engine.store import Store
-
-    if "://" not in path:
-        return ReadOnlyStore(path, archive=archive) if read_only else Store(path, archive=archive)
     if not read_only:
-        raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
+        if "://" in path:
+            raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
+        from lamina.engine.store import Store
+
+        return Store(path, archive=archive)
+    if "://" not in path:
+        from lamina.engine.readonly import ReadOnlyStore
+
+        return ReadOnlyStore(path, archive=archive)
     from lamina.engine.tier.archive_store import ArchiveStore
     from lamina.engine.tier.opening import open_archive
 

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lamina.errors import InvalidRequest, UnsupportedField
 
@@ -99,7 +98,7 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
     place = _PLACES[format_name]
     timestamps = batch.column(place["timestamp"])
     if timestamps.null_count:
-        filled = pc.fill_null(timestamps, pa.scalar(now_ms, TIMESTAMP))
+        filled = timestamps.fill_null(pa.scalar(now_ms, TIMESTAMP))
         batch = batch.set_column(place["timestamp"], schema.field("timestamp"), filled)
     if "offset" in place and batch.column(place["offset"]).null_count:
         raise InvalidRequest(f"format {format_name} needs an offset for each record")

@@ -422,7 +422,7 @@ def test_the_first_boot_makes_identity_checkpoint_and_lock(tmp_path: Path) -> No
     with opened(tmp_path / "data") as store:
         assert store.topics() == []
         first = store.identity
-        for name in ("broker.id", "checkpoint.json", "lock", "recovery.json"):
+        for name in ("broker.id", "checkpoint.json", "lock"):
             assert (tmp_path / "data/meta" / name).exists(), name
     with opened(tmp_path / "data") as store:
         assert store.identity == first
@@ -515,6 +515,7 @@ def test_the_report_is_kept_as_a_file(tmp_path: Path, format_name: str) -> None:
     path = made(tmp_path, format_name)
     log_of(path).write_bytes(log_of(path).read_bytes() + b"torn")
     with opened(path) as store:
+        store.maintain()
         (event,) = report_of(path)
         assert event["kind"] == "cut"
         assert event["path"].endswith(".log")
@@ -522,7 +523,16 @@ def test_the_report_is_kept_as_a_file(tmp_path: Path, format_name: str) -> None:
         report = json.loads((path / "meta/recovery.json").read_text())
         assert report["milliseconds"] == store.recovery_report.milliseconds > 0
     opened(path).close()
-    assert report_of(path) == []
+    assert report_of(path) == [], "closing writes it, if no tick came before"
+
+
+def test_opening_again_replaces_no_file(tmp_path: Path) -> None:
+    path = made(tmp_path, "keratin", rolled_after=4)
+    before = {file: file.stat().st_ino for file in path.rglob("*") if file.is_file()}
+    store = opened(path)
+    after = {file: file.stat().st_ino for file in path.rglob("*") if file.is_file()}
+    store.close()
+    assert after == before
 
 
 def test_a_manifest_says_what_is_durable(tmp_path: Path) -> None:

@@ -35,9 +35,11 @@ ALLOWED: dict[str, set[str]] = {
 MAY_IMPORT_FACE = {"server", "client", "spark", "torture", "cli", "__main__"}
 FORBIDDEN_IN_FORMATS = {"os", "pathlib", "io", "time", "logging", "random"}
 LAZY_LAYERS = {"cli", "lamina"}  # so that `lamina --help` and `import lamina` are instant
-LAZY_MODULES = {  # so that a Python worker of Spark loads what it needs
+LAZY_MODULES = {  # so that a Python worker of Spark, and a store, load what they need
     "lamina.spark",
     *(f"lamina.spark.{name}" for name in ("access", "batches", "reading", "source")),
+    *(f"lamina.engine.{name}" for name in ("append_access", "appending", "diffing", "store")),
+    *(f"lamina.engine.{name}" for name in ("strata", "writer", "groups.deadletter")),
 }
 
 
@@ -146,7 +148,7 @@ def test_the_package_is_found() -> None:
         ("lamina.storage.files", "from lamina.formats import scan"),
         ("lamina.engine.store", "from lamina.server import http"),
         ("lamina.engine.store", "from lamina.spark.source import Source"),
-        ("lamina.engine.store", "class A:\n    def f(self):\n        import json"),
+        ("lamina.engine.partition", "class A:\n    def f(self):\n        import json"),
         ("lamina.server.http", "from lamina.formats.frame import log"),
         ("lamina.server.http", "from lamina.cli import main"),
         ("lamina.server.http", "from lamina.client.remote import RemoteStore"),

@@ -46,6 +46,7 @@ class ActiveSegment(Segment):
         self._index = SegmentIndex(codec, base_offset)
         self._index_files: tuple[File, File] | None = None
         self._prepared = 0
+        self._begun = 0  # where this process began to append
         self._file: File | None = None
 
     @classmethod
@@ -76,7 +77,7 @@ class ActiveSegment(Segment):
         """Takes over a log that recovery has checked, cut and synced."""
         self._file = file
         self.tail = self.written = self.durable = end
-        self._prepared = end.position
+        self._begun = self._prepared = end.position
         self._index = index
         with contextlib.suppress(OSError):  # on a full disk they are rebuilt later
             self._open_indexes()
@@ -123,10 +124,13 @@ class ActiveSegment(Segment):
         self.tail = tail
 
     def _prepare(self, start: int, length: int) -> None:
-        """Writes zeros ahead of small appends: their fsync then need not change the size."""
+        """Writes zeros ahead of small appends: their fsync then need not change the size.
+
+        As much again as was appended already: who opens a log for a record pays for little more.
+        """
         if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
             return
-        ahead = min(max(start, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
+        ahead = min(max(start - self._begun, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
         self._prepared = prepare_space(self.file, start, start + length + ahead)
 
     def sync(self) -> None:
@@ -176,9 +180,10 @@ class ActiveSegment(Segment):
         for suffix, header, part in zip(
             ("idx", self.codec.time_suffix), headers, saved, strict=True
         ):
-            path = self.path(suffix)
+            path, whole = self.path(suffix), header + part
             file = self.files.open(path) if self.files.exists(path) else self.files.create(path)
-            file.truncate(0)
-            file.write_at(0, header + part)
+            file.write_at(0, whole)
+            if self.files.size(path) > len(whole):
+                file.truncate(len(whole))
             opened.append(file)
         self._index_files = (opened[0], opened[1])

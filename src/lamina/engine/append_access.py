@@ -7,10 +7,9 @@ Rules.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings
@@ -25,22 +24,23 @@ from lamina.engine.appending import (
 )
 from lamina.engine.boot import Boot
 from lamina.engine.log_reader import LogWriter
-from lamina.engine.partition import Partition
 from lamina.engine.reader import StoreReader
 from lamina.engine.requests import Ack, ProducerStamp, Request
-from lamina.engine.tier.service import Tier
-from lamina.engine.wal.partition import WalPartition
+from lamina.engine.sealed import Archivable
 from lamina.errors import InvalidRequest
 from lamina.formats.ledger import ARCHIVED
 from lamina.formats.topic import TopicFile
 from lamina.records import Records
+
+if TYPE_CHECKING:
+    from lamina.engine.tier.service import Tier
 
 
 class AppendAccess(StoreReader):
     """What users of a store that writes can append."""
 
     _boot: Boot
-    _partitions: dict[tuple[str, int], LogWriter]
+    _partitions: dict[tuple[str, int], Archivable]
     _appending: ThreadPoolExecutor
     _turn: Iterator[int]
     tier: Tier | None
@@ -99,8 +99,7 @@ class AppendAccess(StoreReader):
         """Waits until durable records are in the object store too: the third durability level."""
         assert self.tier is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
-            target = self._writable(topic, number)
-            assert isinstance(target, Partition | WalPartition), "there are no others"
+            target = self._partitions[topic, number]
             self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
             ack.durability = ARCHIVED
         return appended
@@ -118,6 +117,8 @@ class AppendAccess(StoreReader):
 
         Raises QueueFull at once when the queue is full.
         """
+        import asyncio  # who is here has it already
+
         if acks == ARCHIVED:
             self._require_archived(topic)
             durable = await self.append_async(

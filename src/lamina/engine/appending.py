@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lamina import records as record_columns
@@ -116,6 +115,8 @@ def _plain_values(records: object) -> list[bytes] | None:
 
 def _largest(batch: pa.RecordBatch) -> int:
     """The bytes of the largest record: key, value and headers."""
+    import pyarrow.compute as pc  # a tenth of a second, that few starts need
+
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for name in ("key", "value", "tag", "node"):
         if batch.schema.get_field_index(name) < 0:

@@ -79,6 +79,7 @@ class Boot:
                 found="nothing",
             )
         self._make_path_durable()
+        self.write_checkpoint([])
         created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
         identity = broker.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
         self.files.replace(path, broker.encode(identity))
@@ -159,7 +160,8 @@ class Boot:
         codec = CODECS[about.format]
         watermark = flushed
         recorded = {}
-        if codec.has_manifest and (known := manifests.read(place, report)) is not None:
+        known = manifests.read(place, report) if codec.has_manifest else None
+        if known is not None:
             watermark = max(watermark, known.next_offset)
             recorded = {segment.base_offset: segment for segment in known.segments}
         recovered = Recovery(place, codec, watermark, report, recorded).run()
@@ -175,5 +177,6 @@ class Boot:
         producers.recover(recovered.active.tail.next_offset)
         settings = TopicSettings.parse(about.settings)
         partition = Partition(place, codec, settings, recovered, producers=producers)
-        partition.save_manifest()
+        if not manifests.lists(known, codec, partition.layout, settings):
+            partition.save_manifest()
         return partition

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lamina.engine import strata
 from lamina.engine.boot import Boot
-from lamina.engine.log_reader import LogWriter, PartitionInfo
+from lamina.engine.log_reader import PartitionInfo
 from lamina.engine.place import typed_errors
 from lamina.engine.pulse import Pulse
 from lamina.engine.reader import StoreReader
+from lamina.engine.sealed import Archivable
 from lamina.engine.strata import Block, Layer, RawRecord, Window
-from lamina.engine.wal.engine import WalEngine
-from lamina.engine.wal.partition import WalPartition
 from lamina.engine.writer import Writer
 from lamina.errors import CorruptData
 from lamina.formats.transaction import decode_state
 from lamina.storage import paths
+
+if TYPE_CHECKING:
+    from lamina.engine.wal.engine import WalEngine
 
 _SINK_STATE = "state.json"
 
@@ -60,7 +63,7 @@ class InsightAccess(StoreReader):
     """What can be seen of a store that writes."""
 
     _boot: Boot
-    _partitions: dict[tuple[str, int], LogWriter]
+    _partitions: dict[tuple[str, int], Archivable]
     _wal: WalEngine | None
 
     def layers(self, topic: str, partition: int = 0) -> list[Layer]:
@@ -95,8 +98,8 @@ class InsightAccess(StoreReader):
         ends = {id(writer): (0, 0) for writer in shards}
         for (topic, number), partition in sorted(self._partitions.items()):
             written, durable = partition.end_offset("written"), partition.end_offset("durable")
-            if isinstance(partition, WalPartition):
-                before = ends.get(id(partition.writer), (0, 0))
+            if id(partition.writer) in ends:
+                before = ends[id(partition.writer)]
                 ends[id(partition.writer)] = (before[0] + written, before[1] + durable)
             else:
                 name = f"{topic}-{number}"

@@ -21,12 +21,12 @@ import numpy as np
 
 from lamina.engine.findings import Finding, Named, Row, described, named
 from lamina.engine.rendering import render_batch, render_value
+from lamina.engine.stops import describe_stop, is_prepared_space
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.binary import as_bytes
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.scan import Budget, Limit, Scan, Stop
+from lamina.formats.scan import Budget, Limit, Scan
 from lamina.formats.wal import control
 from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import log as wal_log
@@ -349,35 +349,7 @@ def _control_row(kind: FrameType, body: bytes) -> Row:
         return {"problem": f"a {kind.name} frame that makes no sense: {error.problem}"}
 
 
-def describe_stop(stop: Stop, *, resumes_at: int | None = None) -> str:
-    """Says in words why a scan stopped; sound records after it tell that the file did not end."""
-    if stop is Stop.TORN and resumes_at is not None:
-        return "a record that is zeroed, or whose length reaches past the records after it"
-    return _STOPS[stop]
-
-
 _ZEROS = "zeros where records should be"
-_STOPS = {
-    Stop.TORN: "the file ends inside a record",
-    Stop.BAD_MAGIC: "no record starts here (bad magic)",
-    Stop.BAD_VERSION: "an unknown version, type or flag",
-    Stop.BAD_LENGTH: "lengths that contradict each other",
-    Stop.BAD_CHECKSUM: "the checksum does not fit",
-    Stop.BAD_OFFSET: "the record does not continue the ones before it",
-    Stop.END: "the end",
-    Stop.LIMIT: "the limit of one scan",
-}
-
-
-def is_prepared_space(data: Buffer, position: int) -> bool:
-    """Tells whether a file holds only zeros from a position on, as a prepared tail does."""
-    tail = as_bytes(data)[position:]
-    if tail[:64].any():  # so it is at nearly every damaged spot, and there may be many
-        return False
-    step = 1 << 20
-    return not any(tail[start : start + step].any() for start in range(0, len(tail), step))
-
-
 FRAME_LOG = LogFile("frame log", _OffsetLog(frame_log, 0))
 KERATIN_LOG = LogFile("keratin log", _OffsetLog(keratin_log, keratin_log.FILE_HEADER_BYTES))
 WAL_LOG = WalFile("write-ahead log", _Wal())

@@ -1,12 +1,14 @@
 """Derived: rebuilt from the segments. The manifest of a keratin partition (`manifest.bin`).
 
-It is written only after an fsync, on open, roll and close, so that its `next_offset` is a durable
-watermark: if the records say less, durable data was lost. It is replaced, never deleted first.
+It is written only after an fsync, on roll and close, so that its `next_offset` is a durable
+watermark: if the records say less, durable data was lost. It is replaced, never deleted first. On
+open it stays as it is while it lists the segments that there are: the checkpoint knows the rest.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from lamina.config import TopicSettings
 from lamina.engine import segment as engine_segment
@@ -44,17 +46,28 @@ def read_watermark(place: Place, report: RecoveryReport) -> int:
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
     """Replaces the manifest by what the layout says now."""
-    sealed = tuple(map(_recorded, layout.sealed))
-    written = Manifest(
-        created_ms=place.now_ms(),
+    written = _told(place.now_ms(), codec, layout, settings)
+    place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
+
+
+def lists(known: Manifest | None, codec: Codec, layout: Layout, settings: TopicSettings) -> bool:
+    """Tells whether a manifest lists a layout's segments; its watermark may be an older one."""
+    if known is None:
+        return False
+    told = _told(known.created_ms, codec, layout, settings)
+    return replace(known, next_offset=told.next_offset) == told
+
+
+def _told(created_ms: int, codec: Codec, layout: Layout, settings: TopicSettings) -> Manifest:
+    return Manifest(
+        created_ms=created_ms,
         segment_bytes_max=settings.segment_bytes,
         index_stride_bytes=codec.stride.bytes,
         open_segments_max=OPEN_SEGMENTS_MAX,
         active_base_offset=layout.active.base_offset,
         next_offset=layout.active.durable.next_offset,
-        segments=sealed,
+        segments=tuple(map(_recorded, layout.sealed)),
     )
-    place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
 
 
 def _recorded(segment: engine_segment.SealedSegment) -> SealedSegment:

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING
 from lamina.engine.active import INDEX_ENTRY_BYTES, ActiveSegment
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
-from lamina.engine.inspection import describe_stop, is_prepared_space
 from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
 from lamina.engine.segment import Bound, SealedSegment, load_entries
+from lamina.engine.stops import describe_stop, is_prepared_space
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
 from lamina.formats.keratin import manifest

@@ -7,17 +7,19 @@ Rules.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from lamina.errors import Closed, InvalidRequest, LaminaError
+
+if TYPE_CHECKING:
+    import asyncio
 
 LOCK = type(threading.Lock())
 NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
@@ -137,8 +139,8 @@ def answer(requests: Sequence[Request]) -> None:
 
 def _resolve(requests: list[Request]) -> None:
     for request in requests:
-        future, outcome = request.waiter, request.outcome
-        assert isinstance(future, asyncio.Future)
+        future: Any = request.waiter
+        outcome = request.outcome
         if future.done():
             continue
         if type(outcome) is Ack:

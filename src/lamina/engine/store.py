@@ -4,9 +4,11 @@
 
 Rules.
 1. One writer a directory, held by a lock that ends with the process; any number of readers.
-2. The checkpoint is written from durable state only, at most once a tick.
+2. The checkpoint is written from durable state only, at most once a tick. Opening writes neither
+   it nor the report of the recovery: what was acknowledged needs neither, and they come in time.
 3. No storage logic here: topics are the catalog's, records the partitions'.
 4. A store belongs to the process that opened it: after a fork the child's copy is closed.
+5. What only some stores need (the write-ahead log, the archive) is imported when one does.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina.config import TopicSettings, WalSettings, WriterSettings
 from lamina.engine import retention
@@ -36,12 +38,7 @@ from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
 from lamina.engine.reserve import Reserve
 from lamina.engine.sealed import Archivable
-from lamina.engine.tier.metadata import Metadata, group_files
 from lamina.engine.tier.opening import Archive, open_archive
-from lamina.engine.tier.service import Tier, TierStatus
-from lamina.engine.wal.engine import WalEngine
-from lamina.engine.wal.ground import Ground
-from lamina.engine.wal.partition import WalPartition
 from lamina.errors import (
     Closed,
     InvalidRequest,
@@ -54,10 +51,13 @@ from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import NO_SPACE, Files, LocalFiles
 
+if TYPE_CHECKING:
+    from lamina.engine.tier.service import Tier, TierStatus
+    from lamina.engine.wal.engine import WalEngine
+    from lamina.engine.wal.partition import WalPartition
+
 TICK_MS = 1000
 _THREADS = 8
-LOGS = (Partition, WalPartition)
-"""What a partition of a store that writes is."""
 
 
 class Store(AppendAccess, GroupAccess, InsightAccess):
@@ -90,20 +90,18 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._turn = itertools.count()
         self._changing = threading.Lock()
         self.recovery_report = RecoveryReport()
+        self._is_reported = False
         self.tier = self._open_tier(archive)
         self._boot.files.make_directory(self._boot.path(paths.META))
         self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
         try:
             self.identity = self._boot.identify()
             self._topics: dict[str, TopicFile] = {}
-            self._partitions: dict[tuple[str, int], LogWriter] = {}
+            self._partitions: dict[tuple[str, int], Archivable] = {}
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
             self._reserve.use(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
-            report = self.recovery_report.encode()
-            with contextlib.suppress(OSError):  # a full disk can be opened all the same
-                self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
             self._maintenance = Maintenance(
                 self._boot,
                 self._reserve,
@@ -111,9 +109,9 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                 {
                     "groups": self._flush_groups,
                     "the write-ahead log": self._maintain_wal,
+                    "the recovery report": self._save_report,
                 },
             )
-            self._maintenance.tick()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
             if self.tier is not None:
                 self.tier.start(tick_ms)
@@ -126,6 +124,9 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         objects = open_archive(archive, self._boot.files)
         if objects is None:
             return None
+        from lamina.engine.tier.metadata import Metadata, group_files
+        from lamina.engine.tier.service import Tier
+
         metadata = Metadata(objects, group_files(self._boot.files, self._boot.data))
         return Tier(objects, self._archivable, lambda: self._topics, metadata)
 
@@ -154,6 +155,9 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._groups.recover(self._topics, self.recovery_report)
 
     def _new_wal(self) -> WalEngine:
+        from lamina.engine.wal.engine import WalEngine
+        from lamina.engine.wal.ground import Ground
+
         boot = self._boot
         ground = Ground(
             boot.files, boot.data, boot.now_ms, self._wal_settings, steady_ms=boot.steady_ms
@@ -172,7 +176,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
     def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
         if about.topic_ids:
             assert self._wal is not None, "a topic with ids has a write-ahead log"
-            opened: LogWriter = self._wal.open_topic(about, number)
+            opened: Archivable = self._wal.open_topic(about, number)
         else:
             partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
             partition.start(self._writer_settings, self._executor)
@@ -186,7 +190,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
 
     def _archivable(self) -> list[Archivable]:
         """Returns all partitions; their settings say whether they are archived."""
-        return [each for each in self._partitions.values() if isinstance(each, LOGS)]
+        return list(self._partitions.values())
 
     def _flush_groups(self, *, force: bool) -> None:
         self._groups.take_over(self._topics)
@@ -196,12 +200,20 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         if self._wal is not None:
             self._wal.maintain(force=force)
 
+    def _save_report(self, *, force: bool = False) -> None:
+        """Keeps what recovery did as a file, once; on a full disk as soon as there is room."""
+        if self._is_reported:
+            return
+        with contextlib.suppress(OSError):
+            report = self.recovery_report.encode()
+            self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
+            self._is_reported = True
+
     def _attach(self, about: TopicFile) -> None:
         """Has the archive looked after, where a topic has one."""
         for number in range(about.partitions):
-            partition = self._partitions[about.name, number]
-            if self.tier is not None and isinstance(partition, LOGS):
-                self.tier.attach(partition)
+            if self.tier is not None:
+                self.tier.attach(self._partitions[about.name, number])
 
     def _require_tier(self, config: Mapping[str, Any] | None) -> None:
         """Refuses to promise an archive that there is not."""
@@ -377,6 +389,8 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
 
     def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
         """Returns the partitions behind the write-ahead log, for jobs that work on those."""
+        from lamina.engine.wal.partition import WalPartition
+
         self._require_open()
         found = [each for each in self._partitions.values() if isinstance(each, WalPartition)]
         return [each for each in found if not topics or each.place.topic in topics]
@@ -415,6 +429,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             last_to_first.callback(self._appending.shutdown)
             partitions = self._segmented()
             last_to_first.callback(self._maintenance.checkpoint, partitions)
+            last_to_first.callback(self._save_report)
             if self._wal is not None:
                 last_to_first.callback(self._wal.close)
             for each in self._partitions.values():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from lamina.engine.log_reader import LogReader
 from lamina.engine.reading import PartitionReader
 from lamina.engine.segment import Bound, Segment
-from lamina.engine.tier.cold import ColdLog
-from lamina.engine.wal.reading import TopicReader
 from lamina.errors import InvalidRequest, OffsetOutOfRange
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import ARCHIVED
@@ -31,11 +29,14 @@ from lamina.formats.scan import Limit
 from lamina.formats.strm.layout import ENVELOPED, Compression
 from lamina.storage.paths import ObjectKey
 
+if TYPE_CHECKING:  # not every store has a write-ahead log or an archive
+    from lamina.engine.wal.reading import TopicReader
+
 State: TypeAlias = Literal["gone", "cold", "sealed", "active"]
 WAL_BLOCK_RECORDS = 256
 """Segments of wal topics index every record; so many of them are shown as one block."""
 _Numbers: TypeAlias = NDArray[np.int64]
-_Reader: TypeAlias = PartitionReader | TopicReader
+_Reader: TypeAlias = "PartitionReader | TopicReader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,8 @@ def layers_of(reader: LogReader) -> list[Layer]:
     """Returns the layers of a partition, oldest first."""
     if isinstance(reader, PartitionReader):
         found = _segmented(reader)
-    elif isinstance(reader, TopicReader):
-        found = _write_ahead(reader)
+    elif (topic := _as_topic(reader)) is not None:
+        found = _write_ahead(topic)
     else:
         raise InvalidRequest(f"{reader.place.name} has no layers to show")
     gaps = [gap for gap in reader.ledger_of_gaps.missing() if gap.reason != ARCHIVED]
@@ -114,8 +115,9 @@ def blocks_of(reader: LogReader, base_offset: int, window: Window) -> list[Block
     layer = next((each for each in layers_of(reader) if each.base_offset == base_offset), None)
     if layer is None or layer.state == "gone":
         raise OffsetOutOfRange(f"{reader.place.name}: no layer begins at {base_offset}")
-    if isinstance(reader, PartitionReader | TopicReader) and layer.compression:
-        return _cold_blocks(reader, layer, window)
+    known = reader if isinstance(reader, PartitionReader) else _as_topic(reader)
+    if known is not None and layer.compression:
+        return _cold_blocks(known, layer, window)
     if isinstance(reader, PartitionReader):
         return _segment_blocks(reader, layer, window)
     return _even_blocks(layer, window)
@@ -220,6 +222,8 @@ def _segment_blocks(reader: PartitionReader, layer: Layer, window: Window) -> li
 
 
 def _cold_blocks(reader: _Reader, layer: Layer, window: Window) -> list[Block]:
+    from lamina.engine.tier.cold import ColdLog
+
     assert isinstance(reader.cold, ColdLog), "a cold layer comes from an archive"
     entry = reader.cold.entry_for(layer.base_offset)
     if entry is None:
@@ -265,6 +269,12 @@ def _joined(
 
 
 # ---------------------------------------------------------------------- wal topics
+
+
+def _as_topic(reader: LogReader) -> TopicReader | None:
+    from lamina.engine.wal.reading import TopicReader
+
+    return reader if isinstance(reader, TopicReader) else None
 
 
 def _write_ahead(reader: TopicReader) -> list[Layer]:

@@ -18,7 +18,6 @@ Rules.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import itertools
@@ -27,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lamina.config import WriterSettings
 from lamina.engine.pulse import Pulse
@@ -44,6 +43,9 @@ from lamina.engine.requests import (
 )
 from lamina.errors import LaminaError, Poisoned, QueueFull, StorageFull, Unavailable
 from lamina.storage.files import NO_SPACE
+
+if TYPE_CHECKING:
+    import asyncio
 
 Result = TypeVar("Result")
 
@@ -123,7 +125,9 @@ class Writer:
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
         """Appends from a running event loop; the future gets the answer."""
-        future = asyncio.get_running_loop().create_future()
+        from asyncio import get_running_loop  # who is here has it already
+
+        future = get_running_loop().create_future()
         request.waiter = future
         self._submit(request, NO_WAIT)
         return future

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic
 
 from lamina.formats.waiting import compiling
@@ -54,7 +55,14 @@ class _PackageCache(FunctionCache):  # type: ignore[misc]  # numba has no type i
         return (*super()._index_key(signature, codegen), _DIGEST)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        found = super().load_overload(signature, target_context)
+        """Loads machine code, without what only compiling needs: that costs a start half a second.
+
+        Numba prepares for compiling here (all that it can type and lower); a compiler does so
+        again for itself. Machine code needs the runtime alone.
+        """
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            found = self._load_overload(signature, target_context)
         if found is None:
             compiling()
         return found

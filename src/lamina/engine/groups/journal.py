@@ -22,6 +22,7 @@ Rules.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,9 +51,13 @@ PREPARE_BELOW_BYTES = 64 << 10
 """Larger appends gain nothing from prepared space, and would write everything twice."""
 REPEATED_AT_ONCE = 1 << 16
 _EVENT_START = b"KE\0\1\0"
-_DELETED = delta.encode([int(Event.RESET)] * 2).tobytes()
-"""Two resets and nothing else: live traffic always has a bump behind a reset."""
 _SCAN = Limit(max_records=1 << 24, max_bytes=1 << 30)
+
+
+@functools.cache
+def _deleted() -> bytes:
+    """Two resets and nothing else: live traffic always has a bump behind a reset."""
+    return delta.encode([int(Event.RESET)] * 2).tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class Names:
 
     def mark_deleted(self) -> None:
         """Makes the delta say, durably, that the whole group is deleted."""
-        data = delta.encode_header(self.place.now_ms()) + _DELETED
+        data = delta.encode_header(self.place.now_ms()) + _deleted()
         self.place.files.replace(self.path("delta"), data)
 
     @property
@@ -114,11 +119,11 @@ class Names:
         except FileNotFoundError:
             return False
         try:
-            length = delta.FILE_HEADER_BYTES + len(_DELETED)
+            length = delta.FILE_HEADER_BYTES + len(_deleted())
             data = file.read_at(0, length + 1)
         finally:
             file.close()
-        return len(data) == length and bytes(data).endswith(_DELETED)
+        return len(data) == length and bytes(data).endswith(_deleted())
 
 
 # ---------------------------------------------------------------------- reading
