@@ -35,7 +35,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert (topic.retention_ms, topic.retention_bytes) == (NO_LIMIT, NO_LIMIT)
     assert topic.timestamp_type == "CreateTime"
     writer = WriterSettings()
-    assert (writer.batch_bytes, writer.batch_records) == (4 << 20, 65_536)
+    assert (writer.batch_bytes, writer.batch_records) == (16 << 20, 65_536)
     assert (writer.linger_ms, writer.queue_requests) == (5, 1024)
 
 

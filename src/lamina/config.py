@@ -303,7 +303,7 @@ class WriterSettings(Settings):
     kind: ClassVar[str] = "writer setting"
 
     batch_bytes: int = setting(
-        4 << 20,
+        16 << 20,
         "batch.bytes",
         "bytes",
         "a group commit takes no further request beyond this",

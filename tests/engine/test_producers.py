@@ -136,12 +136,12 @@ def producers_at(root: Path, clock: Callable[[], float] = time.monotonic) -> Pro
 
 
 def encoded(producers: Producers, format_name: str, *stamps: ProducerStamp) -> list[Outcome]:
-    import numpy as np
-
     group = [Request([b"v"], size_bytes=1, acks=DURABLE, stamp=each) for each in stamps]
     encoder = GroupEncoder(CODECS[format_name], producers)
-    out = np.empty(4096, dtype=np.uint8)
-    found = encoder.encode(group, TopicSettings(), base_offset=5, now_ms=0, out=out)
+    found = encoder.judge(group, 5)
+    assert sum(len(piece.positions) for piece in encoder.pieces(found, TopicSettings(), 0)) == len(
+        found.accepted
+    )
     producers.record(found.stamps)
     return found.outcomes
 

@@ -1,12 +1,14 @@
-"""From requests to bytes: joins small requests, gives offsets, encodes, and cuts at segment ends.
+"""From requests to bytes: gives offsets, joins small requests, encodes, and cuts at segment ends.
 
 Pure, but for the producers it asks. Requests of plain values (`list[bytes]`) that stand next to
-each other become one batch, so that a thousand small producers cost one encode.
+each other become one batch, so that a thousand small producers cost one encode. Large ones are
+encoded piece by piece into the same memory, which stays in the processor's cache, and one piece is
+on its way to the disk while the next is encoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Protocol, cast
@@ -20,6 +22,9 @@ from lamina.engine.codec import Codec
 from lamina.engine.requests import Ack, Outcome, ProducerStamp, Request
 from lamina.formats.plain import PlainValues
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare
+
+PIECE_BYTES = 2 << 20
+"""Requests are encoded together up to this size."""
 
 
 class Judge(Protocol):
@@ -42,11 +47,19 @@ class Stamped:
 
 
 @dataclass(slots=True)
-class EncodedGroup:
-    """A group as it goes to disk; positions count from the first byte."""
+class Judged:
+    """A group whose requests have their offsets: an outcome each, and what has to be written."""
 
     outcomes: list[Outcome]
     stamps: list[Stamped]
+    accepted: list[Request]
+    base_offset: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a group as it goes to disk; positions count from the first byte."""
+
     data: NDArray[np.uint8]
     positions: NDArray[np.int64]
     timestamps: NDArray[np.int64]
@@ -59,22 +72,14 @@ class GroupEncoder:
         self._codec = codec
         self._judge = judge
         self._plain = PlainValues(INPUT_SCHEMAS[codec.name])
+        self._out = np.empty(2 * PIECE_BYTES, dtype=np.uint8)
 
-    def encode(
-        self,
-        group: Sequence[Request],
-        settings: TopicSettings,
-        *,
-        base_offset: int,
-        now_ms: int,
-        out: NDArray[np.uint8],
-    ) -> EncodedGroup:
-        """Gives every new request its offsets and encodes them all, into `out` where it fits."""
+    def judge(self, group: Sequence[Request], base_offset: int) -> Judged:
+        """Gives every new request its offsets."""
         outcomes: list[Outcome] = []
         stamps: list[Stamped] = []
-        accepted: list[pa.RecordBatch | list[bytes]] = []
+        accepted: list[Request] = []
         offset = base_offset
-        plain = True
         for request in group:
             if request.stamp is not None:
                 known = self._judge.judge(request.stamp, request.count)
@@ -84,18 +89,34 @@ class GroupEncoder:
                 stamps.append(Stamped(request.stamp, offset, request.count))
                 self._judge.note(stamps[-1])
             outcomes.append(Ack(offset, request.count, "written"))
-            accepted.append(request.records)
-            plain = plain and type(request.records) is list
+            accepted.append(request)
             offset += request.count
-        if plain:
+        return Judged(outcomes, stamps, accepted, base_offset)
+
+    def pieces(self, judged: Judged, settings: TopicSettings, now_ms: int) -> Iterator[Piece]:
+        """Encodes what was accepted; a piece is valid until the next one is asked for."""
+        offset = judged.base_offset
+        for run in _runs(judged.accepted):
+            piece = self._encode([each.records for each in run], settings, offset, now_ms)
+            offset += len(piece.positions)
+            yield piece
+
+    def _encode(
+        self,
+        accepted: list[pa.RecordBatch | list[bytes]],
+        settings: TopicSettings,
+        base_offset: int,
+        now_ms: int,
+    ) -> Piece:
+        if all(type(records) is list for records in accepted):
             self._plain.fill(_joined_values(accepted), now_ms)
-            data, positions = self._codec.encode_values(self._plain, base_offset, out)
-            return EncodedGroup(outcomes, stamps, data, positions, self._plain.times())
+            data, positions = self._codec.encode_values(self._plain, base_offset, self._out)
+            return Piece(data, positions, self._plain.times())
         batch = self._joined_batch(accepted, now_ms)
         if settings.timestamp_type == "LogAppendTime":
             batch = at_time(batch, now_ms)
-        data, positions = self._codec.encode(batch, base_offset, out)
-        return EncodedGroup(outcomes, stamps, data, positions, _timestamps(batch))
+        data, positions = self._codec.encode(batch, base_offset, self._out)
+        return Piece(data, positions, _timestamps(batch))
 
     def _joined_batch(
         self, accepted: list[pa.RecordBatch | list[bytes]], now_ms: int
@@ -109,6 +130,20 @@ class GroupEncoder:
             else:
                 batches += run
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _runs(requests: list[Request]) -> Iterator[list[Request]]:
+    """Requests that are encoded together: many small ones, or a large one by itself."""
+    run: list[Request] = []
+    size_bytes = 0
+    for request in requests:
+        size_bytes += request.size_bytes
+        if run and size_bytes > PIECE_BYTES:
+            yield run
+            run, size_bytes = [], request.size_bytes
+        run.append(request)
+    if run:
+        yield run
 
 
 def _joined_values(requests: list[pa.RecordBatch | list[bytes]]) -> list[bytes]:

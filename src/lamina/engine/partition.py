@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
 from lamina.engine import manifests, retention
 from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, ActiveSegment
 from lamina.engine.codec import Codec
-from lamina.engine.grouping import EncodedGroup, GroupEncoder, cut
+from lamina.engine.grouping import GroupEncoder, Piece, cut
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Deletion
 from lamina.engine.place import Place
@@ -60,7 +57,6 @@ class Partition(PartitionReader):
         self.active = recovered.active
         self.settings = settings
         self.producers = producers
-        self._buffer: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
         self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
         self.progress: Callable[[], Mapping[str, int]] = dict
@@ -68,7 +64,6 @@ class Partition(PartitionReader):
 
     def start(self, writer_settings: WriterSettings, executor: Executor) -> None:
         """Puts the writer in front of the tail."""
-        self._buffer = np.empty(2 * writer_settings.batch_bytes, dtype=np.uint8)
         self.writer = Writer(self, writer_settings, executor)
 
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
@@ -101,17 +96,11 @@ class Partition(PartitionReader):
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
         """Writes a group of requests behind the tail; see `writer.Log`."""
-        encoded = self._encoder.encode(
-            group,
-            self.settings,
-            base_offset=self.active.tail.next_offset,
-            now_ms=self.place.now_ms(),
-            out=self._buffer,
-        )
+        judged = self._encoder.judge(group, self.active.tail.next_offset)
         try:
-            self.producers.record(encoded.stamps)
-            if len(encoded.positions):
-                self._store(encoded)
+            self.producers.record(judged.stamps)
+            if judged.accepted:
+                self._store(self._encoder.pieces(judged, self.settings, self.place.now_ms()))
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -119,8 +108,11 @@ class Partition(PartitionReader):
             raise StorageFull(
                 f"{self.place.name}: no space left on the device; nothing of the append was kept"
             ) from error
+        except InvalidRequest:
+            self.producers.take_back()
+            raise
         self.producers.keep()
-        return encoded.outcomes
+        return judged.outcomes
 
     def sync(self) -> None:
         """Makes everything written durable and tells those who wait for it."""
@@ -130,29 +122,17 @@ class Partition(PartitionReader):
             raise self.writer.poison(error) from error
         self.announce()
 
-    def _store(self, encoded: EncodedGroup) -> None:
-        """Writes encoded records, rolling where a segment is full; without space, not at all."""
-        data, positions, timestamps = encoded.data, encoded.positions, encoded.timestamps
+    def _store(self, pieces: Iterable[Piece]) -> None:
+        """Writes a group, rolling where a segment is full; without space, nothing of it."""
         first = self.active
         tail, mark = first.tail, first.index.mark()
-        parts = cut(
-            positions,
-            len(data),
-            room=self.settings.segment_bytes - tail.position,
-            capacity=self.settings.segment_bytes - self.codec.header_bytes,
-            is_empty=tail.next_offset == first.base_offset,
-        )
         touched = [first]
         try:
-            for number, (rows, span) in enumerate(parts):
-                if number > 0:
-                    touched.append(self._next_segment(touched[-1]))
-                if number == 0 and rows.stop == len(positions):
-                    first.append(data, positions, timestamps)
-                elif rows.start < rows.stop:
-                    starts = positions[rows] - span.start
-                    touched[-1].append(data[span], starts, timestamps[rows])
-        except OSError:
+            for number, piece in enumerate(pieces):
+                if number > 0:  # the disk has time for what came before while this was encoded
+                    touched[-1].file.begin_sync()
+                self._write_piece(piece, touched)
+        except (OSError, InvalidRequest):
             for segment in reversed(touched[1:]):
                 segment.discard()
             first.undo(tail, mark)
@@ -160,6 +140,25 @@ class Partition(PartitionReader):
         if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
             self._sync_file(touched[-1])
         self._publish(touched)
+
+    def _write_piece(self, piece: Piece, touched: list[ActiveSegment]) -> None:
+        """Writes a piece to the last segment, and to new ones behind it where that is full."""
+        last = touched[-1]
+        parts = cut(
+            piece.positions,
+            len(piece.data),
+            room=self.settings.segment_bytes - last.tail.position,
+            capacity=self.settings.segment_bytes - self.codec.header_bytes,
+            is_empty=last.tail.next_offset == last.base_offset,
+        )
+        for number, (rows, span) in enumerate(parts):
+            if number > 0:
+                touched.append(self._next_segment(touched[-1]))
+            if rows.stop - rows.start == len(piece.positions):
+                touched[-1].append(piece.data, piece.positions, piece.timestamps)
+            elif rows.start < rows.stop:
+                starts = piece.positions[rows] - span.start
+                touched[-1].append(piece.data[span], starts, piece.timestamps[rows])
 
     def _sync_file(self, segment: ActiveSegment) -> None:
         """Syncs a segment's log, which shows nobody anything yet; a failure stops the writer."""
