@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ from lamina.formats.plain import PlainValues
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare
 
 PIECE_BYTES = 2 << 20
-"""Requests are encoded together up to this size."""
+"""Records are encoded together up to this size."""
+Part: TypeAlias = pa.RecordBatch | list[bytes]
 
 
 class Judge(Protocol):
@@ -97,13 +98,13 @@ class GroupEncoder:
         """Encodes what was accepted; a piece is valid until the next one is asked for."""
         offset = judged.base_offset
         for run in _runs(judged.accepted):
-            piece = self._encode([each.records for each in run], settings, offset, now_ms)
+            piece = self._encode(run, settings, offset, now_ms)
             offset += len(piece.positions)
             yield piece
 
     def _encode(
         self,
-        accepted: list[pa.RecordBatch | list[bytes]],
+        accepted: list[Part],
         settings: TopicSettings,
         base_offset: int,
         now_ms: int,
@@ -118,9 +119,7 @@ class GroupEncoder:
         data, positions = self._codec.encode(batch, base_offset, self._out)
         return Piece(data, positions, _timestamps(batch))
 
-    def _joined_batch(
-        self, accepted: list[pa.RecordBatch | list[bytes]], now_ms: int
-    ) -> pa.RecordBatch:
+    def _joined_batch(self, accepted: list[Part], now_ms: int) -> pa.RecordBatch:
         """Makes one batch of all: copying small ones together is cheaper than encoding each."""
         batches = []
         for is_plain, run in groupby(accepted, key=lambda records: type(records) is list):
@@ -132,21 +131,33 @@ class GroupEncoder:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _runs(requests: list[Request]) -> Iterator[list[Request]]:
-    """Requests that are encoded together: many small ones, or a large one by itself."""
-    run: list[Request] = []
+def _runs(requests: list[Request]) -> Iterator[list[Part]]:
+    """What is encoded together: many small requests, or rows of a large one."""
+    run: list[Part] = []
     size_bytes = 0
     for request in requests:
-        size_bytes += request.size_bytes
-        if run and size_bytes > PIECE_BYTES:
-            yield run
-            run, size_bytes = [], request.size_bytes
-        run.append(request)
+        for part in _parts(request):
+            part_bytes = request.size_bytes * len(part) // request.count
+            if run and size_bytes + part_bytes > PIECE_BYTES:
+                yield run
+                run, size_bytes = [], 0
+            run.append(part)
+            size_bytes += part_bytes
     if run:
         yield run
 
 
-def _joined_values(requests: list[pa.RecordBatch | list[bytes]]) -> list[bytes]:
+def _parts(request: Request) -> Iterator[Part]:
+    """The rows of a request, a few at a time where they are large; at least one."""
+    if request.size_bytes <= PIECE_BYTES:
+        yield request.records
+        return
+    rows = max(1, request.count * PIECE_BYTES // request.size_bytes)
+    for start in range(0, request.count, rows):
+        yield request.records[start : start + rows]
+
+
+def _joined_values(requests: list[Part]) -> list[bytes]:
     if len(requests) == 1:
         return cast("list[bytes]", requests[0])
     return list(chain.from_iterable(requests))

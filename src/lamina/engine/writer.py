@@ -125,9 +125,9 @@ class Writer:
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
         """Appends from a running event loop; the future gets the answer."""
-        from asyncio import get_running_loop  # who is here has it already
+        import asyncio  # who is here has it already
 
-        future = get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
         request.waiter = future
         self._submit(request, NO_WAIT)
         return future
