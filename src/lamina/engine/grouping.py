@@ -133,6 +133,9 @@ class GroupEncoder:
 
 def _runs(requests: list[Request]) -> Iterator[list[Part]]:
     """What is encoded together: many small requests, or rows of a large one."""
+    if sum([request.size_bytes for request in requests]) <= PIECE_BYTES:
+        yield [request.records for request in requests]
+        return
     run: list[Part] = []
     size_bytes = 0
     for request in requests:
@@ -185,8 +188,6 @@ def cut(
     The current one takes what fits its room (nothing is legal, unless it is empty); each further
     one takes what fits its capacity, and at least one record however large.
     """
-    if size <= room:
-        return [(slice(0, len(positions)), slice(0, size))]
     ends = np.append(positions[1:], size)
     parts: list[tuple[slice, slice]] = []
     row, byte, limit = 0, 0, room

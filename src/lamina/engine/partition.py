@@ -144,19 +144,21 @@ class Partition(PartitionReader):
     def _write_piece(self, piece: Piece, touched: list[ActiveSegment]) -> None:
         """Writes a piece to the last segment, and to new ones behind it where that is full."""
         last = touched[-1]
+        room = self.settings.segment_bytes - last.tail.position
+        if len(piece.data) <= room:
+            last.append(piece.data, piece.positions, piece.timestamps)
+            return
         parts = cut(
             piece.positions,
             len(piece.data),
-            room=self.settings.segment_bytes - last.tail.position,
+            room=room,
             capacity=self.settings.segment_bytes - self.codec.header_bytes,
             is_empty=last.tail.next_offset == last.base_offset,
         )
         for number, (rows, span) in enumerate(parts):
             if number > 0:
                 touched.append(self._next_segment(touched[-1]))
-            if rows.stop - rows.start == len(piece.positions):
-                touched[-1].append(piece.data, piece.positions, piece.timestamps)
-            elif rows.start < rows.stop:
+            if rows.start < rows.stop:
                 starts = piece.positions[rows] - span.start
                 touched[-1].append(piece.data[span], starts, piece.timestamps[rows])
 
