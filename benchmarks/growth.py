@@ -217,7 +217,7 @@ def main() -> None:
     try:
         for each in sweep(folder, things, scales):
             known[each.thing, each.operation] = each
-            print(each.bar())
+            print(f"{each.thing}, {each.operation}: grows with the {each.exponent:.2f}th power")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     order = list(SWEEPS)
