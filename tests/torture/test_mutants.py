@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lamina.torture.rows import rows
-from tests.torture.mutants import MUTANTS, ROOT, catch
+from tests.torture.catching import ROOT, catch
+from tests.torture.mutants import MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
