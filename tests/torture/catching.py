@@ -86,7 +86,8 @@ def catch(mutant: Mutant) -> tuple[str, str] | None:
             code, told = run_catcher(catcher, copy)
             is_row = catcher.startswith("F")
             if code == (ROW_FAILED if is_row else TEST_FAILED):
-                return catcher, told.splitlines()[1 if is_row else -1]
+                seen = [line for line in told.splitlines() if line.startswith("FAILED ")]
+                return catcher, told.splitlines()[1] if is_row else seen[-1]
             if code != 0:
                 print(f"{mutant.name}: {catcher} ends with {code}: {told[-400:]}", flush=True)
     return None

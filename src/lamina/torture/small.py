@@ -176,8 +176,8 @@ def read_all(store: Store) -> tuple[dict[int, bytes], set[int]]:
     return found, told
 
 
-def hold(small: Small, store: Store, excused: set[int]) -> None:
-    """Holds a directory with one damaged spot against what was in it."""
+def hold(small: Small, store: Store, excused: set[int]) -> set[int]:
+    """Holds a directory with one damaged spot against what was in it; returns what is missing."""
     if TOPIC not in store.topics():
         violated("I1", "the topic is gone")
     found, told = read_all(store)
@@ -192,6 +192,7 @@ def hold(small: Small, store: Store, excused: set[int]) -> None:
     last = max(small.records) + 1
     demand(end >= last, "I5", f"it ends at {end}, and {last} was durable")
     demand(store.earliest_offset(TOPIC) >= small.earliest, "I8", "what was trimmed is back")
+    return set(missing)
 
 
 def hold_group(small: Small, store: Store) -> None:

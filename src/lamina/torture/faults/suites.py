@@ -122,7 +122,7 @@ def golden(trial: Trial) -> None:
     "spark-source",
     formats=("spark",),
     invariants="I11",
-    rounds=Rounds(None, None, 2),
+    rounds=Rounds(None, 1, 2),
     needs=needs_suites,
 )
 def spark_source(trial: Trial) -> None:
@@ -135,7 +135,7 @@ def spark_source(trial: Trial) -> None:
     "spark-sink",
     formats=("spark",),
     invariants="I11",
-    rounds=Rounds(None, None, 2),
+    rounds=Rounds(None, 1, 2),
     needs=needs_suites,
 )
 def spark_sink(trial: Trial) -> None:
