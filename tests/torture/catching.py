@@ -59,7 +59,7 @@ def run_catcher(catcher: str, source: Path) -> tuple[int | None, str]:
     if catcher.startswith("F"):
         words = ["-c", _ROW, *catcher.split(":")]
     else:
-        words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", catcher]
+        words = ["-m", "pytest", "-x", "-p", "no:cacheprovider", catcher]
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ended = subprocess.run(
@@ -86,8 +86,9 @@ def catch(mutant: Mutant) -> tuple[str, str] | None:
             code, told = run_catcher(catcher, copy)
             is_row = catcher.startswith("F")
             if code == (ROW_FAILED if is_row else TEST_FAILED):
-                seen = [line for line in told.splitlines() if line.startswith("FAILED ")]
-                return catcher, told.splitlines()[1] if is_row else seen[-1]
+                lines = told.splitlines()
+                seen = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+                return catcher, lines[1] if is_row else (seen or lines)[-1]
             if code != 0:
                 print(f"{mutant.name}: {catcher} ends with {code}: {told[-400:]}", flush=True)
     return None

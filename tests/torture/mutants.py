@@ -216,7 +216,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
-        ("tests/engine/wal/test_tails.py",),
+        ("F6/tails:wal:300", "tests/engine/wal/test_tails.py"),
     ),
     Mutant(
         "unfinished-append",
@@ -232,7 +232,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
-        ("tests/engine/wal/test_tails.py",),
+        ("F10/cut:wal:400",),
     ),
     Mutant(
         "no-snapshot-fallback",
@@ -242,7 +242,10 @@ MUTANTS = (
         "                continue\n",
         '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
         "                return newest\n",
-        ("tests/engine/wal/test_derived_files.py", "tests/engine/wal/test_damage.py"),
+        (
+            "tests/engine/wal/test_derived_files.py"
+            "::test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept",
+        ),
     ),
     Mutant(
         "group-lying-ack",
@@ -307,7 +310,9 @@ MUTANTS = (
         "engine/tier/archiver.py",
         "            if reads_back(self.shelf.objects, key, encoded.data):\n",
         "            if encoded.data is not None:\n",
-        ("tests/tier/test_crash.py",),
+        (
+            "tests/tier/test_seam.py::test_a_local_copy_stays_while_the_store_gives_back_other_bytes",
+        ),
     ),
     Mutant(
         "no-archive-fence",
@@ -316,7 +321,7 @@ MUTANTS = (
         "                if (found.writer, found.fencing_epoch)"
         " != (self.writer, wanted.fencing_epoch):\n",
         "                if found.fencing_epoch < 0:\n",
-        ("tests/tier/test_seam.py", "tests/tier/test_s3.py"),
+        ("tests/tier/test_seam.py::test_a_second_store_takes_over_and_the_first_one_stops",),
     ),
     Mutant(
         "archived-not-covered",
@@ -325,7 +330,7 @@ MUTANTS = (
         "            and segment.next_offset <= archived_end\n"
         "            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)\n",
         "",
-        ("tests/tier/test_seam.py",),
+        ("tests/tier/test_seam.py::test_local_segments_stay_while_no_listed_object_holds_them",),
     ),
     Mutant(
         "no-commit-key",
