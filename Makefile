@@ -74,13 +74,13 @@ bench-jobs: $(READY)
 	$(BIN)/python -m benchmarks.jobs
 
 torture: $(READY)
-	$(BIN)/lamina torture --column ci --jobs 2
+	$(BIN)/lamina torture --column ci --jobs 2 --log torture.jsonl
 
 torture-long: $(READY)
-	$(BIN)/lamina torture --column long --jobs 2
+	$(BIN)/lamina torture --column long --jobs 2 --log torture-long.jsonl
 
 mutants: $(READY)
-	$(BIN)/python -m tests.torture.mutants
+	$(BIN)/python -m tests.torture.mutants --jobs 2
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from lamina.errors import Locked
 from lamina.storage import files as files_module
-from lamina.storage.files import Files, LocalFiles
+from lamina.storage.files import Files, LocalFile, LocalFiles
 from tests.support.file_system import FileSystemContract
 
 
@@ -230,3 +231,12 @@ def test_a_directory_whose_name_was_not_made_durable_is_not_left(
     assert not files.exists(path), "who needs it next must sync its name"
     files.make_directory(path)
     assert files.is_directory(path)
+
+
+def test_a_file_that_was_never_made_whole_goes_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15/no-memory: no memory for its first attribute, and then an error that nobody can catch."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    LocalFile.__new__(LocalFile)
+    gc.collect()
+    assert not unraisable

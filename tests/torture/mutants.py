@@ -1,4 +1,4 @@
-"""Builds of Lamina with one safety step removed, each with the rows or tests that must catch it.
+"""Lamina with one safety step removed, in each of many ways, and what must catch each.
 
     python -m tests.torture.mutants                  every mutant; all must be caught
     python -m tests.torture.mutants --list
@@ -6,61 +6,18 @@
 
 A mutant is a piece of a source file and what stands in its place, in a copy of the source. What
 catches it is a row of the matrix (`F8/bit:frame:300` is the row, a format, a number of rounds) or a
-test (`tests/…`); one that fails has caught it. A catcher that fails on the sound
-source as well proves nothing: `--sound` runs each of them there.
+test (`tests/…`); one that fails has caught it, and those behind it are not run. A catcher that
+fails on the sound source as well proves nothing: `--sound` runs each of them there.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
-CAUGHT_S = 600
-_ROW = """
-import sys
-from lamina.torture.rows import rows
-from lamina.torture.running import run_row
-key, format_name, rounds = sys.argv[1:]
-(row,) = rows(key)
-outcome = run_row(row, format_name, 1, int(rounds))
-print(outcome.not_run or "seen:", *outcome.failures, sep="\\n")
-sys.exit(77 if outcome.not_run else 3 if outcome.failures else 0)
-"""
-ROW_FAILED, TEST_FAILED = 3, 1
-"""What ends so has seen something; any other end is no verdict: not run, no such test, no end."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One safety step that is not taken."""
-
-    name: str
-    step: str
-    path: str
-    old: str
-    new: str
-    caught_by: tuple[str, ...]
-
-    def source(self) -> str:
-        return (SOURCE / "lamina" / self.path).read_text()
-
-    def applied(self) -> str:
-        """The file without the step; the step must be there, once."""
-        text = self.source()
-        found = text.count(self.old)
-        if found != 1:
-            raise ValueError(f"{self.name}: its old text is {found} times in {self.path}")
-        return text.replace(self.old, self.new)
-
+from tests.torture.catching import SOURCE, Mutant, catch, run_catcher
 
 GROUP_POWER = "tests/crash/test_group_crash.py"
 
@@ -135,7 +92,7 @@ MUTANTS = (
         "engine/recovery.py",
         "        kept = self._copy(path, buffer, byte_range)\n",
         "        kept = None\n",
-        ("tests/engine/test_recovery.py",),
+        ("F8/bit:frame:300",),
     ),
     Mutant(
         "no-tombstone",
@@ -259,7 +216,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
-        ("tests/engine/wal/test_tails.py",),
+        ("F6/tails:wal:300", "tests/engine/wal/test_tails.py"),
     ),
     Mutant(
         "unfinished-append",
@@ -275,7 +232,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
-        ("tests/engine/wal/test_tails.py",),
+        ("F10/cut:wal:400",),
     ),
     Mutant(
         "no-snapshot-fallback",
@@ -285,7 +242,10 @@ MUTANTS = (
         "                continue\n",
         '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
         "                return newest\n",
-        ("tests/engine/wal/test_derived_files.py", "tests/engine/wal/test_damage.py"),
+        (
+            "tests/engine/wal/test_derived_files.py"
+            "::test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept",
+        ),
     ),
     Mutant(
         "group-lying-ack",
@@ -350,7 +310,9 @@ MUTANTS = (
         "engine/tier/archiver.py",
         "            if reads_back(self.shelf.objects, key, encoded.data):\n",
         "            if encoded.data is not None:\n",
-        ("tests/tier/test_s3.py", "tests/tier/test_crash.py"),
+        (
+            "tests/tier/test_seam.py::test_a_local_copy_stays_while_the_store_gives_back_other_bytes",
+        ),
     ),
     Mutant(
         "no-archive-fence",
@@ -359,7 +321,7 @@ MUTANTS = (
         "                if (found.writer, found.fencing_epoch)"
         " != (self.writer, wanted.fencing_epoch):\n",
         "                if found.fencing_epoch < 0:\n",
-        ("tests/tier/test_seam.py", "tests/tier/test_s3.py"),
+        ("tests/tier/test_seam.py::test_a_second_store_takes_over_and_the_first_one_stops",),
     ),
     Mutant(
         "archived-not-covered",
@@ -368,7 +330,7 @@ MUTANTS = (
         "            and segment.next_offset <= archived_end\n"
         "            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)\n",
         "",
-        ("tests/tier/test_seam.py",),
+        ("tests/tier/test_seam.py::test_local_segments_stay_while_no_listed_object_holds_them",),
     ),
     Mutant(
         "no-commit-key",
@@ -424,71 +386,49 @@ MUTANTS = (
 )
 
 
-def run_catcher(catcher: str, source: Path) -> tuple[int | None, str]:
-    """Runs a row or a test on a copy of the source; None when it never ends."""
-    if catcher.startswith("F"):
-        words = ["-c", _ROW, *catcher.split(":")]
-    else:
-        words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", catcher]
-    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=CAUGHT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, "it never ends"
-    return ended.returncode, (ended.stdout + ended.stderr).strip()
+def _try(mutant: Mutant) -> bool:
+    """Tells whether a mutant is caught, and says by what."""
+    started = time.monotonic()
+    catcher, seen = catch(mutant) or ("SURVIVES", "")
+    print(f"{mutant.name:36} {catcher} {time.monotonic() - started:.0f} s {seen}", flush=True)
+    return catcher != "SURVIVES"
 
 
-def catch(mutant: Mutant) -> tuple[str, str] | None:
-    """Returns what catches a mutant first, and what that saw; None if it survives."""
-    with tempfile.TemporaryDirectory(prefix="lamina-mutant-") as folder:
-        copy = Path(folder) / "src"
-        shutil.copytree(SOURCE, copy)
-        (copy / "lamina" / mutant.path).write_text(mutant.applied())
-        for catcher in mutant.caught_by:
-            code, told = run_catcher(catcher, copy)
-            is_row = catcher.startswith("F")
-            if code == (ROW_FAILED if is_row else TEST_FAILED):
-                return catcher, told.splitlines()[1 if is_row else -1]
-            if code != 0:
-                print(f"{mutant.name}: {catcher} ends with {code}: {told[-400:]}", flush=True)
-    return None
+def _is_sound(catcher: str) -> bool:
+    """Tells whether what catches mutants passes on the source as it is."""
+    started = time.monotonic()
+    code, told = run_catcher(catcher, SOURCE)
+    end = "passes" if code == 0 else f"ends with {code}: {told[-400:]}"
+    print(f"{catcher:44} {time.monotonic() - started:.0f} s {end}", flush=True)
+    return code == 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
     parser.add_argument(
         "--sound", action="store_true", help="run every catcher on the sound source"
     )
     given = parser.parse_args()
+    unknown = set(given.names) - {each.name for each in MUTANTS}
+    if unknown:
+        parser.error(f"there is no mutant {', '.join(sorted(unknown))}; --list names them")
     chosen = [each for each in MUTANTS if not given.names or each.name in given.names]
     if given.list:
         for each in chosen:
             print(f"{each.name:36} {each.step}")
         return
-    if given.sound:
-        catchers = sorted({catcher for each in chosen for catcher in each.caught_by})
-        failing = [each for each in catchers if run_catcher(each, SOURCE)[0] != 0]
-        print(*failing, sep="\n")
-        sys.exit(bool(failing))
-    survivors = []
-    for each in chosen:
-        started = time.monotonic()
-        caught = catch(each)
-        catcher, seen = caught or ("SURVIVES", "")
-        print(f"{each.name:36} {catcher} {time.monotonic() - started:.0f} s {seen}", flush=True)
-        survivors += [] if caught else [each.name]
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants are caught")
-    sys.exit(bool(survivors))
+    started = time.monotonic()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        if given.sound:
+            catchers = sorted({catcher for each in chosen for catcher in each.caught_by})
+            good, what = list(pool.map(_is_sound, catchers)), "catchers pass on the sound source"
+        else:
+            good, what = list(pool.map(_try, chosen)), "mutants are caught"
+    print(f"{sum(good)} of {len(good)} {what}, in {time.monotonic() - started:.0f} s")
+    sys.exit(not all(good))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lamina.torture.rows import rows
-from tests.torture.mutants import MUTANTS, ROOT, catch
+from tests.torture.catching import ROOT, catch
+from tests.torture.mutants import MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -42,5 +43,6 @@ def test_the_page_names_every_mutant_and_what_catches_it() -> None:
         row = f"| `{mutant.name}` |"
         line = next((each for each in page.splitlines() if each.startswith(row)), "")
         for catcher in mutant.caught_by:
-            named = catcher.rpartition(":")[0] if catcher.startswith("F") else catcher
+            is_row = catcher.startswith("F")
+            named = catcher.rpartition(":")[0] if is_row else catcher.partition("::")[0]
             assert f"`{named}`" in line, f"docs/reliability.md does not say that {named} catches it"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +13,9 @@ import typer
 if TYPE_CHECKING:
     from lamina.torture.rows import Row
     from lamina.torture.running import Outcome
+
+LONGEST = 10
+"""So many of the rows that took longest are named."""
 
 
 def torture(
@@ -32,6 +38,9 @@ def torture(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, for programs.")
     ] = False,
+    log: Annotated[
+        str | None, typer.Option(help="Keep each trial as a JSON line in this file.")
+    ] = None,
 ) -> None:
     """Breaks a store in every way of the fault matrix and checks what was promised."""
     from lamina.errors import InvalidRequest
@@ -51,12 +60,40 @@ def torture(
         for row in chosen:
             _say(as_json, _line(row), _fields(row))
         return
-    failed = False
-    outcomes = run_trials(trials(chosen, Column(column), formats, rounds), seed, case, jobs)
-    for outcome in outcomes:
-        failed = failed or bool(outcome.failures)
-        _say(as_json, _told(outcome), _result(outcome))
-    raise typer.Exit(1 if failed else 0)
+    wanted = trials(chosen, Column(column), formats, rounds)
+    if not wanted:
+        raise InvalidRequest(f"column {column} has no such row; --rounds N runs it all the same")
+    started = time.monotonic()
+    outcomes = []
+    with open(log or os.devnull, "w", encoding="utf-8") as kept:
+        for outcome in run_trials(wanted, seed, case, jobs):
+            outcomes.append(outcome)
+            head = f"[{len(outcomes)}/{len(wanted)}] " if len(wanted) > 1 else ""
+            _say(as_json, head + _told(outcome), _result(outcome))
+            kept.write(json.dumps(_result(outcome)) + "\n")
+            kept.flush()
+    if len(wanted) > 1 and not as_json:
+        typer.echo("\n".join(_summary(outcomes, time.monotonic() - started)))
+    raise typer.Exit(1 if any(outcome.failures for outcome in outcomes) else 0)
+
+
+def _summary(outcomes: list[Outcome], seconds: float) -> list[str]:
+    """Says what came of all trials: their number, the longest rows, and every failure again."""
+    skipped = [each for each in outcomes if each.not_run]
+    failed = [each for each in outcomes if each.failures]
+    by_row: Counter[str] = Counter()
+    for each in outcomes:
+        by_row[each.row.key] += round(each.seconds)
+    longest = ", ".join(f"{key} {took} s" for key, took in by_row.most_common(LONGEST))
+    held = len(outcomes) - len(skipped) - len(failed)
+    lines = [f"the longest rows: {longest}"]
+    lines += [f"not possible here: {each.row.key} {each.format}" for each in skipped]
+    lines += [f"FAILED: {failure.command}" for each in failed for failure in each.failures]
+    lines += [
+        f"{len(outcomes)} trials in {seconds / 60:.1f} min: {held} hold, {len(failed)} fail, "
+        f"{len(skipped)} are not possible here"
+    ]
+    return lines
 
 
 def _say(as_json: bool, line: str, fields: dict[str, Any]) -> None:
@@ -82,7 +119,7 @@ def _told(outcome: Outcome) -> str:
     counts = ", ".join(f"{count} {what}" for what, count in sorted(outcome.counts.items()))
     head = f"{outcome.row.key} {outcome.format}"
     if outcome.not_run:
-        return f"{head}: not run: {outcome.not_run}"
+        return f"{head}: not possible here: {outcome.not_run}"
     if not outcome.failures:
         return f"{head}: {counts or 'nothing'} in {outcome.seconds:.1f} s: all hold"
     failures = "\n".join(f"  {each}" for each in outcome.failures)

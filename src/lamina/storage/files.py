@@ -210,6 +210,8 @@ def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer]
 class LocalFile:
     """A file of the local file system."""
 
+    _descriptor = -1  # what is thrown away before it was made whole has none
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 

@@ -19,9 +19,12 @@ def table(rows: Iterable[Row], results: Iterable[str]) -> list[str]:
     ran: dict[str, Counter[str]] = {}
     failed: Counter[str] = Counter()
     formats: dict[str, set[str]] = {}
+    reasons: dict[str, str] = {}
     for line in results:
         told = json.loads(line)
-        if not told["not_run"]:
+        if told["not_run"]:
+            reasons[told["row"]] = f"not possible here: {told['not_run']}"
+        else:
             ran.setdefault(told["row"], Counter()).update(told["counts"])
             formats.setdefault(told["row"], set()).add(told["format"])
             failed[told["row"]] += len(told["failures"])
@@ -30,9 +33,11 @@ def table(rows: Iterable[Row], results: Iterable[str]) -> list[str]:
         counts = ran.get(row.key, Counter())
         run = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
         missing = [name for name in row.formats if name not in formats.get(row.key, set())]
-        if run and missing:
+        if missing:
             run += f" (not {', '.join(missing)})"
         cells = [f"`{row.key}`", row.about, " ".join(row.invariants), ", ".join(row.formats)]
-        cells += [run or "not here", str(failed[row.key]) if run else "–"]
+        was_run = row.key in formats
+        cells += [run if was_run else reasons.get(row.key, "not run")]
+        cells += [str(failed[row.key]) if was_run else "–"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

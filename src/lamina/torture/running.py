@@ -7,12 +7,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from lamina.torture.rows import Column, Row, Trial, Violation, rows
+
+_SPAWNING = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,40 @@ def run_trials(
         for key, format_name, rounds in wanted:
             yield run_row(rows(key)[0], format_name, seed, rounds, case=case)
         return
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawning, max_tasks_per_child=1) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(_run_apart, trial, seed, case) for trial in wanted]
-        for future in as_completed(futures):
-            key, told = future.result()
-            yield Outcome(rows(key)[0], *told)
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_apart(trial: tuple[str, str, int], seed: int, case: str | None) -> tuple[str, Any]:
-    """Runs a trial in another process; what it gives can be sent back."""
+def _run_apart(trial: tuple[str, str, int], seed: int, case: str | None) -> Outcome:
+    """Runs a trial in a process of its own; one that dies there has failed, the others go on."""
+    key, format_name, rounds = trial
+    row = rows(key)[0]
+    hearing, telling = _SPAWNING.Pipe(duplex=False)
+    process = _SPAWNING.Process(target=_tell, args=(telling, trial, seed, case))
+    process.start()
+    telling.close()
+    with hearing:
+        try:
+            told = hearing.recv()
+        except EOFError:
+            told = None
+    process.join()
+    if told is not None:
+        return Outcome(row, format_name, seed, *told)
+    again = Trial(row, format_name, seed, rounds, Path()).command(case)
+    died = Violation("I12", f"the process of the trial ended with {process.exitcode}", again)
+    return Outcome(row, format_name, seed, failures=(died,))
+
+
+def _tell(telling: Connection, trial: tuple[str, str, int], seed: int, case: str | None) -> None:
+    """Runs a trial and sends what came of it."""
     key, format_name, rounds = trial
     done = run_row(rows(key)[0], format_name, seed, rounds, case=case)
     failures = tuple(Violation(each.invariant, each.what, each.command) for each in done.failures)
-    return key, (format_name, seed, done.counts, failures, done.not_run, done.seconds)
+    telling.send((done.counts, failures, done.not_run, done.seconds))
+    telling.close()

@@ -157,7 +157,7 @@ def _spans(format_name: str, path: str, data: bytes) -> Iterator[Span]:
 
 
 def read_all(store: Store) -> tuple[dict[int, bytes], set[int]]:
-    """Returns what is read by offset, and the offsets that are said to be missing."""
+    """Returns what is read by offset, and the offsets that the ledger gives a reason for."""
     found: dict[int, bytes] = {}
     told: set[int] = set()
     at = store.earliest_offset(TOPIC)
@@ -169,15 +169,14 @@ def read_all(store: Store) -> tuple[dict[int, bytes], set[int]]:
             break
         except RecordsMissing as missing:
             demand(missing.end > at, "I12", f"after offset {at} there is no way on")
-            told |= set(range(missing.first, missing.end))
             at = missing.end
     for gap in store.gaps(TOPIC):
         told |= set(range(gap.first, gap.end))
     return found, told
 
 
-def hold(small: Small, store: Store, excused: set[int]) -> None:
-    """Holds a directory with one damaged spot against what was in it."""
+def hold(small: Small, store: Store, excused: set[int]) -> set[int]:
+    """Holds a directory with one damaged spot against what was in it; returns what is missing."""
     if TOPIC not in store.topics():
         violated("I1", "the topic is gone")
     found, told = read_all(store)
@@ -187,11 +186,12 @@ def hold(small: Small, store: Store, excused: set[int]) -> None:
     lost = sorted(missing - excused)
     demand(not lost, "I4", f"{lost[:5]} are missing, and their bytes were not touched")
     silent = sorted(missing - told)
-    demand(not silent, "I4", f"{silent[:5]} are missing, and nobody is told")
+    demand(not silent, "I4", f"{silent[:5]} are missing, and the ledger gives no reason")
     end = store.latest_offset(TOPIC)
     last = max(small.records) + 1
     demand(end >= last, "I5", f"it ends at {end}, and {last} was durable")
     demand(store.earliest_offset(TOPIC) >= small.earliest, "I8", "what was trimmed is back")
+    return set(missing)
 
 
 def hold_group(small: Small, store: Store) -> None:

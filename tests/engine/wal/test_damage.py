@@ -102,6 +102,26 @@ def test_damage_in_a_segment_costs_one_record(tmp_path: Path, offset: int, reope
         assert [gap.reason for gap in again.gaps("t")] == ["lost"]
 
 
+def test_damage_at_the_end_that_the_wal_does_not_hold_is_set_aside(tmp_path: Path) -> None:
+    """F9/sector: the last record of the last segment was cut off and its bytes thrown away."""
+    with opened(tmp_path, WalSettings(shards=1)) as store:
+        store.create_topic("t", format="wal")
+        fill(store, 1, 21)
+        store.roll("t")
+    for path in tmp_path.glob("wal/*.log"):
+        path.write_bytes(b"")
+    (path,) = tmp_path.glob("segments/0000000000000001/*.data")
+    flip(path, b"value 20")
+    with opened(tmp_path, WalSettings(shards=1)) as again:
+        found, gaps = contents(again)
+        assert found == numbered(1, 20)
+        assert [(gap.first, gap.end, gap.reason) for gap in gaps] == [(20, 21, "lost")]
+        (event,) = again.recovery_report.of("quarantined")
+        assert event.path == str(path)
+        assert event.kept_in is not None
+        assert b"alue 20" in Path(event.kept_in).read_bytes()
+
+
 @pytest.mark.parametrize("needle", [b"value 1", b"value 7", b"value 20"])
 def test_damage_in_the_last_segment_costs_nothing_while_the_wal_holds_it(
     tmp_path: Path, needle: bytes

@@ -16,6 +16,7 @@ import contextlib
 from array import array
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -296,8 +297,9 @@ class TopicRecovery:
                 cut = damage.first_byte
                 break
         if cut < size:
-            self._cut(path, cut, size)
             found = segments.walk(files, bare, cut, end_sequence=end_sequence)
+            is_held = _holds(frames, bare.first_sequence + len(found.entries))
+            self._cut(bare, cut, size, is_held=is_held)
         elif self.repair and len(frames.sequences):
             self._sync(path)
         loaded = self._walked(topic, bare, found) if len(found.entries) or not is_last else None
@@ -310,18 +312,27 @@ class TopicRecovery:
             topic.written_end = max(topic.written_end, claimed)
         return loaded
 
-    def _cut(self, path: str, end: int, size: int) -> None:
-        """Takes back what a checkpoint wrote before it was cut short."""
+    def _cut(self, bare: Segment, end: int, size: int, *, is_held: bool) -> None:
+        """Takes back what a checkpoint wrote before it was cut short.
+
+        What the WAL does not hold is no such thing but damage, and is set aside first.
+        """
         if not self.repair:
             return
+        path, kept = bare.path("data"), None
+        why = "a checkpoint was cut short; the WAL holds what is missing"
+        if not is_held:
+            raw = memoryview(segments.data_of(self.ground.files, bare))
+            kept = self.ground.set_aside(path, bytes(raw.cast("B")[end:size]), end)
+            why = "nothing sound follows, and the WAL does not hold what was here"
         file = self.ground.files.open(path)
         try:
             file.truncate(end)
             file.sync()
         finally:
             file.close()
-        why = "a checkpoint was cut short; the WAL holds what is missing"
-        self.report.add("cut", path, why, byte_range=(end, size))
+        kind: Literal["cut", "quarantined"] = "cut" if is_held else "quarantined"
+        self.report.add(kind, path, why, byte_range=(end, size), kept_in=kept)
 
     def _emptied(
         self, topic: TopicReader, bare: Segment, claimed: int, frames: Frames

@@ -12,7 +12,7 @@ import functools
 import shutil
 from collections.abc import Iterator
 from itertools import combinations, islice, zip_longest
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from lamina.errors import CorruptData, NewerFormat
 from lamina.torture.rows import ALL, Rounds, Trial, demand, row
@@ -53,7 +53,7 @@ def _judge(
                 trial.counts["refused by identity"] += 1
                 return
             with store:
-                hold(small, store, excused)
+                missing = hold(small, store, excused)
                 if not groups:
                     hold_group(small, store)
                 ack = store.append(TOPIC, [b"after"], partition=0)
@@ -61,8 +61,22 @@ def _judge(
             with open_small(directory) as store:
                 found = store.fetch(TOPIC, 0, ack.base_offset).column("value")[0].as_py()
                 demand(found == b"after", "I7", "what was appended behind the damage is gone")
+            _hold_bytes(small, directory, changed, missing)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _hold_bytes(small: Small, directory: str, changed: Files, missing: set[int]) -> None:
+    """What is left of a record that cannot be read is kept: where it was, or set aside."""
+    kept = [path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()]
+    for span in small.spans:
+        piece = changed.get(span.path, b"")[span.start : span.end]
+        if span.offset in missing and piece.strip(b"\0"):
+            demand(
+                any(piece in data for data in kept),
+                "I4",
+                f"{span.offset} cannot be read, and nothing was set aside",
+            )
 
 
 def _bits(small: Small) -> list[tuple[str, int]]:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,14 +21,17 @@ from lamina.torture.worker import Errand
 KILLS_PER_DIRECTORY = 25
 ATTACH_S = 20
 CALLS = {
-    "sync": "fdatasync,fsync",
-    "write": "pwrite64",
-    "open": "openat",
-    "rename": "rename",
-    "cut": "ftruncate",
-    "unlink": "unlink,unlinkat",
+    "sync": ("fdatasync,fsync", 24),
+    "write": ("pwrite64", 16),
+    "open": ("openat", 40),
+    "rename": ("rename", 6),
+    "cut": ("ftruncate", 6),
+    "unlink": ("unlink,unlinkat", 6),
 }
-"""The system calls that a store makes, by what they do."""
+"""The system calls that a store makes, by what they do, and how many a thread makes of them here.
+
+strace counts the calls of each thread for itself.
+"""
 
 
 @row("F1", "kill-9", invariants="I1 I2 I3 I5 I6 I7 I8 I12", rounds=Rounds(None, 150, 6700))
@@ -72,16 +75,20 @@ def needs_strace() -> str | None:
 
 
 @contextmanager
-def tampered(process_id: int, calls: str, what: str, when: int) -> Iterator[None]:
-    """Attaches strace to a stopped process, so that its n-th call of a kind goes wrong."""
+def tampered(process_id: int, calls: str, what: str, when: int, told: Path) -> Iterator[None]:
+    """Attaches strace to a stopped process, so that its n-th call of a kind goes wrong.
+
+    What strace told of it is in a file afterwards.
+    """
     strace = shutil.which("strace")
     assert strace is not None
+    _await(lambda: _is_stopped(process_id), "the worker did not stop")
     with tempfile.TemporaryFile() as heard:
-        words = [strace, "-f", "-p", str(process_id), "-o", os.devnull, "-e", f"trace={calls}"]
+        words = [strace, "-f", "-p", str(process_id), "-o", str(told), "-e", f"trace={calls}"]
         words += ["-e", f"inject={calls}:{what}:when={when}"]
         tracer = subprocess.Popen(words, stderr=heard)  # noqa: S603
         try:
-            _await_attached(heard.fileno(), tracer)
+            _await(lambda: _is_attached(heard.fileno(), tracer), "strace did not attach")
             os.kill(process_id, signal.SIGCONT)
             yield
         finally:
@@ -89,17 +96,29 @@ def tampered(process_id: int, calls: str, what: str, when: int) -> Iterator[None
             tracer.wait()
 
 
-def _await_attached(heard: int, tracer: subprocess.Popen[bytes]) -> None:
+def _await(is_so: Callable[[], bool], what_not: str) -> None:
     deadline = time.monotonic() + ATTACH_S
-    while b"attached" not in os.pread(heard, 4096, 0):
-        demand(tracer.poll() is None, "I12", f"strace ended: {os.pread(heard, 300, 0)!r}")
-        demand(time.monotonic() < deadline, "I12", "strace did not attach")
+    while not is_so():
+        demand(time.monotonic() < deadline, "I12", what_not)
         time.sleep(0.002)
 
 
+def _is_stopped(process_id: int) -> bool:
+    """Tells whether a process has stopped itself: told to go on before that, it never would."""
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _is_attached(heard: int, tracer: subprocess.Popen[bytes]) -> bool:
+    demand(tracer.poll() is None, "I12", f"strace ended: {os.pread(heard, 300, 0)!r}")
+    return b"attached" in os.pread(heard, 4096, 0)
+
+
 def _with_fault(trial: Trial, workers: Workers, calls: str, what: str, when: int) -> Witness:
-    """Runs two errands: one as a start, and one in which the n-th call goes wrong."""
-    directory = Path(trial.scratch) / "data"
+    """Runs two errands: one as a start, and one in which the n-th call goes wrong.
+
+    The second may be over before its n-th call: only what was hit is counted as `hit`.
+    """
+    directory, told = Path(trial.scratch) / "data", Path(trial.scratch) / "strace"
     witness = Witness(trial.format)
     for number in range(2):
         errand = Errand(
@@ -110,10 +129,15 @@ def _with_fault(trial: Trial, workers: Workers, calls: str, what: str, when: int
             _listen(workers, witness)
             continue
         try:
-            with tampered(process_id, calls, what, when):
+            with tampered(process_id, calls, what, when, told):
                 _listen(workers, witness)
         finally:
             kill(process_id)
+    said = told.read_text(errors="replace")
+    trial.counts["hit"] += "INJECTED" in said or "killed by SIGKILL" in said
+    status = witness.numbers["gone"]
+    is_over = os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    demand(is_over, "I12", f"it waits for ever: status {status}")
     witness.check(str(directory))
     shutil.rmtree(directory, ignore_errors=True)
     return witness
@@ -124,9 +148,9 @@ def _listen(workers: Workers, witness: Witness) -> None:
         witness.hear(words)
 
 
-def _points(trial: Trial, most: int) -> Iterator[tuple[str, int]]:
+def _points(trial: Trial) -> Iterator[tuple[str, int]]:
     """Calls by kind and number, the same ones first in every column."""
-    points = [(kind, when) for kind in CALLS for when in range(1, most + 1)]
+    points = [(kind, when) for kind, (_, most) in CALLS.items() for when in range(1, most + 1)]
     random.Random(trial.seed).shuffle(points)  # noqa: S311
     yield from points[: trial.rounds]
 
@@ -141,10 +165,10 @@ def _points(trial: Trial, most: int) -> Iterator[tuple[str, int]]:
 def kill_at_call(trial: Trial) -> None:
     """SIGKILL, by strace, as a process enters its n-th fsync, write, open, rename or unlink."""
     with Workers() as workers:
-        for kind, when in _points(trial, 40):
+        for kind, when in _points(trial):
             with trial.case(f"{kind}-{when}") as wanted:
                 if wanted:
-                    _with_fault(trial, workers, CALLS[kind], "signal=KILL", when)
+                    _with_fault(trial, workers, CALLS[kind][0], "signal=KILL", when)
 
 
 @row(
@@ -157,9 +181,9 @@ def kill_at_call(trial: Trial) -> None:
 def error_at_call(trial: Trial) -> None:
     """A real system call returns EIO or ENOSPC, by strace: the n-th fsync, write, rename or cut."""
     with Workers() as workers:
-        for number, (kind, when) in enumerate(_points(trial, 40)):
+        for number, (kind, when) in enumerate(_points(trial)):
             error = "ENOSPC" if kind in ("write", "open") and number % 2 else "EIO"
             with trial.case(f"{kind}-{when}-{error}") as wanted:
                 if wanted:
-                    witness = _with_fault(trial, workers, CALLS[kind], f"error={error}", when)
+                    witness = _with_fault(trial, workers, CALLS[kind][0], f"error={error}", when)
                     trial.counts["refused calls"] += len(witness.refused)

@@ -21,13 +21,11 @@ from lamina.errors import Fenced, OutOfSequence
 from lamina.server.options import ServerSettings
 from lamina.server.service import Service
 from lamina.torture.network import Network
-from lamina.torture.rows import Rounds, Trial, demand, row
+from lamina.torture.rows import Rounds, Trial, demand, row, violated
 
-STAMPED = ("frame", "keratin")
-"""The formats whose producers are idempotent."""
 PATIENCE_S = 60
 BATCHES = 8
-FATES = ("plain", "lost", "late", "twice", "replaced")
+FATES = ("plain", "lost", "skipped", "late", "twice", "replaced")
 
 
 @contextmanager
@@ -76,11 +74,18 @@ class Session:
     slow: RemoteStore
     """The client behind the network."""
     luck: random.Random
+    first: int
+    """The topic's first offset."""
     epoch: int = 0
     sequence: int = 0
     stored: list[bytes] = field(default_factory=list)
     late: list[tuple[Late, int]] = field(default_factory=list)
     """Requests that were held back, with the offset of what they hold."""
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.first + len(self.stored)
 
     def next(self) -> Batch:
         """Makes the next batch."""
@@ -95,7 +100,7 @@ class Session:
 
     def keep(self, batch: Batch, offset: int) -> None:
         """Notes that a batch was answered."""
-        expected = len(self.stored)
+        expected = self.end
         demand(offset == expected, "I3", f"{batch.stamp}: stored at {offset}, not at {expected}")
         self.stored += batch.values
         self.sequence += len(batch.values)
@@ -103,7 +108,9 @@ class Session:
     def play(self, fate: str) -> None:
         """Sends the next batch, and lets something happen to it."""
         batch = self.next()
-        first = len(self.stored)
+        first = self.end
+        if fate == "skipped" and self.sequence:  # of a new producer any sequence is the first
+            self._skip(batch)
         if fate == "lost":
             self.keep(batch, self._lose_the_answer(batch))
         elif fate == "late":
@@ -117,12 +124,21 @@ class Session:
         if fate == "replaced":
             self._replace(batch)
 
+    def _skip(self, batch: Batch) -> None:
+        """The batch behind this one comes first: taken, it would leave no place for this one."""
+        stamp = ProducerStamp(7, self.epoch, self.sequence + len(batch.values))
+        try:
+            self.send(self.slow, Batch(stamp, (b"too early",)))
+        except OutOfSequence:
+            return
+        violated("I3", f"{stamp} was taken before {batch.stamp}")
+
     def _lose_the_answer(self, batch: Batch) -> int:
         """Cuts the connection when the batch is stored and before the answer has come."""
         self.network.deafen()
         request = Late(self, batch)
         request.start()
-        self.direct.fetch(self.topic, 0, len(self.stored), wait_ms=PATIENCE_S * 1000)
+        self.direct.fetch(self.topic, 0, self.end, wait_ms=PATIENCE_S * 1000)
         self.network.cut()
         request.join(PATIENCE_S)
         demand(request.offset is not None, "I12", f"no answer after a cut: {request.error!r}")
@@ -134,7 +150,7 @@ class Session:
         request = Late(self, batch)
         request.start()
         demand(self.network.await_held(), "I12", "the request was never sent")
-        self.late.append((request, len(self.stored)))
+        self.late.append((request, self.end))
 
     def _replace(self, last: Batch) -> None:
         """Another process takes over; whatever the old one does now is refused."""
@@ -146,7 +162,7 @@ class Session:
                 self.send(self.slow, each)
             except Fenced:
                 continue
-            demand(False, "I3", f"{each.stamp} is of a producer that was replaced, and was taken")
+            violated("I3", f"{each.stamp} is of a producer that was replaced, and was taken")
 
     def arrive(self) -> None:
         """Lets what was held back arrive: it is recognized, or refused."""
@@ -169,7 +185,7 @@ class Session:
         demand(found == self.stored, "I3", f"{len(found)} records, not {len(self.stored)}: {found}")
 
 
-@row("F18", "requests", formats=STAMPED, invariants="I1 I3 I12", rounds=Rounds(2, 60, 2500))
+@row("F18", "requests", invariants="I1 I3 I12", rounds=Rounds(2, 60, 2500))
 def requests(trial: Trial) -> None:
     """Answers are lost, requests held back or sent twice, producers replaced, by a proxy."""
     with (
@@ -184,10 +200,11 @@ def requests(trial: Trial) -> None:
 
 def _play(trial: Trial, direct: RemoteStore, port: int, number: int) -> None:
     luck, topic = trial.luck(number), f"t{number}"
-    direct.create_topic(topic, format=trial.format, config={"segment.bytes": 1024})
+    config = {} if trial.format == "wal" else {"segment.bytes": 1024}
+    direct.create_topic(topic, format=trial.format, config=config)
     with Network(port) as network, RemoteStore(f"grpc://127.0.0.1:{network.port}") as slow:
         slow.describe_topic(topic)
-        session = Session(topic, network, direct, slow, luck)
+        session = Session(topic, network, direct, slow, luck, first=int(trial.format == "wal"))
         try:
             for _ in range(BATCHES):
                 if session.late and luck.random() < 0.5:

@@ -52,7 +52,7 @@ def _moments(directory: Path, format_name: str) -> list[Small]:
             if format_name != "wal":
                 store.append(TOPIC, [b"once"], partition=0, producer=ProducerStamp(1, 0, part))
             group = store.group(TOPIC, GROUP)
-            group.ack(group.poll(9, LEASE_MS))
+            group.ack(group.poll(20, LEASE_MS))
             if part:
                 store.maintain()
             store.append(TOPIC, [b"last %d " % part + b"." * 20] * 2, partition=0)

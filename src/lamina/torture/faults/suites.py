@@ -52,7 +52,7 @@ def _suite(trial: Trial, invariant: Invariant, *paths: str) -> None:
                 if not wanted:
                     continue
                 every = ["-m", "long or not long"] if trial.rounds > 1 else []
-                words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *every, path]
+                words = ["-m", "pytest", "-p", "no:cacheprovider", *every, path]
                 code, said = _run(*words)
                 found = re.search(r"(\d+) passed", said)
                 trial.counts["tests"] += int(found[1]) if found else 0
@@ -101,7 +101,8 @@ def fuzz(trial: Trial) -> None:
 )
 def object_store(trial: Trial) -> None:
     """An S3 server behind a proxy that fails, hangs up and lies; uploaders that are killed."""
-    _suite(trial, "I1", "tests/tier/test_s3.py", "tests/tier/test_crash.py")
+    paths = ("tests/tier/test_s3.py", "tests/tier/test_crash.py", "tests/tier/test_seam.py")
+    _suite(trial, "I1", *paths)
 
 
 @row(
@@ -122,7 +123,7 @@ def golden(trial: Trial) -> None:
     "spark-source",
     formats=("spark",),
     invariants="I11",
-    rounds=Rounds(None, None, 2),
+    rounds=Rounds(None, 1, 2),
     needs=needs_suites,
 )
 def spark_source(trial: Trial) -> None:
@@ -135,7 +136,7 @@ def spark_source(trial: Trial) -> None:
     "spark-sink",
     formats=("spark",),
     invariants="I11",
-    rounds=Rounds(None, None, 2),
+    rounds=Rounds(None, 1, 2),
     needs=needs_suites,
 )
 def spark_sink(trial: Trial) -> None:
