@@ -56,14 +56,25 @@ def test_spans_join_neighbours_cut_large_ranges_and_leave_nothing_out() -> None:
 
 
 def test_small_things_share_a_task_and_large_ones_have_their_own() -> None:
-    sizes = [10, 10, 500, 10, 90, 10]
-    found = pack([Descriptor("p", "i", n, size, None) for n, size in enumerate(sizes)], 100)
-    assert [[each.size_bytes for each in task] for task in found] == [
-        [10, 10],
-        [500],
-        [10, 90],
-        [10],
-    ]
+    assert packed([10, 10, 500, 10, 90, 10], 100) == [[10, 10], [500], [10], [90, 10]]
+    assert packed([500, 0, 0], 100) == [[500], [0, 0]]
+    assert packed([0, 0], 100) == [[0, 0]]
+    assert packed([], 100) == []
+
+
+def test_tasks_are_as_many_as_asked_for_and_about_equal() -> None:
+    sizes = [64] * 31 + [37]  # segments, of which the last is not full
+    for count in (1, 2, 3, 8, 32):
+        tasks = packed(sizes, -(-sum(sizes) // count))
+        assert [size for task in tasks for size in task] == sizes
+        assert len(tasks) == count
+        assert max(map(sum, tasks)) - min(map(sum, tasks)) <= 64
+
+
+def packed(sizes: list[int], task_bytes: int) -> list[list[int]]:
+    found = pack([Descriptor("p", "i", n, size, None) for n, size in enumerate(sizes)], task_bytes)
+    assert [each.base for task in found for each in task] == list(range(len(sizes)))
+    return [[each.size_bytes for each in task] for task in found]
 
 
 def test_credentials_go_with_the_code_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

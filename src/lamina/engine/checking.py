@@ -14,18 +14,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import numpy as np
 from typing_extensions import Buffer
 
 from lamina.engine import filekinds, inspection
 from lamina.engine.codec import CODECS, Codec
 from lamina.engine.findings import Finding, map_file, named
 from lamina.engine.index import SegmentIndex
-from lamina.formats.scan import Limit, Scan
+from lamina.formats.scan import Scan, Timed
 from lamina.storage.files import LocalFiles
 
-STEP = Limit(max_records=1 << 20, max_bytes=8 << 20)
-"""How much is walked before its times are read again for the index: so much is still cached."""
+STEP = Timed(max_records=1 << 20, max_bytes=8 << 20)
+"""How much is walked before it is indexed: what is noted of so many records is still cached."""
 _CODECS = {inspection.FRAME_LOG: CODECS["frame"], inspection.KERATIN_LOG: CODECS["keratin"]}
 
 
@@ -79,8 +78,7 @@ def check_segment(path: str, *, is_growing: bool = False) -> Checked | None:
 
 def _extend(codec: Codec, index: SegmentIndex, data: Buffer, found: Scan) -> None:
     first = codec.offset_at(data, int(found.positions[0]))
-    timestamps = codec.timestamps_at(data, found.positions)
-    index.extend(np.asarray(found.positions), timestamps, base_offset=first, origin=0)
+    index.extend(found.positions, found.timestamps, base_offset=first, origin=0)
 
 
 def _read(path: str) -> bytes | None:

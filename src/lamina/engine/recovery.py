@@ -37,7 +37,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
 from lamina.formats.keratin import manifest
 from lamina.formats.ledger import Gap, Ledger
-from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop
+from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop, Timed
 from lamina.storage.files import TEMPORARY_SUFFIX, File, Files
 from lamina.storage.paths import SegmentFile, segment_file
 
@@ -352,11 +352,10 @@ class Recovery:
         offset, position = start.next_offset, start.position
         size = memoryview(buffer).nbytes
         budget = Budget(size)
-        limit = Limit(budget=budget)
+        limit = Timed(budget=budget)
         while position < size:
             found = self.codec.scan(buffer, position, expected_offset=offset, limit=limit)
-            timestamps = self.codec.timestamps_at(buffer, found.positions)
-            index.extend(found.positions, timestamps, base_offset=offset, origin=0)
+            index.extend(found.positions, found.timestamps, base_offset=offset, origin=0)
             offset, position = offset + len(found), found.end
             if not found.stop.is_damage:
                 continue

@@ -22,7 +22,7 @@ from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.errors import CorruptData
 from lamina.formats.keratin import manifest
-from lamina.formats.scan import Budget, Limit, Scan, Stop
+from lamina.formats.scan import Budget, Limit, Scan, Stop, Timed
 from lamina.formats.sparse import Entries
 from lamina.storage.files import Files
 from lamina.storage.paths import SegmentFile
@@ -297,10 +297,9 @@ def extend_index(
     size = memoryview(buffer).nbytes
     budget = Budget(size)
     while position < size and offset < segment.next_offset:
-        limit = Limit(max_records=min(segment.next_offset - offset, 1 << 20), budget=budget)
+        limit = Timed(max_records=min(segment.next_offset - offset, 1 << 20), budget=budget)
         found = segment.codec.scan(buffer, position, expected_offset=offset, limit=limit)
-        timestamps = segment.codec.timestamps_at(buffer, found.positions)
-        index.extend(found.positions, timestamps, base_offset=offset, origin=0)
+        index.extend(found.positions, found.timestamps, base_offset=offset, origin=0)
         offset, position = offset + len(found), found.end
         if found.stop.is_damage and offset < segment.next_offset:
             following = segment.codec.resync(

@@ -8,14 +8,15 @@ means: the same bad checksum is a torn tail in an active file and corruption in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 OFFSET_MAX = (1 << 63) - 1
+_NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 ANY_OFFSET, _NO_OFFSET = -1, -2
 SMALL_BYTES = 4 << 10
 """What a search after damage still checks when its budget is used up."""
@@ -85,11 +86,22 @@ class Limit:
     max_records: int = 1 << 20
     max_bytes: int = 1 << 28
     budget: Budget | None = None
+    with_timestamps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         # Arrow's binary columns address 2 GiB; one record may overshoot max_bytes by its own size.
         if not (self.max_records > 0 and 0 < self.max_bytes <= 1 << 30):
             raise ValueError(f"limits must be positive and max_bytes at most 1 GiB, got {self}")
+
+
+class Timed(Limit):
+    """A limit of a scan that also notes the times of records, in a format that indexes them.
+
+    Reading them later costs another walk.
+    """
+
+    __slots__ = ()
+    with_timestamps = True
 
 
 WHOLE = Limit(max_records=1 << 24, max_bytes=1 << 30)
@@ -101,28 +113,33 @@ class Scan:
 
     `positions` are bytes in the buffer, one a record, ascending. `end` is one past the last good
     record, and where the next scan starts. `column_bytes` are the sizes of the variable columns, in
-    the format's order, so that decoding allocates exactly.
+    the format's order, so that decoding allocates exactly. `timestamps` are those of the records,
+    one each, if the limit was `Timed`, otherwise none.
     """
 
     positions: NDArray[np.int64]
     end: int
     stop: Stop
     column_bytes: tuple[int, ...] = ()
+    timestamps: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
 
     def __len__(self) -> int:
         return len(self.positions)
 
 
 _UNLIMITED = 1 << 62
-_FIRST_ROOM, _GROWTH = 512, 8
+_FIRST_ROOM, _GROWTH = 512, 256
 _LIMIT = int(Stop.LIMIT)
+_STOPS = tuple(Stop)
 
 ScanKernel = Callable[..., tuple[tuple[int, ...], int, int]]
-"""Walks on from a state: (data, positions, state, bounds) gives (state, stop, wasted bytes).
+"""Walks on from a state: (data, positions, timestamps, state, bounds) gives the state it came to,
+the stop, and how many bytes were wasted.
 
 A state begins with the position and the count of records so far; what else it holds is the
 format's. `bounds` are the byte up to which records may reach, but for the first, and the bytes that
-may be checksummed in vain. A kernel stops with LIMIT when `positions` is full.
+may be checksummed in vain. A kernel stops with LIMIT when `positions` is full; `timestamps` have as
+much room, or none where they are not wanted.
 """
 
 
@@ -132,29 +149,39 @@ def walk(
     state: tuple[int, ...],
     limit: Limit,
     record_bytes_min: int,
-) -> tuple[NDArray[np.int64], tuple[int, ...], Stop]:
-    """Runs a scan kernel; gives the positions, the state after the last record, and the stop.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...], Stop]:
+    """Runs a scan kernel; gives positions, timestamps, the state after the last one, and the stop.
 
-    Positions get more room only as they are filled: bounded by real bytes, never by a length field,
-    and small for a scan that stops at once, as many do in a damaged file.
+    There is more room only as it is filled: bounded by real bytes, never by a length field, and
+    small for a scan that stops at once, as many do in a damaged file. Records are taken to go on
+    being as large as those before, so that most scans grow once.
     """
-    start = state[0]
-    refuse_start(start, len(data))
-    most = min((len(data) - start) // record_bytes_min + 1, limit.max_records)
+    start, size = state[0], len(data)
+    refuse_start(start, size)
+    most = min((size - start) // record_bytes_min + 1, limit.max_records)
     budget = limit.budget
     bounds = (start + limit.max_bytes, _UNLIMITED if budget is None else budget.left)
     positions = np.empty(min(most, _FIRST_ROOM), dtype=np.int64)
+    timestamps = np.empty(len(positions), dtype=np.int64) if limit.with_timestamps else _NOTHING
     while True:
-        state, stop, wasted = kernel(data, positions, state, bounds)
+        state, stop, wasted = kernel(data, positions, timestamps, state, bounds)
         count = state[1]
-        if stop != _LIMIT or count < len(positions) or len(positions) == most:
+        if stop != _LIMIT or count < len(positions) or count == most:
             break
-        grown = np.empty(min(most, _GROWTH * len(positions)), dtype=np.int64)
-        grown[:count] = positions
-        positions = grown
+        reach = min(limit.max_bytes, size - start)
+        alike = count * reach // (state[0] - start) * 9 // 8
+        rows = min(most, max(2 * count, min(alike, _GROWTH * count)))
+        positions = _grown(positions, rows)
+        timestamps = _grown(timestamps, rows) if limit.with_timestamps else _NOTHING
     if budget is not None:
         budget.spend(wasted)
-    return positions[:count], state, Stop(stop)
+    return positions[:count], timestamps[:count], state, _STOPS[stop]
+
+
+def _grown(full: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    grown = np.empty(rows, dtype=np.int64)
+    grown[: len(full)] = full
+    return grown
 
 
 def search(

@@ -6,7 +6,7 @@ import everything after the fork, each for itself. This one
 - takes the installed PySpark, where that is the one the zip belongs to: 0.2 s instead of 1.2;
 - imports before the fork what every worker of its kind imports;
 - then moves all of it out of the sight of the garbage collector, which PySpark runs after each
-  task: a small task takes a third of the time.
+  task: a small task takes a third of the time. What tasks import later follows (`settle`).
 
 Rule: nothing imported here may start a thread that a fork would lose. NumPy and Arrow start helpers
 that make themselves anew, or do without.
@@ -14,6 +14,7 @@ that make themselves anew, or do without.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import sys
@@ -36,6 +37,16 @@ def without_zips(path: list[str]) -> list[str]:
             and str(Path(entry).parents[len(ZIPS.parts)]) in path
         )
     ]
+
+
+@functools.lru_cache(maxsize=1)
+def settle(modules: int) -> None:
+    """Does the same after a task with what it imported: called with how many modules there are.
+
+    Only when they are more than before, so that no garbage of tasks stays for good.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from lamina.errors import ObjectMissing
 from lamina.storage.objects import Objects
 
@@ -25,6 +27,7 @@ def reads_back(objects: Objects, key: str, data: memoryview, tries: int = READ_B
 
 def _is_same(objects: Objects, key: str, start: int, sent: memoryview) -> bool:
     try:
-        return memoryview(objects.read_range(key, start, start + len(sent))) == sent
+        found = objects.read_range(key, start, start + len(sent))
     except ObjectMissing:
         return False
+    return pa.py_buffer(found).equals(pa.py_buffer(sent))  # views compare byte by byte in Python

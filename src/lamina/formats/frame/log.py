@@ -236,16 +236,14 @@ def scan(
     from that frame. Each following frame must continue it.
     """
     state = (start, 0, as_expected(expected_offset), 0)
-    positions, after, stop = walk(_scan, as_bytes(buffer), state, limit, OVERHEAD_BYTES)
+    positions, timestamps, after, stop = walk(_scan, as_bytes(buffer), state, limit, OVERHEAD_BYTES)
     end, count, _, key_bytes = after
     value_bytes = end - start - count * OVERHEAD_BYTES - key_bytes
-    return Scan(positions, end, stop, (key_bytes, value_bytes))
+    return Scan(positions, end, stop, (key_bytes, value_bytes), timestamps)
 
 
 @kernel
-def _scan(
-    data: Any, positions: Any, state: tuple[int, int, int, int], bounds: tuple[int, int]
-) -> Any:
+def _scan(data: Any, positions: Any, timestamps: Any, state: Any, bounds: Any) -> Any:
     position, count, expected_offset, key_bytes = state
     bytes_end, budget = bounds
     size = len(data)
@@ -269,6 +267,8 @@ def _scan(
             stop = _LIMIT
             break
         positions[count] = position
+        if len(timestamps):
+            timestamps[count] = peek_i64(origin + position + _TIMESTAMP)
         count += 1
         key_bytes += peek_u32(origin + position + _KEY_LEN)
         expected_offset = wrapping_add(peek_i64(origin + position + _OFFSET), 1)

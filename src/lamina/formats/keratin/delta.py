@@ -263,12 +263,14 @@ def scan(buffer: Buffer, start: int = FILE_HEADER_BYTES, *, limit: Limit = Limit
     data = as_bytes(buffer)
     if start == FILE_HEADER_BYTES > len(data):
         return Scan(np.empty(0, dtype=np.int64), len(data), Stop.TORN)
-    positions, after, stop = walk(_scan, data, (start, 0), limit, OVERHEAD_BYTES)
+    positions, _, after, stop = walk(_scan, data, (start, 0), limit, OVERHEAD_BYTES)
     return Scan(positions, after[0], stop)
 
 
 @kernel
-def _scan(data: Any, positions: Any, state: tuple[int, int], bounds: tuple[int, int]) -> Any:
+def _scan(
+    data: Any, positions: Any, _: Any, state: tuple[int, int], bounds: tuple[int, int]
+) -> Any:
     """Nothing to charge a budget for: an event is small, and nothing searches for the next one."""
     position, count = state
     size = len(data)

@@ -301,16 +301,14 @@ def scan(
     if start == FILE_HEADER_BYTES > len(data):
         return Scan(np.empty(0, dtype=np.int64), len(data), Stop.TORN, (0, 0))
     state = (start, 0, as_expected(expected_offset), 0)
-    positions, after, stop = walk(_scan, data, state, limit, OVERHEAD_BYTES)
+    positions, timestamps, after, stop = walk(_scan, data, state, limit, OVERHEAD_BYTES)
     end, count, _, header_bytes = after
     value_bytes = end - start - count * OVERHEAD_BYTES - header_bytes
-    return Scan(positions, end, stop, (header_bytes, value_bytes))
+    return Scan(positions, end, stop, (header_bytes, value_bytes), timestamps)
 
 
 @kernel
-def _scan(
-    data: Any, positions: Any, state: tuple[int, int, int, int], bounds: tuple[int, int]
-) -> Any:
+def _scan(data: Any, positions: Any, timestamps: Any, state: Any, bounds: Any) -> Any:
     position, count, expected_offset, header_bytes = state
     bytes_end, budget = bounds
     size = len(data)
@@ -334,6 +332,8 @@ def _scan(
             stop = _LIMIT
             break
         positions[count] = position
+        if len(timestamps):
+            timestamps[count] = peek_i64_be(origin + position + _TIMESTAMP)
         count += 1
         header_bytes += peek_u32_be(origin + position + _HEADER_LEN)
         expected_offset = wrapping_add(peek_i64_be(origin + position + _OFFSET), 1)

@@ -66,7 +66,7 @@ def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
     except CorruptData:
         end, has_footer = len(data), False
     state = (start, 0, int(header.coding.compression))
-    positions, after, stop = walk(
+    positions, _, after, stop = walk(
         _scan, as_bytes(data[: max(end, start)]), state, WHOLE, BLOCK_BYTES_MIN
     )
     if has_footer and stop is Stop.TORN:
@@ -77,7 +77,9 @@ def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
 
 
 @kernel
-def _scan(data: Any, positions: Any, state: tuple[int, int, int], bounds: tuple[int, int]) -> Any:
+def _scan(
+    data: Any, positions: Any, _: Any, state: tuple[int, int, int], bounds: tuple[int, int]
+) -> Any:
     """Bounded by the object alone: its bytes are those of one file."""
     position, count, compression = state
     origin = address_of(data)

@@ -320,7 +320,7 @@ def _scan_as(
 ) -> Scan:
     overhead = prefix + OVERHEAD_BYTES
     state = (start, 0, prefix, *expected, 0, 0)
-    positions, after, stop = walk(_scan, data, state, limit, overhead)
+    positions, _, after, stop = walk(_scan, data, state, limit, overhead)
     end, count, *_, tags, nodes = after
     values = end - start - count * overhead - tags - nodes
     return Scan(positions, end, stop, (values, tags, nodes))
@@ -330,6 +330,7 @@ def _scan_as(
 def _scan(
     data: Any,
     positions: Any,
+    _: Any,
     state: tuple[int, int, int, int, int, int, int],
     bounds: tuple[int, int],
 ) -> Any:

@@ -1,7 +1,8 @@
-"""`archive`: sealed segments become STRM objects, one task an object, listed by one commit.
+"""`archive`: sealed segments become STRM objects, each made by one task, listed by one commit.
 
     plan: what is sealed and not archived, in spans of 64 to 256 MB when compressed
-    task: read, encode, decode again, create, read back     (the archiver's own steps)
+    task: read, encode, decode again, create, read back     (the archiver's own steps), for one
+          object or, where objects are small, for some neighbours
     driver: one new list for each partition, when every object of it is there
 
 Rules.
@@ -44,6 +45,7 @@ from lamina.spark.jobs.job import Progress, Silent, Summary
 
 BATCH_RECORDS, BATCH_BYTES = 1 << 18, 4 << 20
 SAMPLE_BYTES = 4 << 20
+TASKS_PER_CORE = 2
 UNLIMITED = 1 << 62
 
 
@@ -89,7 +91,9 @@ def run(
             made: list[ArchivedObject | None] = [None] * len(found)
         else:
             work = Uploading(store.path, Access.of(store.tier.objects))
-            made = bulk_lane.run(spark, [[each] for each in found], work, progress)
+            size_bytes = sum(each.size_bytes for each in found)
+            task_bytes = bulk_lane.task_bytes_for(spark, size_bytes, tasks_per_core=TASKS_PER_CORE)
+            made = bulk_lane.run(spark, bulk_lane.pack(found, task_bytes), work, progress)
         rows, start = [], 0
         for (partition, archiver), plan in zip(held, plans, strict=True):
             entries = [each for each in made[start : start + len(plan)] if each is not None]

@@ -12,7 +12,7 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -44,24 +44,36 @@ class Descriptor(Generic[_What]):
 
 
 def pack(
-    found: Iterable[Descriptor[_What]], task_bytes: int = TASK_BYTES
+    found: Sequence[Descriptor[_What]], task_bytes: int = TASK_BYTES
 ) -> list[list[Descriptor[_What]]]:
-    """Puts small neighbours into one task, up to about so many bytes; a large one is alone."""
-    tasks: list[list[Descriptor[_What]]] = []
-    room = 0
+    """Deals neighbours to tasks of about so many bytes, all about equal; a large one is alone.
+
+    What is in the middle of the n-th part of all bytes belongs to the n-th task.
+    """
+    total = sum(each.size_bytes for each in found)
+    count = max(1, -(-total // task_bytes))
+    tasks: list[list[Descriptor[_What]]] = [[] for _ in range(count)]
+    start = 0
     for each in found:
-        if not tasks or each.size_bytes > room:
-            tasks.append([])
-            room = task_bytes
-        tasks[-1].append(each)
-        room -= each.size_bytes
-    return tasks
+        middle = start + each.size_bytes // 2
+        tasks[min(count - 1, middle * count // max(total, 1))].append(each)
+        start += each.size_bytes
+    return [task for task in tasks if task]
 
 
-def task_bytes_for(spark: SparkSession, total_bytes: int, most: int = TASK_BYTES) -> int:
-    """Chooses how large tasks are: every core gets some, and none is huge."""
-    cores = spark.sparkContext.defaultParallelism
-    return max(1, min(most, total_bytes // (TASKS_PER_CORE * cores) + 1))
+def task_bytes_for(
+    spark: SparkSession,
+    total_bytes: int,
+    most: int = TASK_BYTES,
+    tasks_per_core: int = TASKS_PER_CORE,
+) -> int:
+    """Chooses how large tasks are: every core gets some, and none is huge.
+
+    A task costs a few hundredths of a second, however little it does: work that is over sooner than
+    that is dealt once to each core.
+    """
+    tasks = tasks_per_core * spark.sparkContext.defaultParallelism
+    return max(1, min(most, -(-total_bytes // tasks)))
 
 
 def run(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lamina.errors import InvalidRequest, LaminaError, Unavailable
+from lamina.spark.daemon import settle
 from lamina.spark.jobs.job import Progress
 
 ANSWER = "answer binary"
@@ -92,6 +94,7 @@ def _answered(work: Callable[[], Any]) -> pa.RecordBatch:
         raise
     except LaminaError as error:
         answer = error
+    settle(len(sys.modules))
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], ["answer"])
 
 

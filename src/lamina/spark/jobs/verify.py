@@ -114,7 +114,8 @@ def looked_at(
 ) -> list[Seen]:
     """Looks at everything, in the workers."""
     access = Access.of(objects) if objects is not None else None
-    task_bytes = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found), TASK_BYTES)
+    size_bytes = sum(each.size_bytes for each in found)
+    task_bytes = bulk_lane.task_bytes_for(spark, size_bytes, TASK_BYTES, tasks_per_core=1)
 
     def look(each: Descriptor[Look]) -> Seen:
         return look_at(each, access)
