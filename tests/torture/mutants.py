@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.torture.catching import SOURCE, Mutant, catch, run_catcher
 
-GROUP_POWER = "tests/crash/test_group_crash.py"
-
 MUTANTS = (
     Mutant(
         "lying-ack",
@@ -76,7 +74,7 @@ MUTANTS = (
         "formats/wal/log.py",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
-        ("F8/bit:wal:150", "tests/formats/test_wal_log.py"),
+        ("F8/bit:wal:150",),
     ),
     Mutant(
         "no-watermark",
@@ -135,7 +133,7 @@ MUTANTS = (
         "engine/recovery.py",
         "                file.write_at(first, bytes(part))\n        file.sync()\n",
         "                file.write_at(first, bytes(part))\n",
-        ("F3/dropped:frame:800", "F28/generations:frame:40"),
+        ("F3/dropped:frame:800",),
     ),
     Mutant(
         "recovered-names-not-synced",
@@ -153,7 +151,7 @@ MUTANTS = (
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
         "        except (OSError, LaminaError):\n            answer(waiting)\n",
-        ("F12/failed-sync:keratin:400", "tests/engine/test_writer_failures.py"),
+        ("F12/failed-sync:keratin:400",),
     ),
     Mutant(
         "full-disk-not-undone",
@@ -162,7 +160,7 @@ MUTANTS = (
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._prepared = tail.position\n",
         "        self._prepared = tail.position\n",
-        ("F13/no-space:keratin:400", "tests/faults/test_io_errors.py"),
+        ("F13/no-space:keratin:400",),
     ),
     Mutant(
         "wal-lying-ack",
@@ -216,7 +214,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
-        ("F6/tails:wal:300", "tests/engine/wal/test_tails.py"),
+        ("F6/tails:wal:300",),
     ),
     Mutant(
         "unfinished-append",
@@ -224,7 +222,7 @@ MUTANTS = (
         "engine/wal/idempotence.py",
         "            left_over.append((entry.base_offset,",
         "            _ = ((entry.base_offset,",
-        ("tests/engine/wal/test_idempotence.py",),
+        ("F4/short:wal:600",),
     ),
     Mutant(
         "head-hole",
@@ -253,7 +251,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         '        """Makes all events durable."""\n        self._file.sync()\n',
         '        """Makes all events durable."""\n',
-        ("F4/groups:groups:200", GROUP_POWER),
+        ("F4/groups:groups:200",),
     ),
     Mutant(
         "group-ahead",
@@ -261,7 +259,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         "        if state.is_beyond(log_end_offset):\n",
         "        if log_end_offset < 0:\n",
-        (GROUP_POWER,),
+        ("F20/mixed:frame:100",),
     ),
     Mutant(
         "group-rotation",
@@ -270,7 +268,7 @@ MUTANTS = (
         "    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):\n"
         "        yield delta.encode(int(Event.ACK), offsets).data\n",
         "",
-        (GROUP_POWER, "tests/engine/test_groups.py"),
+        ("F4/groups:groups:800",),
     ),
     Mutant(
         "producer-repeats",
@@ -278,7 +276,7 @@ MUTANTS = (
         "engine/producers.py",
         "            if (entry.sequence, entry.count) == (stamp.sequence, count):\n",
         "            if (entry.sequence, entry.count) == (-1, count):\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:20",),
     ),
     Mutant(
         "producer-sequence",
@@ -286,7 +284,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.sequence != expected:\n",
         "        if stamp.sequence < 0:\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:20",),
     ),
     Mutant(
         "no-fence",
@@ -294,7 +292,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.epoch < known.epoch:\n",
         "        if stamp.epoch < 0:\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:20",),
     ),
     Mutant(
         "producers-not-synced",
@@ -302,7 +300,7 @@ MUTANTS = (
         "engine/producers.py",
         "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
         "        self._file.write_at(self._position, data)\n",
-        ("F3/dropped:frame:800", "F28/generations:frame:40"),
+        ("F3/dropped:frame:800",),
     ),
     Mutant(
         "no-read-back",
@@ -363,7 +361,7 @@ MUTANTS = (
         "storage/files.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
-        ("F16/processes:frame:6", "tests/storage/test_files.py"),
+        ("F16/processes:frame:6",),
     ),
     Mutant(
         "reserve-taken-back",
