@@ -369,7 +369,10 @@ MUTANTS = (
         "engine/reserve.py",
         "            with self._using:\n",
         "            with contextlib.nullcontext():\n",
-        ("tests/faults/test_io_errors.py",),
+        (
+            "tests/faults/test_io_errors.py"
+            "::test_maintenance_does_not_take_the_reserve_while_a_trim_needs_it",
+        ),
     ),
     Mutant(
         "half-visible",
