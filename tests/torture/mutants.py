@@ -26,7 +26,7 @@ MUTANTS = (
         "engine/active.py",
         "        tail = self.tail\n        self.file.sync()\n",
         "        tail = self.tail\n",
-        ("F3/dropped:keratin:200",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "no-directory-fsync",
@@ -34,7 +34,7 @@ MUTANTS = (
         "engine/active.py",
         "            segment._open_indexes()\n            files.sync_directory(directory)\n",
         "            segment._open_indexes()\n",
-        ("F7/names:keratin:400",),
+        ("F7/names:keratin:200",),
     ),
     Mutant(
         "replace-without-fsync",
@@ -42,7 +42,7 @@ MUTANTS = (
         "storage/files.py",
         "                position += memoryview(piece).nbytes\n            file.sync()\n",
         "                position += memoryview(piece).nbytes\n",
-        ("F3/dropped:keratin:400",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "replace-without-directory-fsync",
@@ -50,7 +50,7 @@ MUTANTS = (
         "storage/files.py",
         "        raise\n    files.sync_directory(os.path.dirname(path))\n",
         "        raise\n",
-        ("F7/names:keratin:400",),
+        ("F7/names:keratin:200",),
     ),
     Mutant(
         "frame-checksum",
@@ -99,7 +99,7 @@ MUTANTS = (
         "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
         ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
-        ("F7/names:frame:800",),
+        ("F7/names:frame:200",),
     ),
     Mutant(
         "tombstone-goes-first",
@@ -107,7 +107,7 @@ MUTANTS = (
         "engine/recovery.py",
         "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
         "            place.files.remove(path)\n",
-        ("F7/names:frame:1500",),
+        ("F7/names:frame:800",),
     ),
     Mutant(
         "removal-without-reason",
@@ -117,7 +117,7 @@ MUTANTS = (
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
         "            self.ledger = self.ledger.with_gap(gap)\n"
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
-        ("F7/names:frame:800",),
+        ("F7/names:frame:200",),
     ),
     Mutant(
         "roll-without-fsync",
@@ -125,7 +125,7 @@ MUTANTS = (
         "engine/partition.py",
         "        self._sync_file(current)\n        return ActiveSegment.create(\n",
         "        return ActiveSegment.create(\n",
-        ("F3/dropped:keratin:800",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "recovered-not-synced",
@@ -133,7 +133,7 @@ MUTANTS = (
         "engine/recovery.py",
         "                file.write_at(first, bytes(part))\n        file.sync()\n",
         "                file.write_at(first, bytes(part))\n",
-        ("F3/dropped:frame:800",),
+        ("F3/dropped:frame:160",),
     ),
     Mutant(
         "recovered-names-not-synced",
@@ -142,7 +142,7 @@ MUTANTS = (
         "        files.sync_directory(self.place.directory)\n"
         "        files.sync_directory(self.place.segments)\n",
         "",
-        ("F2/every-step:frame:800",),
+        ("F2/every-step:frame:160",),
     ),
     Mutant(
         "not-poisoned",
@@ -151,7 +151,7 @@ MUTANTS = (
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
         "        except (OSError, LaminaError):\n            answer(waiting)\n",
-        ("F12/failed-sync:keratin:400",),
+        ("F12/failed-sync:keratin:60",),
     ),
     Mutant(
         "full-disk-not-undone",
@@ -160,7 +160,7 @@ MUTANTS = (
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._prepared = tail.position\n",
         "        self._prepared = tail.position\n",
-        ("F13/no-space:keratin:400",),
+        ("F13/no-space:keratin:60",),
     ),
     Mutant(
         "wal-lying-ack",
@@ -169,7 +169,7 @@ MUTANTS = (
         "        if self._unsynced and self.active is not None:\n"
         "            self._sync_file(self.active)\n",
         "        if self._unsynced and self.active is not None:\n",
-        ("F3/dropped:wal:200",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "wal-rotation-order",
@@ -177,7 +177,7 @@ MUTANTS = (
         "engine/wal/shard.py",
         "            self.sync()\n            self._give_back(old)\n",
         "            self._unsynced = False\n            old.file.truncate(old.size)\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "wal-file-without-directory-fsync",
@@ -190,7 +190,7 @@ MUTANTS = (
         "        files.replace(os.path.join(self.directory, paths.CURRENT),"
         " current.encode(index))\n"
         "        file = files.create(path)\n        try:\n            pass\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "checkpoint-without-fsync",
@@ -198,7 +198,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "            for file in kind:\n                file.sync()\n",
         "            assert kind\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "checkpoint-without-directory-fsync",
@@ -206,7 +206,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "            self._ground.files.sync_directory(self._created[-1].directory)\n",
         "            self._created.clear()\n",
-        ("F7/names:wal:800",),
+        ("F7/names:wal:200",),
     ),
     Mutant(
         "unmarked-index",
@@ -230,7 +230,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
-        ("F10/cut:wal:400",),
+        ("F10/cut:wal:200",),
     ),
     Mutant(
         "no-snapshot-fallback",
@@ -276,7 +276,7 @@ MUTANTS = (
         "engine/producers.py",
         "            if (entry.sequence, entry.count) == (stamp.sequence, count):\n",
         "            if (entry.sequence, entry.count) == (-1, count):\n",
-        ("F18/requests:frame:20",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "producer-sequence",
@@ -284,7 +284,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.sequence != expected:\n",
         "        if stamp.sequence < 0:\n",
-        ("F18/requests:frame:20",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "no-fence",
@@ -292,7 +292,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.epoch < known.epoch:\n",
         "        if stamp.epoch < 0:\n",
-        ("F18/requests:frame:20",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "producers-not-synced",
@@ -300,7 +300,7 @@ MUTANTS = (
         "engine/producers.py",
         "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
         "        self._file.write_at(self._position, data)\n",
-        ("F3/dropped:frame:800",),
+        ("F3/dropped:frame:160",),
     ),
     Mutant(
         "no-read-back",
@@ -382,7 +382,7 @@ MUTANTS = (
         "            for segment in full:\n"
         "                segment.written = segment.durable = segment.tail\n"
         "            sealed = tuple(segment.finish() for segment in full)\n",
-        ("F15/interrupt:keratin:150",),
+        ("F15/interrupt:keratin:100",),
     ),
 )
 
