@@ -160,7 +160,7 @@ MUTANTS = (
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._prepared = tail.position\n",
         "        self._prepared = tail.position\n",
-        ("F13/no-space:keratin:60",),
+        ("F13/no-space:keratin:250",),
     ),
     Mutant(
         "wal-lying-ack",
