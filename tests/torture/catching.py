@@ -26,7 +26,7 @@ from lamina.torture.running import run_row
 key, format_name, rounds = sys.argv[1:]
 (row,) = rows(key)
 outcome = run_row(row, format_name, 1, int(rounds), failures_max=1)
-print(outcome.not_run or "seen:", *outcome.failures, sep="\\n")
+print(outcome.not_run or f"{dict(outcome.counts)} seen:", *outcome.failures, sep="\\n")
 sys.exit(77 if outcome.not_run else 3 if outcome.failures else 0)
 """
 

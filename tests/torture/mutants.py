@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.torture.catching import SOURCE, Mutant, catch, run_catcher
 
-GROUP_POWER = "tests/crash/test_group_crash.py"
-
 MUTANTS = (
     Mutant(
         "lying-ack",
@@ -28,7 +26,7 @@ MUTANTS = (
         "engine/active.py",
         "        tail = self.tail\n        self.file.sync()\n",
         "        tail = self.tail\n",
-        ("F3/dropped:keratin:200",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "no-directory-fsync",
@@ -36,7 +34,7 @@ MUTANTS = (
         "engine/active.py",
         "            segment._open_indexes()\n            files.sync_directory(directory)\n",
         "            segment._open_indexes()\n",
-        ("F7/names:keratin:400",),
+        ("F7/names:keratin:200",),
     ),
     Mutant(
         "replace-without-fsync",
@@ -44,7 +42,7 @@ MUTANTS = (
         "storage/files.py",
         "                position += memoryview(piece).nbytes\n            file.sync()\n",
         "                position += memoryview(piece).nbytes\n",
-        ("F3/dropped:keratin:400",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "replace-without-directory-fsync",
@@ -52,7 +50,7 @@ MUTANTS = (
         "storage/files.py",
         "        raise\n    files.sync_directory(os.path.dirname(path))\n",
         "        raise\n",
-        ("F7/names:keratin:400",),
+        ("F7/names:keratin:200",),
     ),
     Mutant(
         "frame-checksum",
@@ -76,7 +74,7 @@ MUTANTS = (
         "formats/wal/log.py",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed):\n",
         "    if peek_u64(body + checked) != xxh3(body, checked, seed) and checked < 0:\n",
-        ("F8/bit:wal:150", "tests/formats/test_wal_log.py"),
+        ("F8/bit:wal:150",),
     ),
     Mutant(
         "no-watermark",
@@ -101,7 +99,7 @@ MUTANTS = (
         "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
         ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
-        ("F7/names:frame:800",),
+        ("F7/names:frame:200",),
     ),
     Mutant(
         "tombstone-goes-first",
@@ -109,7 +107,7 @@ MUTANTS = (
         "engine/recovery.py",
         "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
         "            place.files.remove(path)\n",
-        ("F7/names:frame:1500",),
+        ("F7/names:frame:800",),
     ),
     Mutant(
         "removal-without-reason",
@@ -119,7 +117,7 @@ MUTANTS = (
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
         "            self.ledger = self.ledger.with_gap(gap)\n"
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
-        ("F7/names:frame:800",),
+        ("F7/names:frame:200",),
     ),
     Mutant(
         "roll-without-fsync",
@@ -127,7 +125,7 @@ MUTANTS = (
         "engine/partition.py",
         "        self._sync_file(current)\n        return ActiveSegment.create(\n",
         "        return ActiveSegment.create(\n",
-        ("F3/dropped:keratin:800",),
+        ("F3/dropped:keratin:160",),
     ),
     Mutant(
         "recovered-not-synced",
@@ -135,7 +133,7 @@ MUTANTS = (
         "engine/recovery.py",
         "                file.write_at(first, bytes(part))\n        file.sync()\n",
         "                file.write_at(first, bytes(part))\n",
-        ("F3/dropped:frame:800", "F28/generations:frame:40"),
+        ("F3/dropped:frame:160",),
     ),
     Mutant(
         "recovered-names-not-synced",
@@ -144,7 +142,7 @@ MUTANTS = (
         "        files.sync_directory(self.place.directory)\n"
         "        files.sync_directory(self.place.segments)\n",
         "",
-        ("F2/every-step:frame:800",),
+        ("F2/every-step:frame:160",),
     ),
     Mutant(
         "not-poisoned",
@@ -153,7 +151,7 @@ MUTANTS = (
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
         "        except (OSError, LaminaError):\n            answer(waiting)\n",
-        ("F12/failed-sync:keratin:400", "tests/engine/test_writer_failures.py"),
+        ("F12/failed-sync:keratin:60",),
     ),
     Mutant(
         "full-disk-not-undone",
@@ -162,7 +160,7 @@ MUTANTS = (
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._prepared = tail.position\n",
         "        self._prepared = tail.position\n",
-        ("F13/no-space:keratin:400", "tests/faults/test_io_errors.py"),
+        ("F13/no-space:keratin:250",),
     ),
     Mutant(
         "wal-lying-ack",
@@ -171,7 +169,7 @@ MUTANTS = (
         "        if self._unsynced and self.active is not None:\n"
         "            self._sync_file(self.active)\n",
         "        if self._unsynced and self.active is not None:\n",
-        ("F3/dropped:wal:200",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "wal-rotation-order",
@@ -179,7 +177,7 @@ MUTANTS = (
         "engine/wal/shard.py",
         "            self.sync()\n            self._give_back(old)\n",
         "            self._unsynced = False\n            old.file.truncate(old.size)\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "wal-file-without-directory-fsync",
@@ -192,7 +190,7 @@ MUTANTS = (
         "        files.replace(os.path.join(self.directory, paths.CURRENT),"
         " current.encode(index))\n"
         "        file = files.create(path)\n        try:\n            pass\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "checkpoint-without-fsync",
@@ -200,7 +198,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "            for file in kind:\n                file.sync()\n",
         "            assert kind\n",
-        ("F3/dropped:wal:800",),
+        ("F3/dropped:wal:160",),
     ),
     Mutant(
         "checkpoint-without-directory-fsync",
@@ -208,7 +206,7 @@ MUTANTS = (
         "engine/wal/compactor.py",
         "            self._ground.files.sync_directory(self._created[-1].directory)\n",
         "            self._created.clear()\n",
-        ("F7/names:wal:800",),
+        ("F7/names:wal:200",),
     ),
     Mutant(
         "unmarked-index",
@@ -216,7 +214,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
-        ("F6/tails:wal:300", "tests/engine/wal/test_tails.py"),
+        ("F6/tails:wal:300",),
     ),
     Mutant(
         "unfinished-append",
@@ -224,7 +222,7 @@ MUTANTS = (
         "engine/wal/idempotence.py",
         "            left_over.append((entry.base_offset,",
         "            _ = ((entry.base_offset,",
-        ("tests/engine/wal/test_idempotence.py",),
+        ("F4/short:wal:600",),
     ),
     Mutant(
         "head-hole",
@@ -232,7 +230,7 @@ MUTANTS = (
         "engine/wal/recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
-        ("F10/cut:wal:400",),
+        ("F10/cut:wal:200",),
     ),
     Mutant(
         "no-snapshot-fallback",
@@ -253,7 +251,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         '        """Makes all events durable."""\n        self._file.sync()\n',
         '        """Makes all events durable."""\n',
-        ("F4/groups:groups:200", GROUP_POWER),
+        ("F4/groups:groups:200",),
     ),
     Mutant(
         "group-ahead",
@@ -261,7 +259,7 @@ MUTANTS = (
         "engine/groups/journal.py",
         "        if state.is_beyond(log_end_offset):\n",
         "        if log_end_offset < 0:\n",
-        (GROUP_POWER,),
+        ("F20/mixed:frame:100",),
     ),
     Mutant(
         "group-rotation",
@@ -270,7 +268,7 @@ MUTANTS = (
         "    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):\n"
         "        yield delta.encode(int(Event.ACK), offsets).data\n",
         "",
-        (GROUP_POWER, "tests/engine/test_groups.py"),
+        ("F4/groups:groups:800",),
     ),
     Mutant(
         "producer-repeats",
@@ -278,7 +276,7 @@ MUTANTS = (
         "engine/producers.py",
         "            if (entry.sequence, entry.count) == (stamp.sequence, count):\n",
         "            if (entry.sequence, entry.count) == (-1, count):\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "producer-sequence",
@@ -286,7 +284,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.sequence != expected:\n",
         "        if stamp.sequence < 0:\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "no-fence",
@@ -294,7 +292,7 @@ MUTANTS = (
         "engine/producers.py",
         "        if stamp.epoch < known.epoch:\n",
         "        if stamp.epoch < 0:\n",
-        ("tests/engine/test_producers.py",),
+        ("F18/requests:frame:8",),
     ),
     Mutant(
         "producers-not-synced",
@@ -302,7 +300,7 @@ MUTANTS = (
         "engine/producers.py",
         "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
         "        self._file.write_at(self._position, data)\n",
-        ("F3/dropped:frame:800", "F28/generations:frame:40"),
+        ("F3/dropped:frame:160",),
     ),
     Mutant(
         "no-read-back",
@@ -363,7 +361,7 @@ MUTANTS = (
         "storage/files.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
-        ("F16/processes:frame:6", "tests/storage/test_files.py"),
+        ("F16/processes:frame:6",),
     ),
     Mutant(
         "reserve-taken-back",
@@ -371,7 +369,10 @@ MUTANTS = (
         "engine/reserve.py",
         "            with self._using:\n",
         "            with contextlib.nullcontext():\n",
-        ("tests/faults/test_io_errors.py",),
+        (
+            "tests/faults/test_io_errors.py"
+            "::test_maintenance_does_not_take_the_reserve_while_a_trim_needs_it",
+        ),
     ),
     Mutant(
         "half-visible",
@@ -381,7 +382,7 @@ MUTANTS = (
         "            for segment in full:\n"
         "                segment.written = segment.durable = segment.tail\n"
         "            sealed = tuple(segment.finish() for segment in full)\n",
-        ("F15/interrupt:keratin:150",),
+        ("F15/interrupt:keratin:100",),
     ),
 )
 

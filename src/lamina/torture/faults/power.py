@@ -30,7 +30,7 @@ def _lives(trial: Trial) -> Iterator[str]:
         number += 1
 
 
-@row("F2", "every-step", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(30, 120, 20_000))
+@row("F2", "every-step", invariants="I1 I2 I3 I4 I5 I6 I7 I8", rounds=Rounds(30, 300, 20_000))
 def killed(trial: Trial) -> None:
     """The process is killed before each step that changes the disk; later power is lost, too."""
     Crashes(trial).run(_lives(trial), lambda moment, luck: ["killed"], whole=True)
@@ -55,13 +55,13 @@ def killed_in_recovery(trial: Trial) -> None:
             return
 
 
-@row("F3", "dropped", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(40, 160, 60_000))
+@row("F3", "dropped", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(40, 400, 60_000))
 def dropped(trial: Trial) -> None:
     """Power is lost before each step, and nothing is left of what was not synced."""
     Crashes(trial).run(_lives(trial), lambda moment, luck: ["dropped", "kept"], whole=True)
 
 
-@row("F4", "short", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(60, 200, ALL))
+@row("F4", "short", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(60, 1000, ALL))
 def short(trial: Trial) -> None:
     """Any subset of unsynced sectors and names is kept: all workloads of up to 3 operations."""
     names = list(short_workloads())
@@ -69,7 +69,7 @@ def short(trial: Trial) -> None:
     Crashes(trial).run(names, losing.reordered)
 
 
-@row("F4", "reordered", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(40, 160, 60_000))
+@row("F4", "reordered", invariants="I1 I2 I3 I4 I5 I6 I8", rounds=Rounds(40, 400, 60_000))
 def reordered(trial: Trial) -> None:
     """Any subset of unsynced sectors and names is kept, in one long life and in random ones."""
 
@@ -79,7 +79,7 @@ def reordered(trial: Trial) -> None:
     Crashes(trial).run(_lives(trial), some, whole=True)
 
 
-@row("F5", "torn-bytes", invariants="I1 I2 I3 I4", rounds=Rounds(40, 160, ALL))
+@row("F5", "torn-bytes", invariants="I1 I2 I3 I4", rounds=Rounds(40, 400, ALL))
 def torn_bytes(trial: Trial) -> None:
     """A log of 64 unsynced records is cut at every byte."""
     scribe = Scribe(trial.format, watching=False)
@@ -101,7 +101,7 @@ def torn_bytes(trial: Trial) -> None:
                 survive(scribe, files, moment.promise, number)
 
 
-@row("F5", "torn-writes", invariants="I1 I2 I3 I4", rounds=Rounds(30, 120, 30_000))
+@row("F5", "torn-writes", invariants="I1 I2 I3 I4", rounds=Rounds(30, 400, 30_000))
 def torn_writes(trial: Trial) -> None:
     """Parts of one write, and parts of several, by sectors of 512 and of 4,096 bytes, are kept."""
     scribe = Scribe(trial.format, watching=False)
@@ -124,13 +124,13 @@ def torn_writes(trial: Trial) -> None:
                 survive(scribe, losing.made(moment.disk, name), moment.promise, number)
 
 
-@row("F6", "tails", invariants="I2 I4", rounds=Rounds(30, 150, 40_000))
+@row("F6", "tails", invariants="I2 I4", rounds=Rounds(30, 400, 40_000))
 def tails(trial: Trial) -> None:
     """Lengths are kept without their data: zeros or garbage are where it should be."""
     Crashes(trial).run(_lives(trial), losing.tails, whole=True)
 
 
-@row("F7", "names", invariants="I7 I8 I9", rounds=Rounds(40, 160, ALL))
+@row("F7", "names", invariants="I7 I8 I9", rounds=Rounds(40, 400, ALL))
 def names(trial: Trial) -> None:
     """Every subset of unsynced renames, creations and removals is kept, with or without data."""
     lives = list(short_workloads())

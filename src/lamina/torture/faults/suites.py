@@ -92,6 +92,32 @@ def fuzz(trial: Trial) -> None:
 
 
 @row(
+    "F13",
+    "reserve",
+    formats=("store",),
+    invariants="I8 I12",
+    rounds=Rounds(None, 1, 10),
+    needs=needs_suites,
+)
+def reserve(trial: Trial) -> None:
+    """Trims and deletions on a full disk use the store's reserve, while others want its room."""
+    _suite(trial, "I12", "tests/faults/test_io_errors.py")
+
+
+@row(
+    "F20",
+    "derived",
+    formats=("wal",),
+    invariants="I9",
+    rounds=Rounds(None, 1, 10),
+    needs=needs_suites,
+)
+def derived(trial: Trial) -> None:
+    """Derived files of wal topics are lost, cut or changed, one of them after the other."""
+    _suite(trial, "I9", "tests/engine/wal/test_derived_files.py")
+
+
+@row(
     "F22",
     "object-store",
     formats=("tier",),
