@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import lamina
 from lamina.errors import Busy, InvalidRequest, RecordsMissing
-from lamina.spark.jobs import archive, compact, erase, repair, rewriting, verify
+from lamina.spark.jobs import archive, compact, erase, lane, repair, rewriting, verify
 from lamina.spark.jobs.access import Access
 from lamina.spark.jobs.archive import spans
 from lamina.spark.jobs.bulk_lane import Descriptor, pack
@@ -75,6 +76,22 @@ def packed(sizes: list[int], task_bytes: int) -> list[list[int]]:
     found = pack([Descriptor("p", "i", n, size, None) for n, size in enumerate(sizes)], task_bytes)
     assert [each.base for task in found for each in task] == list(range(len(sizes)))
     return [[each.size_bytes for each in task] for task in found]
+
+
+def test_a_worker_does_not_collect_what_its_tasks_have_imported(spark: SparkSession) -> None:
+    def work(_: int) -> tuple[int, int, int]:
+        import lamina.engine.store  # noqa: F401 - many objects, all of which stay
+
+        return os.getpid(), len(gc.get_objects()), gc.get_freeze_count()
+
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for process, visible, frozen in lane.over_tasks(spark, list(range(12)), work, Silent()):
+        seen.setdefault(process, []).append((visible, frozen))
+    often = [each for each in seen.values() if len(each) > 1]
+    assert often, "workers do more than one task"
+    for each in often:
+        visible, frozen = each[-1]
+        assert visible < frozen / 10
 
 
 def test_credentials_go_with_the_code_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
