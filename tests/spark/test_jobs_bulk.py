@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import lamina
 from lamina.errors import Busy, InvalidRequest, RecordsMissing
-from lamina.spark.jobs import archive, compact, erase, repair, verify
+from lamina.spark.jobs import archive, compact, erase, lane, repair, rewriting, verify
 from lamina.spark.jobs.access import Access
 from lamina.spark.jobs.archive import spans
 from lamina.spark.jobs.bulk_lane import Descriptor, pack
@@ -75,6 +76,22 @@ def packed(sizes: list[int], task_bytes: int) -> list[list[int]]:
     found = pack([Descriptor("p", "i", n, size, None) for n, size in enumerate(sizes)], task_bytes)
     assert [each.base for task in found for each in task] == list(range(len(sizes)))
     return [[each.size_bytes for each in task] for task in found]
+
+
+def test_a_worker_does_not_collect_what_its_tasks_have_imported(spark: SparkSession) -> None:
+    def work(_: int) -> tuple[int, int, int]:
+        import lamina.engine.store  # noqa: F401 - many objects, all of which stay
+
+        return os.getpid(), len(gc.get_objects()), gc.get_freeze_count()
+
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for process, visible, frozen in lane.over_tasks(spark, list(range(12)), work, Silent()):
+        seen.setdefault(process, []).append((visible, frozen))
+    often = [each for each in seen.values() if len(each) > 1]
+    assert often, "workers do more than one task"
+    for each in often:
+        visible, frozen = each[-1]
+        assert visible < frozen / 10
 
 
 def test_credentials_go_with_the_code_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +199,32 @@ def test_compact_keeps_the_last_of_each_key_at_its_offset(
     lists = cold / "data" / "k" / "0" / "manifest.json"
     lists.unlink()  # what was thinned out does not come back, though the old objects are there
     assert cold_rows(cold) == stays
+
+
+def test_more_holes_than_the_ledger_names_are_read_over(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, cold = tmp_path / "data", tmp_path / "cold"
+    archived_only(data, cold)
+    with opened(data, cold) as store:
+        store.alter_topic("k", {"archive.object.bytes": 1024})  # nothing is joined
+    everything = rows(data, cold)
+    last = {row[1]: row[0] for row in everything if row[1] is not None}
+    stays = [row for row in everything if row[1] is None or last[row[1]] == row[0]]
+    monkeypatch.setattr(rewriting, "GAPS_MAX", 1)
+    done = compact.run(spark, str(data), str(cold), keep_last=True)
+    assert done.totals["objects_out"] == done.totals["objects_in"] > 2
+    with lamina.open(str(data), archive=str(cold), read_only=True) as store:
+        gaps = store.gaps("k")
+    assert 1 < len(gaps) <= done.totals["objects_in"] + 2, "those between objects, and the longest"
+    assert {gap.reason for gap in gaps} == {"compacted"}
+    assert rows(data, cold) == cold_rows(cold) == stays
+
+    keys = sorted({row[1] for row in stays if row[1] is not None})[::2]
+    erased = erase.run(spark, str(data), str(cold), keys=keys)
+    left = [row for row in stays if row[1] not in keys]
+    assert erased.totals["erased"] == len(stays) - len(left) > 10
+    assert rows(data, cold) == cold_rows(cold) == left, "holes that are in no span now are known"
 
 
 def test_compact_leaves_a_damaged_object_alone_and_says_so(

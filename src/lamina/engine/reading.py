@@ -272,10 +272,15 @@ class PartitionReader:
     def _explain_hole(self, offset: int, end: int) -> None:
         """Raises RecordsMissing if offsets are missing between archived ones.
 
-        A sound object that does not hold them was made without them: they had been deleted.
+        A sound object that does not hold them was made without them: they had been deleted. One
+        that was written anew (its generation says so) may have more holes than the ledger names.
         """
-        if offset < end:
-            raise self._gone(offset, end, otherwise="deleted")
+        while offset < end:
+            missing = self._gone(offset, end, otherwise="deleted")
+            entry = self.cold.entry_for(offset) if self.cold is not None else None
+            if missing.reason not in SKIPPED or entry is None or entry.generation == 0:
+                raise missing
+            offset = missing.end
 
     def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
         """Gives what an object does not hold its reason, which may be new."""

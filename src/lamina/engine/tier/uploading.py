@@ -30,4 +30,4 @@ def _is_same(objects: Objects, key: str, start: int, sent: memoryview) -> bool:
         found = objects.read_range(key, start, start + len(sent))
     except ObjectMissing:
         return False
-    return pa.py_buffer(found).equals(pa.py_buffer(sent))  # views compare byte by byte in Python
+    return bool(pa.py_buffer(found).equals(pa.py_buffer(sent)))  # views compare byte by byte

@@ -26,7 +26,7 @@ from lamina.engine.tier.service import policy_of
 from lamina.engine.tier.shelf import Shelf
 from lamina.errors import CorruptData, ObjectMissing
 from lamina.formats.archive import ArchivedObject, Manifest
-from lamina.formats.ledger import Gap
+from lamina.formats.ledger import ARCHIVED, Gap, Ledger
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
@@ -36,7 +36,9 @@ from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.storage.objects import Objects
 
 GAPS_MAX = 4096
-"""So many of the longest new gaps are entered; the others are holes inside of an object's span."""
+"""So many of the longest new gaps are entered: the ledger is one document, read and written whole.
+The others are holes inside of the span of an object that was written anew; readers know it by that.
+What is in no object's span any more is entered in any case."""
 
 
 class Choice(Protocol):
@@ -240,9 +242,15 @@ def commit(
         return []
     now_ms = partition.place.now_ms()
     found = [pair for _, each in done for pair in zip(each.starts, each.ends, strict=True)]
-    pairs = _merged(sorted(found))
-    longest = sorted(pairs, key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
-    partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in sorted(longest)])
+    longest = sorted(_merged(sorted(found)), key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
+    beyond = [
+        pair
+        for group, each in done
+        if group.is_listed
+        for pair in _beyond(partition.ledger, group, each.entry)
+    ]
+    entered = _merged(sorted([*longest, *beyond]))
+    partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in entered])
     assert store.tier is not None, "the archive is held"
     store.tier.metadata.save(shelf, partition.published)
     going = {entry for group, _ in done if group.is_listed for entry in group.entries}
@@ -254,6 +262,25 @@ def commit(
 
     shelf.commit(exchanged)
     return [entry for group, _ in done for entry in group.entries]
+
+
+def _beyond(gaps: Ledger, group: Group, new: ArchivedObject | None) -> Iterator[tuple[int, int]]:
+    """Yields what the old objects span and the new one does not, where no reason is known."""
+    for old in group.entries:
+        start, end = old.base_offset, old.next_offset
+        kept = (new.base_offset, new.next_offset) if new is not None else (end, end)
+        yield from _unexplained(gaps, start, min(end, kept[0]))
+        yield from _unexplained(gaps, max(start, kept[1]), end)
+
+
+def _unexplained(gaps: Ledger, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for gap in gaps.between(start, end):
+        if gap.reason != ARCHIVED:
+            if start < gap.first:
+                yield start, gap.first
+            start = gap.end
+    if start < end:
+        yield start, end
 
 
 def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
