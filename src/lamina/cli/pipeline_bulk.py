@@ -37,7 +37,7 @@ def archive(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Copies sealed segments into the object store, one task an object."""
+    """Copies sealed segments into the object store, each object made by one task."""
     from lamina.spark.jobs import archive as job
 
     running.run(
