@@ -110,7 +110,6 @@ class ActiveSegment(Segment):
     ) -> None:
         """Writes encoded records at the tail; positions count from the first byte of `data`."""
         start = self.tail.position
-        self._prepare(start, len(data))
         self.file.write_at(start, data.data)
         self._index.extend(positions, timestamps, base_offset=self.tail.next_offset, origin=start)
         self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
@@ -123,12 +122,13 @@ class ActiveSegment(Segment):
         self._index.rewind(mark)
         self.tail = tail
 
-    def _prepare(self, start: int, length: int) -> None:
-        """Writes zeros ahead of small appends: their fsync then need not change the size.
+    def prepare(self, length: int) -> None:
+        """Writes zeros ahead of a small append: its fsync then need not change the size.
 
         As much again as was appended already: who opens a log for a record pays for little more.
         """
-        if start + length <= self._prepared or length >= PREPARE_BELOW_BYTES:
+        start = self.tail.position
+        if start + length <= self._prepared:
             return
         ahead = min(max(start - self._begun, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
         self._prepared = prepare_space(self.file, start, start + length + ahead)

@@ -27,7 +27,7 @@ from lamina.engine.log_reader import LogWriter
 from lamina.engine.reader import StoreReader
 from lamina.engine.requests import Ack, ProducerStamp, Request
 from lamina.engine.sealed import Archivable
-from lamina.errors import InvalidRequest
+from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.ledger import ARCHIVED
 from lamina.formats.topic import TopicFile
 from lamina.records import Records
@@ -99,7 +99,9 @@ class AppendAccess(StoreReader):
         """Waits until durable records are in the object store too: the third durability level."""
         assert self.tier is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
-            target = self._partitions[topic, number]
+            target = self._partitions.get((topic, number))
+            if target is None:
+                raise UnknownTopic(f"topic {topic!r} was deleted")
             self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
             ack.durability = ARCHIVED
         return appended

@@ -79,7 +79,6 @@ class Boot:
                 found="nothing",
             )
         self._make_path_durable()
-        self.write_checkpoint([])
         created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
         identity = broker.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
         self.files.replace(path, broker.encode(identity))

@@ -55,6 +55,7 @@ class Judged:
     stamps: list[Stamped]
     accepted: list[Request]
     base_offset: int
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Piece:
     data: NDArray[np.uint8]
     positions: NDArray[np.int64]
     timestamps: NDArray[np.int64]
+    is_last: bool = True
 
 
 class GroupEncoder:
@@ -80,7 +82,7 @@ class GroupEncoder:
         outcomes: list[Outcome] = []
         stamps: list[Stamped] = []
         accepted: list[Request] = []
-        offset = base_offset
+        offset, size_bytes = base_offset, 0
         for request in group:
             if request.stamp is not None:
                 known = self._judge.judge(request.stamp, request.count)
@@ -92,13 +94,20 @@ class GroupEncoder:
             outcomes.append(Ack(offset, request.count, "written"))
             accepted.append(request)
             offset += request.count
-        return Judged(outcomes, stamps, accepted, base_offset)
+            size_bytes += request.size_bytes
+        return Judged(outcomes, stamps, accepted, base_offset, size_bytes)
 
     def pieces(self, judged: Judged, settings: TopicSettings, now_ms: int) -> Iterator[Piece]:
         """Encodes what was accepted; a piece is valid until the next one is asked for."""
+        if judged.size_bytes <= PIECE_BYTES:
+            run = [request.records for request in judged.accepted]
+            yield self._encode(run, settings, judged.base_offset, now_ms)
+            return
         offset = judged.base_offset
-        for run in _runs(judged.accepted):
+        runs = list(_runs(judged.accepted))
+        for number, run in enumerate(runs, 1):
             piece = self._encode(run, settings, offset, now_ms)
+            piece.is_last = number == len(runs)
             offset += len(piece.positions)
             yield piece
 
@@ -133,31 +142,29 @@ class GroupEncoder:
 
 def _runs(requests: list[Request]) -> Iterator[list[Part]]:
     """What is encoded together: many small requests, or rows of a large one."""
-    if sum([request.size_bytes for request in requests]) <= PIECE_BYTES:
-        yield [request.records for request in requests]
-        return
     run: list[Part] = []
-    size_bytes = 0
+    run_bytes = 0
     for request in requests:
-        for part in _parts(request):
-            part_bytes = request.size_bytes * len(part) // request.count
-            if run and size_bytes + part_bytes > PIECE_BYTES:
+        size_bytes = request.size_bytes
+        if size_bytes > PIECE_BYTES and isinstance(request.records, pa.RecordBatch):
+            size_bytes = request.records.nbytes  # of a slice; its buffers are those of the whole
+        for part in _parts(request, size_bytes):
+            part_bytes = size_bytes * len(part) // request.count
+            if run and run_bytes + part_bytes > PIECE_BYTES:
                 yield run
-                run, size_bytes = [], 0
+                run, run_bytes = [], 0
             run.append(part)
-            size_bytes += part_bytes
+            run_bytes += part_bytes
     if run:
         yield run
 
 
-def _parts(request: Request) -> Iterator[Part]:
-    """The rows of a request, a few at a time where they are large; at least one."""
-    if request.size_bytes <= PIECE_BYTES:
-        yield request.records
-        return
-    rows = max(1, request.count * PIECE_BYTES // request.size_bytes)
+def _parts(request: Request, size_bytes: int) -> Iterator[Part]:
+    """The rows of a request, in parts of one size where they are large; at least a row each."""
+    parts = -(-size_bytes // PIECE_BYTES)
+    rows = -(-request.count // max(1, parts))
     for start in range(0, request.count, rows):
-        yield request.records[start : start + rows]
+        yield request.records if parts <= 1 else request.records[start : start + rows]
 
 
 def _joined_values(requests: list[Part]) -> list[bytes]:

@@ -14,6 +14,7 @@ from lamina.engine.boot import Boot
 from lamina.engine.partition import Partition
 from lamina.engine.reserve import Reserve
 from lamina.errors import LaminaError
+from lamina.formats.frame.checkpoint import PartitionCheckpoint
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,22 @@ class Maintenance:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def begin(self, known: Mapping[tuple[str, int], PartitionCheckpoint]) -> None:
+        """Does what nobody may find undone when the store is open.
+
+        The checkpoint tells other processes what is durable: it is written now if the one that is
+        `known` says anything else. Of readers' positions the store knows before its users do.
+        """
+        ends = {
+            key: (each.active_segment_base_offset, each.log_end_offset)
+            for key, each in known.items()
+        }
+        with self._lock:
+            self._checkpointed = ends or None
+            self.checkpoint(self._partitions())
+            self._reserve_space()
+            self._do("groups", force=False)
+
     def start(self, tick_ms: int) -> None:
         """Starts the thread."""
         name = "lamina-maintenance"
@@ -73,11 +90,20 @@ class Maintenance:
                 except LaminaError as error:
                     _log.warning("%s: %s", partition.place.name, error)
             self.checkpoint(partitions)
-            for name, chore in self._chores.items():
-                try:
-                    chore(force=force)
-                except (OSError, LaminaError) as error:
-                    _log.warning("%s: %s", name, error)
+            for name in self._chores:
+                self._do(name, force=force)
+
+    def _do(self, name: str, *, force: bool) -> None:
+        try:
+            self._chores[name](force=force)
+        except (OSError, LaminaError) as error:
+            _log.warning("%s: %s", name, error)
+
+    def _reserve_space(self) -> None:
+        try:
+            self._reserve.keep()
+        except OSError as error:
+            _log.warning("no space could be reserved for removing: %s", error)
 
     def _look_after(self, partition: Partition) -> None:
         if partition.writer.failure is not None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
 from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
 from lamina.engine import manifests, retention
-from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, ActiveSegment
+from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
 from lamina.engine.codec import Codec
-from lamina.engine.grouping import GroupEncoder, Piece, cut
+from lamina.engine.grouping import GroupEncoder, Judged, Piece, cut
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Deletion
 from lamina.engine.place import Place
@@ -100,7 +100,7 @@ class Partition(PartitionReader):
         try:
             self.producers.record(judged.stamps)
             if judged.accepted:
-                self._store(self._encoder.pieces(judged, self.settings, self.place.now_ms()))
+                self._store(judged)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -122,24 +122,36 @@ class Partition(PartitionReader):
             raise self.writer.poison(error) from error
         self.announce()
 
-    def _store(self, pieces: Iterable[Piece]) -> None:
+    def _store(self, judged: Judged) -> None:
         """Writes a group, rolling where a segment is full; without space, nothing of it."""
         first = self.active
         tail, mark = first.tail, first.index.mark()
         touched = [first]
         try:
-            for number, piece in enumerate(pieces):
-                if number > 0:  # the disk has time for what came before while this was encoded
-                    touched[-1].file.begin_sync()
+            for piece in self._encoder.pieces(judged, self.settings, self.place.now_ms()):
+                if judged.size_bytes < PREPARE_BELOW_BYTES:
+                    first.prepare(len(piece.data))
                 self._write_piece(piece, touched)
+                if not piece.is_last:  # the disk has it while the next one is encoded
+                    touched[-1].file.begin_sync()
         except (OSError, InvalidRequest):
-            for segment in reversed(touched[1:]):
-                segment.discard()
-            first.undo(tail, mark)
+            with self._poisoning():
+                for segment in reversed(touched[1:]):
+                    segment.discard()
+                first.undo(tail, mark)
             raise
-        if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
-            self._sync_file(touched[-1])
-        self._publish(touched)
+        with self._poisoning():
+            if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
+                touched[-1].file.sync()
+            self._publish(touched)
+
+    @contextlib.contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Stops the writer for any error: what it would leave, the next append must not follow."""
+        try:
+            yield
+        except OSError as error:
+            raise self.writer.poison(error) from error
 
     def _write_piece(self, piece: Piece, touched: list[ActiveSegment]) -> None:
         """Writes a piece to the last segment, and to new ones behind it where that is full."""
@@ -162,16 +174,10 @@ class Partition(PartitionReader):
                 starts = piece.positions[rows] - span.start
                 touched[-1].append(piece.data[span], starts, piece.timestamps[rows])
 
-    def _sync_file(self, segment: ActiveSegment) -> None:
-        """Syncs a segment's log, which shows nobody anything yet; a failure stops the writer."""
-        try:
-            segment.file.sync()
-        except OSError as error:
-            raise self.writer.poison(error) from error
-
     def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
         """Makes the next segment, once all of the current one is durable."""
-        self._sync_file(current)
+        with self._poisoning():
+            current.file.sync()
         return ActiveSegment.create(
             self.codec,
             self.place.files,

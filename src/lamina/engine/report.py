@@ -43,6 +43,11 @@ class RecoveryReport:
         first, end = byte_range or (None, None)
         self.events.append(Event(kind, path, why, first, end, kept_in))
 
+    @property
+    def is_notable(self) -> bool:
+        """Whether anything was done but to cut off what nobody was told of."""
+        return any(event.kind != "cut" or event.kept_in for event in self.events)
+
     def of(self, kind: Kind) -> list[Event]:
         """Returns the events of a kind."""
         return [event for event in self.events if event.kind == kind]

@@ -4,8 +4,8 @@
 
 Rules.
 1. One writer a directory, held by a lock that ends with the process; any number of readers.
-2. The checkpoint is written from durable state only, at most once a tick. Opening writes neither
-   it nor the report of the recovery: what was acknowledged needs neither, and they come in time.
+2. The checkpoint is written from durable state only, at most once a tick; opening writes it if
+   it says anything new. What a recovery set aside is reported at once, an empty report in time.
 3. No storage logic here: topics are the catalog's, records the partitions'.
 4. A store belongs to the process that opened it: after a fork the child's copy is closed.
 5. What only some stores need (the write-ahead log, the archive) is imported when one does.
@@ -112,6 +112,9 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                     "the recovery report": self._save_report,
                 },
             )
+            self._maintenance.begin(self._hints)
+            if self.recovery_report.is_notable:
+                self._save_report()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
             if self.tier is not None:
                 self.tier.start(tick_ms)
@@ -133,7 +136,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
     @typed_errors("recovery")
     def _recover(self, on_progress: Callable[[int, int], None]) -> None:
         report = self.recovery_report
-        hints = self._boot.read_checkpoint(report)
+        self._hints = hints = self._boot.read_checkpoint(report)
         topics = self._boot.catalog.load(report)
         if self._boot.has_wal(topics):
             self._wal = self._new_wal()

@@ -153,7 +153,7 @@ class Writer:
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:
-            self._pass_on(token)
+            self._pass_on_surely(token)
 
     def close(self, reason: LaminaError) -> None:
         """Refuses all further requests, then waits until those accepted were answered."""
@@ -274,6 +274,8 @@ class Writer:
         self._pass_on(leader)
 
     def _lead_for_others(self, token: object) -> None:
+        if self._leader is not token:  # another thread led for it after all
+            return
         try:
             self._lead(token)
         except BaseException as error:
@@ -281,10 +283,10 @@ class Writer:
             raise
 
     def _borrow_thread(self, token: object) -> None:
-        """Has requests without a thread led by one of the pool; by this one when that is gone."""
+        """Has requests without a thread led by one of the pool; by this one where there is none."""
         try:
             self._executor.submit(self._lead_for_others, token)
-        except RuntimeError:  # the interpreter is going down
+        except (RuntimeError, MemoryError):  # the interpreter is going down, or has no room
             self._lead_for_others(token)
 
     def _next_group(self) -> list[Request]:
@@ -332,6 +334,14 @@ class Writer:
             helper = self._appoint() if self._leader is owner else None
         if helper is not None:
             self._borrow_thread(helper)
+
+    def _pass_on_surely(self, owner: object) -> None:
+        """Does so even if it is cut off once: nobody would ever lead again."""
+        try:
+            self._pass_on(owner)
+        except BaseException:
+            self._pass_on(owner)
+            raise
 
     def _appoint(self) -> object | None:
         """Names the next owner, with the mutex; returns a token that needs a thread, if any."""
