@@ -14,9 +14,9 @@ from lamina.engine import grouping
 from lamina.engine.appending import make_request
 from lamina.engine.requests import DURABLE, Ack, Request
 from lamina.engine.store import Store
-from lamina.errors import InvalidRequest, StorageFull
+from lamina.errors import InvalidRequest, Poisoned, StorageFull
 from lamina.storage.files import LocalFile
-from tests.engine.directories import FORMATS, START_MS, opened, segments, values
+from tests.engine.directories import FORMATS, START_MS, opened, read_only, segments, values
 
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
 PLAIN = [b"plain one " * 30, b"plain two " * 20]
@@ -108,6 +108,85 @@ def test_without_space_for_a_later_piece_nothing_of_the_group_is_kept(
         assert values(store) == [b"before"]
         assert [type(each) for each in write(store, format_name)] == [Ack] * len(APPENDS)
         assert values(store) == [b"before", *STORED]
+
+
+@BOTH
+def test_a_group_that_cannot_be_taken_back_stops_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr(grouping, "PIECE_BYTES", 1)
+    with made(tmp_path / "data", format_name, 1 << 20) as store:
+        store.append("t", b"before")
+        append = LocalFile.write_at
+        pieces = 0
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        def fills(file: LocalFile, position: int, data: Any) -> None:
+            nonlocal pieces
+            pieces += isinstance(data, memoryview)
+            if pieces == 3:
+                full()
+            append(file, position, data)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(LocalFile, "write_at", fills)
+            failing.setattr(LocalFile, "sync", full)
+            with pytest.raises(Poisoned):
+                write(store, format_name)
+        with pytest.raises(Poisoned):
+            store.append("t", b"behind a hole")
+    with opened(tmp_path / "data") as store:
+        assert values(store)[0] == b"before"
+        ack = store.append("t", b"after")
+        assert values(store)[ack.base_offset] == b"after"
+        assert store.gaps("t") == ()
+
+
+@BOTH
+def test_a_reader_beside_it_sees_nothing_of_a_group_that_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr(grouping, "PIECE_BYTES", 1)
+    with made(tmp_path / "data", format_name, 1024) as store:
+        store.append("t", b"before")
+        store.maintain()
+        (partition,) = store.segmented()
+        encode, seen = partition._encoder._encode, []
+
+        def refuses(*arguments: Any) -> grouping.Piece:
+            with read_only(tmp_path / "data") as beside:
+                seen.append(values(beside))
+            if len(seen) == len(STORED):
+                raise InvalidRequest("the last one is no good")
+            return encode(*arguments)
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(partition._encoder, "_encode", refuses)
+            with pytest.raises(InvalidRequest):
+                write(store, format_name)
+        assert seen == [[b"before"]] * len(STORED)
+
+
+@pytest.mark.parametrize("rows", [1500, 2048, 4096])
+def test_a_large_append_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    batch = pa.record_batch({"value": pa.array([b"v" * 1024] * rows, pa.binary())})
+    with made(tmp_path / "data", "keratin", 64 << 20) as store:
+        append, written = LocalFile.write_at, 0
+
+        def counts(file: LocalFile, position: int, data: Any) -> None:
+            nonlocal written
+            written += len(data)
+            append(file, position, data)
+
+        with monkeypatch.context() as counting:
+            counting.setattr(LocalFile, "write_at", counts)
+            for _ in range(3):
+                store.append("t", batch)
+        assert written < 3 * rows * 1100
 
 
 @BOTH

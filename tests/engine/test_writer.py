@@ -470,6 +470,26 @@ def test_an_exclusive_action_cut_off_in_the_middle_poisons(
         rig.append(b"x")
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
+def test_an_exclusive_action_cut_off_at_its_very_end_gives_the_tail_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    pass_on, calls = rig.writer._pass_on, 0
+
+    def cut_off(owner: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise kind
+        pass_on(owner)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.writer, "_pass_on", cut_off)
+        with pytest.raises(kind):
+            rig.writer.exclusively(lambda: None)
+    assert rig.start(b"next").result(SOON_S).base_offset == 0
+
+
 def test_one_cut_off_while_it_waits_for_the_tail_blocks_nobody(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
