@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.engine import inspection, rendering
+from lamina.engine import rendering, stops
 from lamina.engine.coldfile import STRM
 from lamina.engine.filekinds import kind_of
 from lamina.errors import CorruptData
@@ -142,16 +142,16 @@ def test_a_damaged_spot_is_not_compared_with_zeros_to_the_end() -> None:
 
     data = np.zeros(4 << 20, dtype=np.uint8)
     data[7] = 1
-    original = inspection.as_bytes
+    original = stops.as_bytes
     try:
-        inspection.as_bytes = lambda given: original(given).view(Counted)  # type: ignore[assignment]
-        assert not inspection.is_prepared_space(data, 0)
+        stops.as_bytes = lambda given: original(given).view(Counted)  # type: ignore[assignment]
+        assert not stops.is_prepared_space(data, 0)
         assert Counted.seen <= 64
     finally:
-        inspection.as_bytes = original
-    assert inspection.is_prepared_space(data, 8)
+        stops.as_bytes = original
+    assert stops.is_prepared_space(data, 8)
     data[-1] = 1
-    assert not inspection.is_prepared_space(data, 8)
+    assert not stops.is_prepared_space(data, 8)
 
 
 # ---------------------------------------------------------------- every single-byte change

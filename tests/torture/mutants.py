@@ -123,7 +123,8 @@ MUTANTS = (
         "roll-without-fsync",
         "fsync of a full segment before the next one is made",
         "engine/partition.py",
-        "        self._sync_file(current)\n        return ActiveSegment.create(\n",
+        "        with self._poisoning():\n            current.file.sync()\n"
+        "        return ActiveSegment.create(\n",
         "        return ActiveSegment.create(\n",
         ("F3/dropped:keratin:160",),
     ),

@@ -12,7 +12,7 @@ from lamina.cli.target import Archive, Data, Json, Server, readable, writable
 from lamina.errors import EXIT_CODES, InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
-    from lamina.engine.tier.service import TierStatus
+    from lamina.engine.tier.status import TierStatus
     from lamina.storage.objects import Objects
 
 app = typer.Typer(

@@ -24,7 +24,7 @@ from lamina.formats.topic import TopicFile
 from lamina.records import OUTPUT_SCHEMAS
 
 if TYPE_CHECKING:
-    from lamina.engine.tier.service import TierStatus
+    from lamina.engine.tier.status import TierStatus
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1 << 20

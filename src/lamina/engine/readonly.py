@@ -16,8 +16,8 @@ from lamina.engine.report import RecoveryReport
 from lamina.engine.retention import SegmentFacts
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.opening import Archive, open_archive
-from lamina.engine.tier.service import TierStatus
 from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.status import TierStatus
 from lamina.engine.view import PartitionView
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.view import WalView

@@ -39,6 +39,7 @@ from lamina.engine.report import RecoveryReport
 from lamina.engine.reserve import Reserve
 from lamina.engine.sealed import Archivable
 from lamina.engine.tier.opening import Archive, open_archive
+from lamina.engine.tier.status import TierStatus
 from lamina.errors import (
     Closed,
     InvalidRequest,
@@ -52,7 +53,7 @@ from lamina.storage import paths
 from lamina.storage.files import NO_SPACE, Files, LocalFiles
 
 if TYPE_CHECKING:
-    from lamina.engine.tier.service import Tier, TierStatus
+    from lamina.engine.tier.service import Tier
     from lamina.engine.wal.engine import WalEngine
     from lamina.engine.wal.partition import WalPartition
 

@@ -32,6 +32,7 @@ from lamina.engine.tier.joining import Policy
 from lamina.engine.tier.metadata import Metadata
 from lamina.engine.tier.shelf import Shelf, cold_log
 from lamina.engine.tier.source import PartitionSource
+from lamina.engine.tier.status import TierStatus
 from lamina.errors import (
     Busy,
     Closed,
@@ -48,25 +49,6 @@ from lamina.storage.objects import Objects
 
 TICK_MS = 1000
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TierStatus:
-    """How far a partition's archive is behind its sealed segments and its end.
-
-    `records` counts durable records that are not archived, `bytes` local bytes of sealed segments
-    that are not, `seconds` how long sealed ones have been waiting.
-    """
-
-    topic: str
-    partition: int
-    archived_offset: int
-    objects: int
-    size_bytes: int
-    records_behind: int
-    bytes_behind: int
-    seconds_behind: float
-    last_error: str
 
 
 @dataclass(slots=True)
