@@ -16,7 +16,7 @@ from lamina.engine.requests import DURABLE, Ack, Request
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Poisoned, StorageFull
 from lamina.storage.files import LocalFile
-from tests.engine.directories import FORMATS, START_MS, opened, read_only, segments, values
+from tests.engine.directories import FORMATS, START_MS, opened, segments, values
 
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
 PLAIN = [b"plain one " * 30, b"plain two " * 20]
@@ -142,31 +142,6 @@ def test_a_group_that_cannot_be_taken_back_stops_the_writer(
         ack = store.append("t", b"after")
         assert values(store)[ack.base_offset] == b"after"
         assert store.gaps("t") == ()
-
-
-@BOTH
-def test_a_reader_beside_it_sees_nothing_of_a_group_that_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
-) -> None:
-    monkeypatch.setattr(grouping, "PIECE_BYTES", 1)
-    with made(tmp_path / "data", format_name, 1024) as store:
-        store.append("t", b"before")
-        store.maintain()
-        (partition,) = store.segmented()
-        encode, seen = partition._encoder._encode, []
-
-        def refuses(*arguments: Any) -> grouping.Piece:
-            with read_only(tmp_path / "data") as beside:
-                seen.append(values(beside))
-            if len(seen) == len(STORED):
-                raise InvalidRequest("the last one is no good")
-            return encode(*arguments)
-
-        with monkeypatch.context() as refusing:
-            refusing.setattr(partition._encoder, "_encode", refuses)
-            with pytest.raises(InvalidRequest):
-                write(store, format_name)
-        assert seen == [[b"before"]] * len(STORED)
 
 
 @pytest.mark.parametrize("rows", [1500, 2048, 4096])

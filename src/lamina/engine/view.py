@@ -131,8 +131,6 @@ class PartitionView(PartitionReader):
             for name in names
             if name and name.suffix == "log" and name.base_offset not in gone
         )
-        if live:  # a group that goes over a segment's end may yet be taken back
-            bases = [base for base in bases if base <= watermark] or bases[:1]
         if not bases:
             return
         self._explain_tombs(gone, [name.base_offset for name in names if name])
