@@ -141,7 +141,7 @@ class Writer:
             begun = True
             if self._failure is not None:
                 raise copy.copy(self._failure)
-            return action()
+            result = action()
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull("no space left on the device; nothing was changed") from error
@@ -153,7 +153,12 @@ class Writer:
                 self.poison(error)  # it was cut off in the middle of a change
             raise
         finally:
-            self._pass_on_surely(token)
+            try:
+                self._pass_on(token)
+            except BaseException:  # cut off as it began: nobody would ever lead again
+                self._pass_on(token)
+                raise
+        return result
 
     def close(self, reason: LaminaError) -> None:
         """Refuses all further requests, then waits until those accepted were answered."""
@@ -334,14 +339,6 @@ class Writer:
             helper = self._appoint() if self._leader is owner else None
         if helper is not None:
             self._borrow_thread(helper)
-
-    def _pass_on_surely(self, owner: object) -> None:
-        """Does so even if it is cut off once: nobody would ever lead again."""
-        try:
-            self._pass_on(owner)
-        except BaseException:
-            self._pass_on(owner)
-            raise
 
     def _appoint(self) -> object | None:
         """Names the next owner, with the mutex; returns a token that needs a thread, if any."""
