@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dis
 import faulthandler
+import functools
 import gc
 import importlib
 import json
@@ -25,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import lamina
@@ -59,13 +60,15 @@ def open_still(directory: str) -> Store:
 class Bytecodes:
     """Counts where this thread can be interrupted in Lamina's code, and interrupts it at one place.
 
-    Python looks for signals when a function begins, after a call and when a loop goes on; between
-    other bytecodes, as those that leave a `with`, an interrupt cannot be.
+    Python looks for signals when a function begins, at the end of a call and when a loop goes on;
+    between other bytecodes, as those that leave a `with`, an interrupt cannot be. It is raised here
+    one bytecode later, so a place counts only if the same handlers are in force there.
     """
 
     def __init__(self, at: int) -> None:
         self._at = at
         self._before: dict[FrameType, int] = {}
+        """Of each function that is under way, where its last bytecode was."""
         self.count = 0
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -82,14 +85,41 @@ class Bytecodes:
         if event == "return":
             self._before.pop(frame, None)
         elif event == "opcode":
-            before = self._before.get(frame)
-            self._before[frame] = frame.f_code.co_code[frame.f_lasti]
-            if before in LOOKING:
+            before, now = self._before.get(frame, -1), frame.f_lasti
+            self._before[frame] = now
+            code = frame.f_code
+            if before < 0 or code.co_code[before] not in LOOKING:
+                return self.step
+            if handler_of(code, before) == handler_of(code, now):
                 self.count += 1
                 if self.count == self._at:
                     sys.settrace(None)
                     raise KeyboardInterrupt
         return self.step
+
+
+@functools.cache
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """The exception table of a function: from and to which byte which handler is in force.
+
+    Each entry is four numbers of six bits a byte, the highest first: start, length, target, depth.
+    """
+    numbers, number = [], 0
+    for byte in code.co_exceptiontable:
+        number = (number << 6) | (byte & 63)
+        if not byte & 64:
+            numbers.append(number)
+            number = 0
+    entries = zip(numbers[::4], numbers[1::4], numbers[2::4], strict=True)
+    return [(2 * start, 2 * (start + length), target) for start, length, target in entries]
+
+
+def handler_of(code: CodeType, position: int) -> int | None:
+    """Returns the handler that is in force at a bytecode; None without one."""
+    for start, end, target in _handlers(code):
+        if start <= position < end:
+            return target
+    return None
 
 
 @contextmanager
