@@ -134,7 +134,7 @@ MUTANTS = (
         "engine/recovery.py",
         "                file.write_at(first, bytes(part))\n        file.sync()\n",
         "                file.write_at(first, bytes(part))\n",
-        ("F3/dropped:frame:160",),
+        ("F2/every-step:frame:160",),
     ),
     Mutant(
         "recovered-names-not-synced",
