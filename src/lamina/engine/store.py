@@ -48,6 +48,7 @@ from lamina.errors import (
     Unavailable,
     UnknownTopic,
 )
+from lamina.formats.frame.checkpoint import PartitionCheckpoint
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import NO_SPACE, Files, LocalFiles
@@ -101,7 +102,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self._partitions: dict[tuple[str, int], Archivable] = {}
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
-            self._reserve.use(lambda: self._recover(on_progress))
+            known = self._reserve.use(lambda: self._recover(on_progress))
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             self._maintenance = Maintenance(
                 self._boot,
@@ -113,7 +114,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                     "the recovery report": self._save_report,
                 },
             )
-            self._maintenance.begin(self._hints)
+            self._maintenance.begin(known)
             if self.recovery_report.is_notable:
                 self._save_report()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
@@ -135,9 +136,12 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         return Tier(objects, self._archivable, lambda: self._topics, metadata)
 
     @typed_errors("recovery")
-    def _recover(self, on_progress: Callable[[int, int], None]) -> None:
+    def _recover(
+        self, on_progress: Callable[[int, int], None]
+    ) -> dict[tuple[str, int], PartitionCheckpoint]:
+        """Recovers everything; returns what the checkpoint said before."""
         report = self.recovery_report
-        self._hints = hints = self._boot.read_checkpoint(report)
+        hints = self._boot.read_checkpoint(report)
         topics = self._boot.catalog.load(report)
         if self._boot.has_wal(topics):
             self._wal = self._new_wal()
@@ -157,6 +161,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         if self._wal is not None:
             self._wal.finish_opening(report)
         self._groups.recover(self._topics, self.recovery_report)
+        return hints
 
     def _new_wal(self) -> WalEngine:
         from lamina.engine.wal.engine import WalEngine

@@ -46,7 +46,7 @@ class Descriptor(Generic[_What]):
 def pack(
     found: Sequence[Descriptor[_What]], task_bytes: int = TASK_BYTES
 ) -> list[list[Descriptor[_What]]]:
-    """Deals neighbours to tasks of about so many bytes, all about equal; a large one is alone.
+    """Deals neighbours to tasks of about so many bytes, all about equal.
 
     What is in the middle of the n-th part of all bytes belongs to the n-th task.
     """
