@@ -58,7 +58,8 @@ HEAD = """# Lamina beside the field
 Written by `make bench` out of [results.json](field/results.json). Every system in turn, in
 interleaved rounds, a process a system; the best round is shown, for everybody. `fsync` means that
 an acknowledged record is on the disk; `default` is each system as it comes (for Lamina, whose
-default is fsync: acks=1).
+default is fsync: acks=1). A run of a part (`ONLY`) replaces its own figures; others stay as they
+were measured before.
 
 - Records are text of 100 B or 1 KiB, names and random numbers as events have them, in batches of
   1,000; no two are alike.
