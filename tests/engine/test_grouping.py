@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from lamina.engine.appending import make_request
 from lamina.engine.requests import DURABLE, Ack, Request
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Poisoned, StorageFull
+from lamina.records import HEADERS
 from lamina.storage.files import LocalFile
 from tests.engine.directories import FORMATS, START_MS, opened, segments, values
+from tests.support.writer_rig import SOON_S, wait_until
 
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
 PLAIN = [b"plain one " * 30, b"plain two " * 20]
@@ -189,3 +194,40 @@ def test_a_piece_that_cannot_be_encoded_takes_back_those_before_it(
         assert partition.active.file.size() <= partition.codec.header_bytes
         write(store, format_name)
         assert values(store) == STORED
+
+
+def misnamed(value: bytes) -> pa.RecordBatch:
+    """A record with a header whose name is no text."""
+    names = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"\xff\xfe")]
+    )
+    items = pa.StructArray.from_arrays([names, pa.array([b"x"])], fields=list(HEADERS.value_type))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), items)
+    return pa.record_batch({"value": pa.array([value]), "headers": headers.cast(HEADERS)})
+
+
+def test_a_record_that_cannot_be_encoded_is_refused_to_its_own_producer_alone(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path / "data") as store, ThreadPoolExecutor(4) as users:
+        store.create_topic("t", format="keratin")
+        writer = store._partitions["t", 0].writer
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            entered.set()
+            assert leave.wait(SOON_S)
+
+        held = users.submit(writer.exclusively, hold)
+        assert entered.wait(SOON_S)
+        futures = []
+        for records in ([b"one"], misnamed(b"two"), [b"three"]):
+            futures.append(users.submit(store.append, "t", records, partition=0))
+            wait_until(lambda: writer.depth == len(futures))
+        leave.set()
+        held.result(SOON_S)
+        with pytest.raises(InvalidRequest, match="UTF-8"):
+            futures[1].result(SOON_S)
+        assert futures[0].result(SOON_S).durability == "fsynced"
+        assert futures[2].result(SOON_S).base_offset == futures[0].result().base_offset + 1
+        assert values(store) == [b"one", b"three"]

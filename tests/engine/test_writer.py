@@ -7,7 +7,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -361,6 +361,38 @@ def test_what_times_out_is_stored_and_answered_or_not_stored_at_all(rig: Rig) ->
     assert answered
     assert refused
     assert rig.writer._queued_bytes == 0  # or groups would be held for too large for ever
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_what_one_request_holds_is_refused_to_it_alone(rig: Rig) -> None:
+    def judge(group: Sequence[Request]) -> None:
+        for request in group:
+            if request.records == [b"bad"]:
+                raise InvalidRequest("a record that cannot be stored")
+            if request.records == [b"large"] and len(group) == 1:
+                raise StorageFull("no room for this one")
+
+    rig.log.on_write = judge
+    held = rig.hold()
+    values = [b"a", b"bad", b"b", b"large", b"c"]
+    futures = []
+    for number, value in enumerate(values, 1):  # in this order
+        futures.append(rig.start(value))
+        rig.wait_for_depth(number)
+    rig.log.gate.set()
+    held.result(SOON_S)
+    failures = [future.exception(SOON_S) for future in futures]
+    assert [type(each) for each in failures] == [
+        *(type(None), InvalidRequest, type(None)),
+        *(StorageFull, type(None)),
+    ]
+    assert rig.log.stored == [b"leader", b"a", b"b", b"c"]
+    acks = [future.result() for future in (futures[0], futures[2], futures[4])]
+    assert acks == [Ack(number, 1, "fsynced") for number in (1, 2, 3)]
+    assert rig.log.syncs == 2
+    assert rig.log.durable == 4
 
 
 # ---------------------------------------------------------------------- alone with the tail

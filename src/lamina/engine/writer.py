@@ -42,7 +42,14 @@ from lamina.engine.requests import (
     answer_written,
     unwrap,
 )
-from lamina.errors import LaminaError, Poisoned, QueueFull, StorageFull, Unavailable
+from lamina.errors import (
+    InvalidRequest,
+    LaminaError,
+    Poisoned,
+    QueueFull,
+    StorageFull,
+    Unavailable,
+)
 from lamina.storage.files import NO_SPACE
 
 if TYPE_CHECKING:
@@ -55,7 +62,10 @@ class Log(Protocol):
     """What the writer drives: the tail of a partition."""
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group; an outcome each. Raises StorageFull when nothing of it was kept."""
+        """Writes a group; an outcome each.
+
+        Raises StorageFull, or InvalidRequest for what one of them holds: nothing of it was kept.
+        """
 
     def sync(self) -> None:
         """Makes all that was written durable."""
@@ -387,13 +397,28 @@ class Writer:
 
     # ------------------------------------------------------------------ doing
 
+    def _write(self, group: list[Request]) -> list[Outcome]:
+        """Writes a group; request by request where one of them is refused for what it holds."""
+        try:
+            return self._log.write(group)
+        except InvalidRequest:
+            if len(group) == 1:
+                raise
+        return [self._write_alone(request) for request in group]
+
+    def _write_alone(self, request: Request) -> Outcome:
+        try:
+            return self._log.write([request])[0]
+        except (InvalidRequest, StorageFull) as refusal:  # others of the group may be kept
+            return refusal
+
     def _commit(self, group: list[Request]) -> None:
         """Writes, syncs and answers one group."""
         self.groups += 1
         try:
             if self._failure is not None:
                 raise copy.copy(self._failure)
-            outcomes = self._log.write(group)
+            outcomes = self._write(group)
         except LaminaError as refusal:  # nothing of the group was kept
             answer_all(group, refusal)
             return

@@ -62,24 +62,12 @@ class ShardLog:
             return outcomes
         try:
             self._store(accepted, noted)
-        except InvalidRequest:
-            self._take_back(noted)
-            if len(accepted) == 1:
-                raise
-            return [self._write_alone(request) for request in group]
-        except StorageFull:
+        except (InvalidRequest, StorageFull):
             self._take_back(noted)
             raise
         for topic in noted:
             topic.known_producers().keep()
         return outcomes
-
-    def _write_alone(self, request: Request) -> Outcome:
-        """Writes one request of a group in which another one is refused."""
-        try:
-            return self.write([request])[0]
-        except InvalidRequest as refusal:
-            return refusal
 
     def _number(
         self, group: Sequence[Request], noted: Noted
