@@ -1,0 +1,68 @@
+"""The memory of messages: what one message frees, the next one uses, without new pages."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+MADE = {
+    "nobody": "",
+    "client": """
+from lamina.client.connection import Connection
+made = Connection("grpc://127.0.0.1:1", key=None, timeout_s=1, tls_root=None)
+""",
+    "server": """
+from lamina.server.broker import Broker
+from lamina.server.flight import FlightDoor
+from lamina.server.options import ServerSettings
+made = FlightDoor(Broker(ServerSettings(), None), "grpc://127.0.0.1:0")
+""",
+}
+MESSAGES = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def message():  # as gRPC takes it: in pieces, then in one
+    pieces = [(libc.malloc(size), size) for size in [64 << 10] * 64 + [4 << 20]]
+    for piece, size in pieces:
+        ctypes.memset(piece, 1, size)
+    for piece, _ in pieces:
+        libc.free(piece)
+
+message()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    message()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PAGES = 20 * (8 << 20) // 4096
+
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back so soon"
+)
+
+
+def faults(made: str, **environment: str) -> int:
+    """How many pages 20 messages of 4 MiB ask the system for, in a process of their own."""
+    command = [sys.executable, "-c", made + MESSAGES]
+    ended = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return int(ended.stdout)
+
+
+def test_messages_use_the_memory_of_those_before() -> None:
+    assert faults(MADE["nobody"]) > PAGES // 2, "there is nothing to be gained here"
+    assert faults(MADE["client"]) < PAGES // 20
+    assert faults(MADE["server"]) < PAGES // 20
+
+
+def test_thresholds_that_somebody_chose_stay() -> None:
+    assert faults(MADE["client"], MALLOC_TRIM_THRESHOLD_="131072") > PAGES // 2
