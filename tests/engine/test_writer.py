@@ -13,7 +13,7 @@ import pytest
 
 from lamina.config import WriterSettings
 from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, Request
-from lamina.engine.writer import plan
+from lamina.engine.writer import GATHER_BYTES, plan
 from lamina.errors import Closed, InvalidRequest, Poisoned, QueueFull, StorageFull, Unavailable
 from tests.support.writer_rig import SOON_S, Rig, close, request_of, wait_until
 
@@ -107,6 +107,27 @@ def test_after_a_crowd_a_lone_request_waits_once_and_briefly(
         rig.append(b"alone")
     assert len(waits) <= 1
     assert all(timeout is not None and timeout <= 0.005 for timeout in waits)
+
+
+def test_a_large_request_waits_for_no_crowd(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is busy with it for longer than the others need to come."""
+    waits: list[float | None] = []
+    for value, most_waits in ((b"x" * (GATHER_BYTES - 1), 1), (b"x" * GATHER_BYTES, 0)):
+        rig.log.gate.clear()
+        first = rig.start(b"first")
+        assert rig.log.entered.acquire(timeout=SOON_S)
+        others = [rig.start(b"x") for _ in range(10)]
+        rig.wait_for_depth(10)
+        rig.log.gate.set()
+        for future in [first, *others]:
+            future.result(SOON_S)
+        waits.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.writer._changed, "wait", lambda timeout=None: waits.append(timeout))
+            rig.append(value)
+        assert len(waits) == most_waits
+        while rig.log.entered.acquire(blocking=False):
+            pass
 
 
 def test_many_threads_share_one_commit(rig: Rig) -> None:
@@ -339,6 +360,7 @@ def test_what_times_out_is_stored_and_answered_or_not_stored_at_all(rig: Rig) ->
     assert len(answered) + len(refused) == 480
     assert answered
     assert refused
+    assert rig.writer._queued_bytes == 0  # or groups would be held for too large for ever
 
 
 # ---------------------------------------------------------------------- alone with the tail

@@ -17,7 +17,7 @@ from lamina.errors import CorruptData
 from lamina.formats import indexing
 from lamina.formats.frame import index, log, timeindex
 from lamina.formats.scan import Limit, Scan
-from lamina.formats.sparse import START, Entries, Sparse, Stride, running_maximum, select
+from lamina.formats.sparse import START, Entries, Sparse, Stride, select
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIME = 1_700_000_000_000
@@ -72,15 +72,25 @@ def test_any_cut_into_batches_selects_what_the_sentence_says(
 ) -> None:
     positions = (header + np.concatenate([[0], np.cumsum(sizes)])).astype(np.int64)
     edges = [0, *sorted(min(cut, len(positions)) for cut in cuts), len(positions)]
-    rows: list[int] = []
+    found: list[tuple[int, int]] = []
     state = START
     for start, end in pairwise(edges):
         batch = positions[start:end]
         origin = int(batch[0]) if len(batch) else 0
-        chosen, state = select(batch - origin, state, stride, origin=origin)
-        rows += (chosen + start).tolist()
-    assert rows == chosen_plainly(positions.tolist(), stride)
-    assert state == Sparse(int(positions[rows[-1]]), len(positions) - rows[-1])
+        offsets, _, state = select(
+            batch - origin, batch, state, stride, base_offset=7 + start, origin=origin
+        )
+        found += offsets.tolist()
+    rows = chosen_plainly(positions.tolist(), stride)
+    assert found == [(7 + row, int(positions[row])) for row in rows]
+    last = int(positions[rows[-1]])
+    assert state == Sparse(last, len(positions) - rows[-1], int(positions[-1]))
+
+
+def selected(positions: NDArray[np.int64], stride: Stride) -> tuple[list[int], Sparse]:
+    """The rows that are chosen of a file's records, and the state after them."""
+    offsets, _, state = select(positions, positions, START, stride, base_offset=0, origin=0)
+    return offsets["offset"].tolist(), state
 
 
 @pytest.mark.parametrize(
@@ -93,14 +103,13 @@ def test_any_cut_into_batches_selects_what_the_sentence_says(
     ],
 )
 def test_the_strides_of_frame(positions: list[int], expected: list[int]) -> None:
-    assert select(numbers(positions), START, index.STRIDE)[0].tolist() == expected
+    assert selected(numbers(positions), index.STRIDE)[0] == expected
 
 
 def test_a_state_is_found_again_from_the_last_indexed_record() -> None:
     positions = np.arange(0, 30_000, 43, dtype=np.int64)
-    rows, state = select(positions, START, index.STRIDE)
-    again, found = select(positions[rows[-1] :], START, index.STRIDE)
-    assert (again.tolist(), found) == ([0], state)
+    rows, state = selected(positions, index.STRIDE)
+    assert selected(positions[rows[-1] :], index.STRIDE) == ([0], state)
 
 
 @pytest.mark.parametrize(("size", "records"), [(0, 1), (-1, 1), (1, 0), (1, -5)])
@@ -110,17 +119,23 @@ def test_a_stride_is_positive(size: int, records: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(EXTREMES, max_size=30), st.integers(0, 30), st.data())
+@given(st.lists(EXTREMES, max_size=30), st.integers(0, 30), st.integers(1, 5))
 def test_a_running_maximum_does_not_depend_on_the_cut(
-    times: list[int], cut: int, data: st.DataObject
+    times: list[int], cut: int, records: int
 ) -> None:
-    chosen = [row for row in range(len(times)) if data.draw(st.booleans())]
-    first = numbers([row for row in chosen if row < cut])
-    second = numbers([row - cut for row in chosen if row >= cut])
-    before, middle = running_maximum(numbers(times[:cut]), first, None)
-    after, end = running_maximum(numbers(times[cut:]), second, middle)
-    assert [*before.tolist(), *after.tolist()] == [max(times[: row + 1]) for row in chosen]
-    assert end == max(times, default=None)
+    stride = Stride(1 << 40, records)
+    rows = numbers(list(range(len(times))))
+    state, found = START, []
+    for part in (slice(0, cut), slice(cut, None)):
+        moments = numbers(times[part])
+        origin = base_offset = min(part.start, len(times))
+        _, entries, state = select(
+            rows[: len(moments)], moments, state, stride, base_offset=base_offset, origin=origin
+        )
+        found += entries.tolist()
+    chosen = range(0, len(times), records)
+    assert found == [(max(times[: row + 1]), row) for row in chosen]
+    assert state.maximum_ms == max(times, default=None)
 
 
 # ---------------------------------------------------------------- the bytes
@@ -149,19 +164,16 @@ def test_live_indexes_and_rebuilt_ones_are_the_same_bytes(
     whole = log_by_hand([size for size, _ in records], [time for _, time in records], base_offset)
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     live_index, live_times, origin = b"", b"", 0
-    state, maximum_ms = START, None
+    state = START
     for start, end in pairwise(edges):
         sizes, times = ([record[field] for record in records[start:end]] for field in (0, 1))
         positions = numbers([0, *np.cumsum([40 + size for size in sizes]).tolist()][:-1])
         first = base_offset + start
-        entries, rows, state = indexing.offset_entries(
-            positions, state, index.STRIDE, base_offset=first, origin=origin
+        offsets, maxima, state = select(
+            positions, numbers(times), state, index.STRIDE, base_offset=first, origin=origin
         )
-        time_entries, maximum_ms = indexing.time_entries(
-            numbers(times), rows, maximum_ms, base_offset=first
-        )
-        live_index += index.encode(entries)
-        live_times += timeindex.encode(time_entries)
+        live_index += index.encode(offsets)
+        live_times += timeindex.encode(maxima)
         origin += sum(sizes) + 40 * len(sizes)
     assert live_index == index.encode(index.rebuild(whole))
     assert live_times == timeindex.encode(timeindex.rebuild(whole))

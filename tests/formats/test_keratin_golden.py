@@ -16,7 +16,7 @@ import pytest
 from lamina.formats import indexing
 from lamina.formats.keratin import delta, index, log, manifest, snapshot, timeindex
 from lamina.formats.scan import Stop
-from lamina.formats.sparse import START
+from lamina.formats.sparse import START, select
 from lamina.records import prepare
 from tests.support.contract import plain
 
@@ -392,8 +392,8 @@ def test_an_index_continues_over_batches_as_if_written_at_once() -> None:
     for first in range(0, 1_000, 7):
         origin = int(positions[first])
         batch = positions[first : first + 7] - origin
-        entries, _, state = indexing.offset_entries(
-            batch, state, index.STRIDE, base_offset=42 + first, origin=origin
+        entries, _, state = select(
+            batch, batch, state, index.STRIDE, base_offset=42 + first, origin=origin
         )
         parts += entries.tolist()
     assert parts == whole.tolist()

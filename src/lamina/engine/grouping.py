@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -74,7 +74,9 @@ class GroupEncoder:
     def __init__(self, codec: Codec, judge: Judge) -> None:
         self._codec = codec
         self._judge = judge
-        self._plain = PlainValues(INPUT_SCHEMAS[codec.name])
+        schema = INPUT_SCHEMAS[codec.name]
+        self._time_column: int = schema.get_field_index("timestamp")
+        self._plain = PlainValues(schema)
         self._out = np.empty(2 * PIECE_BYTES, dtype=np.uint8)
 
     def judge(self, group: Sequence[Request], base_offset: int) -> Judged:
@@ -118,22 +120,23 @@ class GroupEncoder:
         base_offset: int,
         now_ms: int,
     ) -> Piece:
-        if all(type(records) is list for records in accepted):
-            self._plain.fill(_joined_values(accepted), now_ms)
+        values = _plain_values(accepted)
+        if values is not None:
+            self._plain.fill(values, now_ms)
             data, positions = self._codec.encode_values(self._plain, base_offset, self._out)
             return Piece(data, positions, self._plain.times())
         batch = self._joined_batch(accepted, now_ms)
         if settings.timestamp_type == "LogAppendTime":
             batch = at_time(batch, now_ms)
         data, positions = self._codec.encode(batch, base_offset, self._out)
-        return Piece(data, positions, _timestamps(batch))
+        return Piece(data, positions, _timestamps(batch.column(self._time_column)))
 
     def _joined_batch(self, accepted: list[Part], now_ms: int) -> pa.RecordBatch:
         """Makes one batch of all: copying small ones together is cheaper than encoding each."""
         batches = []
         for is_plain, run in groupby(accepted, key=lambda records: type(records) is list):
             if is_plain:
-                values = _joined_values(list(run))
+                values = list(chain.from_iterable(run))
                 batches.append(prepare(values, self._codec.name, now_ms=now_ms))
             else:
                 batches += run
@@ -167,10 +170,13 @@ def _parts(request: Request, size_bytes: int) -> Iterator[Part]:
         yield request.records if parts <= 1 else request.records[start : start + rows]
 
 
-def _joined_values(requests: list[Part]) -> list[bytes]:
-    if len(requests) == 1:
-        return cast("list[bytes]", requests[0])
-    return list(chain.from_iterable(requests))
+def _plain_values(parts: list[Part]) -> list[bytes] | None:
+    """The values of all parts in one list, if none of them has anything else."""
+    if len(parts) == 1:
+        return parts[0] if type(parts[0]) is list else None
+    if any(type(part) is not list for part in parts):
+        return None
+    return list(chain.from_iterable(parts))
 
 
 def at_time(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
@@ -180,11 +186,10 @@ def at_time(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     return batch.set_column(index, batch.schema.field(index), times)
 
 
-def _timestamps(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Views the timestamps of a batch, which are never null in an input schema."""
-    column = batch.column(batch.schema.get_field_index("timestamp"))
-    view = np.frombuffer(column.buffers()[1], dtype=np.int64)
-    return view[column.offset : column.offset + len(column)]
+def _timestamps(column: pa.Array) -> NDArray[np.int64]:
+    """Views timestamps, which are never null in an input schema."""
+    start_bytes = column.offset * 8
+    return np.frombuffer(column.buffers()[1], np.int64, len(column), start_bytes)
 
 
 def cut(

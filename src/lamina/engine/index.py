@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.engine.codec import Codec
-from lamina.formats.frame.index import ENTRY as OFFSET_ENTRY
-from lamina.formats.frame.timeindex import ENTRY as TIME_ENTRY
-from lamina.formats.sparse import START, Entries, Sparse, running_maximum, select
+from lamina.formats.sparse import OFFSET_ENTRY, START, TIME_ENTRY, Entries, Sparse, select
 
 _NO_OFFSETS = np.empty(0, dtype=OFFSET_ENTRY)
 _NO_TIMES = np.empty(0, dtype=TIME_ENTRY)
@@ -26,7 +24,6 @@ class Mark(NamedTuple):
 
     entries: int
     state: Sparse
-    maximum_ms: int | None
 
 
 class SegmentIndex:
@@ -34,11 +31,11 @@ class SegmentIndex:
 
     def __init__(self, codec: Codec, base_offset: int) -> None:
         self._codec = codec
+        self._stride = codec.stride
         self._base_offset = base_offset
         self._offsets: list[Entries] = [_NO_OFFSETS]
         self._times: list[Entries] = [_NO_TIMES]
         self._state = START
-        self._maximum_ms: int | None = None
         self._saved = 0
         self._count = 0
         self._lock = threading.Lock()
@@ -53,7 +50,7 @@ class SegmentIndex:
         self._offsets = [offsets[:-1].astype(OFFSET_ENTRY)]
         self._times = [times[:-1].astype(TIME_ENTRY)]
         self._count = self._saved = len(offsets) - 1
-        self._maximum_ms = int(times["timestamp_ms"][-1])
+        self._state = Sparse(maximum_ms=int(times["timestamp_ms"][-1]))
 
     def extend(
         self,
@@ -64,58 +61,60 @@ class SegmentIndex:
         origin: int,
     ) -> None:
         """Adds the records that follow, whose positions count from byte `origin` of the file."""
-        if self._adds_nothing(positions, origin):
-            last, seen = self._state.position, self._state.records
-            self._state = Sparse(last, seen + len(positions))
-            newest = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
-            if self._maximum_ms is None or newest > self._maximum_ms:
-                self._maximum_ms = newest
+        if self._passes_over(positions, timestamps, origin):
             return
-        rows, self._state = select(positions, self._state, self._codec.stride, origin=origin)
-        maxima, self._maximum_ms = running_maximum(timestamps, rows, self._maximum_ms)
-        if len(rows) == 0:
+        offsets, times, self._state = select(
+            positions,
+            timestamps,
+            self._state,
+            self._stride,
+            base_offset=base_offset,
+            origin=origin,
+        )
+        if len(offsets) == 0:
             return
-        offsets = np.empty(len(rows), dtype=OFFSET_ENTRY)
-        offsets["offset"] = rows + base_offset
-        offsets["position"] = positions[rows] + origin
-        times = np.empty(len(rows), dtype=TIME_ENTRY)
-        times["timestamp_ms"] = maxima
-        times["offset"] = offsets["offset"]
         with self._lock:
             self._offsets.append(offsets)
             self._times.append(times)
-            self._count += len(rows)
+            self._count += len(offsets)
 
-    def _adds_nothing(self, positions: NDArray[np.int64], origin: int) -> bool:
-        """Tells at once that none of the records is far enough to be indexed, as with most groups.
+    def _passes_over(
+        self, positions: NDArray[np.int64], timestamps: NDArray[np.int64], origin: int
+    ) -> bool:
+        """Counts records of which none is far enough to be indexed, as in most small groups.
 
         The same rule as `sparse.select`, asked of the last record alone: both of its distances
         grow from record to record.
         """
-        last, seen = self._state.position, self._state.records
-        if last is None or len(positions) == 0:
+        last, seen, greatest = self._state
+        stride = self._stride
+        after = seen + len(positions)
+        if last is None or after == seen or (stride.records and after > stride.records):
             return False
-        stride = self._codec.stride
-        if stride.records is not None and seen + len(positions) > stride.records:
+        if int(positions[-1]) + origin - last >= stride.bytes:
             return False
-        return int(positions[-1]) + origin - last < stride.bytes
+        newest = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
+        if greatest is None or newest > greatest:
+            greatest = newest
+        self._state = Sparse(last, after, greatest)
+        return True
 
     def mark(self) -> Mark:
         """Notes where the index stands."""
-        return Mark(self._count, self._state, self._maximum_ms)
+        return Mark(self._count, self._state)
 
     def rewind(self, mark: Mark) -> None:
         """Forgets what was added since a mark."""
         offsets, times = self.offsets()[: mark.entries], self.times()[: mark.entries]
         with self._lock:
             self._offsets, self._times = [offsets], [times]
-            self._count, self._state, self._maximum_ms = mark
+            self._count, self._state = mark
             self._saved = min(self._saved, self._count)
 
     @property
     def newest_timestamp_ms(self) -> int | None:
         """The greatest timestamp of all records; None before the first."""
-        return self._maximum_ms
+        return self._state.maximum_ms
 
     def position_for(self, offset: int) -> tuple[int, int] | None:
         """Returns (offset, position) of the greatest entry not above an offset, if there is one."""

@@ -140,10 +140,12 @@ class Partition(PartitionReader):
                     segment.discard()
                 first.undo(tail, mark)
             raise
-        with self._poisoning():
+        try:
             if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
                 touched[-1].file.sync()
             self._publish(touched)
+        except OSError as error:
+            raise self.writer.poison(error) from error
 
     @contextlib.contextmanager
     def _poisoning(self) -> Iterator[None]:

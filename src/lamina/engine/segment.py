@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 READ_AHEAD_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """How far a reader may look into a segment: one past the last offset, and the byte there."""
 
     next_offset: int

@@ -11,7 +11,8 @@ any hand-over. Requests from asyncio have no thread; a borrowed one leads for th
 Rules.
 1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart.
 2. A group waits for more only while producers that were seen lately are missing, and never
-   longer than `linger.ms`; a lone request never waits.
+   longer than `linger.ms`; a lone request never waits. Nor does a group that is large already:
+   the others prepare theirs while it is on its way to the disk.
 3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call gets
    the same error, and nothing is retried.
 """
@@ -26,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lamina.config import WriterSettings
 from lamina.engine.pulse import Pulse
@@ -88,6 +89,7 @@ class Writer:
         self._changed = threading.Condition(self._mutex)
         self._sleepers = 0
         self._queue: deque[Request] = deque()
+        self._queued_bytes = 0
         self._leader: object | None = None
         self._taken: list[Request] = []
         self._reserved = 0
@@ -231,8 +233,9 @@ class Writer:
             if refusal is not None:
                 raise copy.copy(refusal)
             self._queue.append(request)
+            self._queued_bytes += request.size_bytes
             if self._leader is not None or self._reserved:
-                if self._sleepers and len(self._queue) >= self._crowd:
+                if self._sleepers and not self._expects_more():
                     self._tell()
                 return False
             if isinstance(request.waiter, LOCK):
@@ -260,9 +263,14 @@ class Writer:
         with self._mutex:
             if self._leader is request or request not in self._queue:
                 return False
-            self._queue.remove(request)
-            self._tell()
+            self._drop(request)
             return True
+
+    def _drop(self, request: Request) -> None:
+        """Takes a request out of the queue, with the mutex."""
+        self._queue.remove(request)
+        self._queued_bytes -= request.size_bytes
+        self._tell()
 
     def _lead(self, leader: object) -> None:
         """Commits groups until the leader's request is answered or, for a token, none is left."""
@@ -297,20 +305,24 @@ class Writer:
     def _next_group(self) -> list[Request]:
         """Takes the next group, having waited for those who were here a moment ago."""
         with self._mutex:
-            if len(self._queue) < self._crowd:
+            if self._expects_more():
                 self._gather()
             count = plan(self._queue, self._settings)
             self._taken = group = list(itertools.islice(self._queue, count))
             for _ in range(count):
-                self._queue.popleft()
+                self._queued_bytes -= self._queue.popleft().size_bytes
             self._crowd = max(1, count)
             self._tell()
             return group
 
+    def _expects_more(self) -> bool:
+        """Whether a group would gain by waiting for producers that were here a moment ago."""
+        return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
+
     def _gather(self) -> None:
         """Waits, with the mutex, while more requests keep coming, up to the linger time."""
         deadline = time.monotonic() + self._settings.linger_ms / 1000
-        while len(self._queue) < self._crowd:
+        while self._expects_more():
             remaining = deadline - time.monotonic()
             before = len(self._queue)
             if remaining <= 0:
@@ -360,8 +372,7 @@ class Writer:
         """Clears up behind one that was cut off: nobody is left waiting for it."""
         with self._mutex:
             if who in self._queue:
-                self._queue.remove(who)  # type: ignore[arg-type]
-                self._tell()
+                self._drop(cast("Request", who))
             leads = self._leader is who
         if not leads:
             return
@@ -408,5 +419,7 @@ class Writer:
 
 
 GATHER_SLICE_S = 0.0005
+GATHER_BYTES = 256 << 10
+"""A group of this size takes the disk longer than what a sync costs anyway."""
 NO_WAIT = 0.0
 """A deadline that is over."""

@@ -1,7 +1,7 @@
 """The two sparse indexes of a log, offset to position and time to offset, whatever its format.
 
-`lamina.formats.sparse` says which records are indexed; here are the entries, as they are in memory,
-the look-ups in them, and the walk over a log that makes both anew. How entries lie on disk, and the
+`lamina.formats.sparse` says which records are indexed and makes the entries; here are the look-ups
+in them, and the walk over a log that makes both anew. How entries lie on disk, and the
 stride, are in each format's `index` and `timeindex`.
 
 Awkward cases. Entries have no checksum, so a wrong index can look right: `agrees` must hold before
@@ -23,23 +23,10 @@ from numpy.typing import NDArray
 from lamina.formats.binary import Layout, address_of, as_bytes, peek_i64, peek_i64_be
 from lamina.formats.compile import kernel
 from lamina.formats.scan import Budget, Limit, Scan
-from lamina.formats.sparse import START, Entries, Rows, Sparse, Stride, running_maximum, select
+from lamina.formats.sparse import OFFSET_ENTRY, START, TIME_ENTRY, Entries, Stride, select
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-OFFSET_ENTRY = np.dtype(
-    [
-        ("offset", np.int64),
-        ("position", np.int64),
-    ]
-)
-TIME_ENTRY = np.dtype(
-    [
-        ("timestamp_ms", np.int64),
-        ("offset", np.int64),
-    ]
-)
 
 
 class Log(Protocol):
@@ -57,35 +44,6 @@ class Log(Protocol):
         self, buffer: Buffer, start: int, *, minimum_offset: int, budget: Budget | None
     ) -> int | None:
         """Finds the next sound record."""
-
-
-def offset_entries(
-    positions: NDArray[np.int64], state: Sparse, stride: Stride, *, base_offset: int, origin: int
-) -> tuple[Entries, Rows, Sparse]:
-    """Gives the entries that the next records of a file add, their rows, and the state after them.
-
-    The records have consecutive offsets from `base_offset`; their positions count from byte
-    `origin` of the file. `sparse.START` is the state before the first record.
-    """
-    rows, after = select(positions, state, stride, origin=origin)
-    entries = np.empty(len(rows), dtype=OFFSET_ENTRY)
-    entries["offset"] = rows + base_offset
-    entries["position"] = positions[rows] + origin
-    return entries, rows, after
-
-
-def time_entries(
-    timestamps: NDArray[np.int64], rows: Rows, maximum_ms: int | None, *, base_offset: int
-) -> tuple[Entries, int | None]:
-    """Gives the entries that the next records of a file add, and the greatest timestamp so far.
-
-    `rows` are those that `offset_entries` chose; `maximum_ms` is None before the first record.
-    """
-    maxima, after = running_maximum(timestamps, rows, maximum_ms)
-    entries = np.empty(len(rows), dtype=TIME_ENTRY)
-    entries["timestamp_ms"] = maxima
-    entries["offset"] = rows + base_offset
-    return entries, after
 
 
 def position_for(entries: Entries, offset: int) -> int | None:
@@ -129,16 +87,14 @@ def times_agree(times: Entries, offsets: Entries) -> bool:
 def rebuild(log: Log, stride: Stride, buffer: Buffer) -> tuple[Entries, Entries]:
     """Makes both indexes of a whole `.log` anew, over damaged spots too."""
     offsets, times = [np.empty(0, dtype=OFFSET_ENTRY)], [np.empty(0, dtype=TIME_ENTRY)]
-    state, maximum_ms = START, None
+    state = START
     for found, first in runs(log, buffer):
-        entries, rows, state = offset_entries(
-            found.positions, state, stride, base_offset=first, origin=0
-        )
         timestamps = timestamps_at(log, buffer, found.positions)
-        maxima, maximum_ms = time_entries(timestamps, rows, maximum_ms, base_offset=first)
-        if len(rows):
-            offsets.append(entries)
-            times.append(maxima)
+        *entries, state = select(
+            found.positions, timestamps, state, stride, base_offset=first, origin=0
+        )
+        offsets.append(entries[0])
+        times.append(entries[1])
     return cast("Entries", np.concatenate(offsets)), cast("Entries", np.concatenate(times))
 
 

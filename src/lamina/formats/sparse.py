@@ -4,12 +4,12 @@ The first record of a file is indexed, then every record that starts `bytes` or 
 indexed one, or is the `records`-th after it, whichever comes first. What the policy must remember
 between two batches is a small frozen value, passed in and returned:
 
-    rows, state = select(positions, START, stride, origin=0)
-    rows, state = select(more_positions, state, stride, origin=position_of_the_batch_in_the_file)
+    offsets, times, state = select(positions, timestamps, START, stride, base_offset=0, origin=0)
+    offsets, times, state = select(more_positions, more_timestamps, state, stride, ...)
 
 Rules.
-1. The same records give the same rows, however they are cut into batches: an index that was written
-   live and one that was rebuilt at once are the same bytes.
+1. The same records give the same entries, however they are cut into batches: an index that was
+   written live and one that was rebuilt at once are the same bytes.
 2. To continue the index of a file, select over its records from the last indexed one on, from
    START (that one is chosen again; drop it): the state is then the one the writer had.
 """
@@ -17,7 +17,7 @@ Rules.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,18 @@ from lamina.formats.compile import kernel
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Rows: TypeAlias = NDArray[np.int64]
+OFFSET_ENTRY = np.dtype(
+    [
+        ("offset", np.int64),
+        ("position", np.int64),
+    ]
+)
+TIME_ENTRY = np.dtype(
+    [
+        ("timestamp_ms", np.int64),
+        ("offset", np.int64),
+    ]
+)
 Entries: TypeAlias = NDArray[np.void]
 """The entries of an index, as a structured array."""
 
@@ -49,16 +60,17 @@ class Stride:
             raise ValueError(f"strides must be positive, got {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sparse:
+class Sparse(NamedTuple):
     """Where the policy stands after some records of a file.
 
     `position` is the byte of the last indexed record, None before the first. `records` counts from
-    that record on, itself included.
+    that record on, itself included. `maximum_ms` is the greatest timestamp of all records, None
+    before the first.
     """
 
     position: int | None = None
     records: int = 0
+    maximum_ms: int | None = None
 
 
 START = Sparse()
@@ -66,61 +78,69 @@ START = Sparse()
 
 
 def select(
-    positions: NDArray[np.int64], state: Sparse, stride: Stride, *, origin: int = 0
-) -> tuple[Rows, Sparse]:
-    """Chooses the rows to index among the next records of a file, and the state after them.
+    positions: NDArray[np.int64],
+    timestamps: NDArray[np.int64],
+    state: Sparse,
+    stride: Stride,
+    *,
+    base_offset: int,
+    origin: int,
+) -> tuple[Entries, Entries, Sparse]:
+    """Gives the entries that the next records of a file add to both indexes, and the state after.
 
     `positions` ascend, one a record, counted from byte `origin` of the file; so what `encode`
-    returns goes in as it is, with the position at which the batch is written as origin.
+    returns goes in as it is, with the position at which the batch is written as origin. The records
+    have consecutive offsets from `base_offset`. The time of an entry is the greatest one up to and
+    including its record.
     """
-    rows = np.empty(len(positions), dtype=np.int64)
+    most = _most_entries(positions, stride)
+    offsets, times = np.empty(most, dtype=OFFSET_ENTRY), np.empty(most, dtype=TIME_ENTRY)
     last = -1 if state.position is None else state.position
-    records = _NEVER if stride.records is None else stride.records
-    count, last, seen = _select(
-        positions, origin, (last, state.records), (stride.bytes, records), rows
+    greatest = _SMALLEST if state.maximum_ms is None else state.maximum_ms
+    count, last, seen, greatest = _select(
+        positions,
+        timestamps,
+        (last, state.records, greatest),
+        (stride.bytes, stride.records or _NEVER),
+        (base_offset, origin),
+        offsets.view(np.int64),
+        times.view(np.int64),
     )
-    return rows[:count], Sparse(None if last < 0 else last, seen)
+    if len(positions) == 0:
+        return offsets, times, state
+    return offsets[:count], times[:count], Sparse(last, seen, greatest)
+
+
+def _most_entries(positions: NDArray[np.int64], stride: Stride) -> int:
+    """At least as many as `_select` chooses, and not many more: they are kept as they are."""
+    rows = len(positions)
+    if rows <= 1:
+        return rows
+    by_bytes = int(positions[-1] - positions[0]) // stride.bytes
+    by_records = rows // stride.records if stride.records else 0
+    return min(rows, by_bytes + by_records + 1)
 
 
 @kernel
 def _select(
-    positions: Any, origin: int, state: Any, stride: Any, rows: Any
-) -> tuple[int, int, int]:
-    last, seen = state
+    positions: Any, timestamps: Any, state: Any, stride: Any, bases: Any, offsets: Any, times: Any
+) -> tuple[int, int, int, int]:
+    last, seen, greatest = state
     stride_bytes, stride_records = stride
+    base_offset, origin = bases
     count = 0
     for row in range(len(positions)):
         position = origin + positions[row]
+        greatest = max(greatest, timestamps[row])
         if last < 0 or position - last >= stride_bytes or seen >= stride_records:
-            rows[count] = row
+            offsets[2 * count] = times[2 * count + 1] = base_offset + row
+            offsets[2 * count + 1] = position
+            times[2 * count] = greatest
             count += 1
             last = position
             seen = 0
         seen += 1
-    return count, last, seen
-
-
-def running_maximum(
-    timestamps: NDArray[np.int64], rows: Rows, before: int | None
-) -> tuple[NDArray[np.int64], int | None]:
-    """Gives the greatest timestamp up to and including each row, and the greatest of all.
-
-    `before` is what the previous batch of the file returned, None at its first record.
-    """
-    maxima = np.empty(len(rows), dtype=np.int64)
-    after = int(_maxima(timestamps, rows, _SMALLEST if before is None else before, maxima))
-    return maxima, before if len(timestamps) == 0 else after
-
-
-@kernel
-def _maxima(timestamps: Any, rows: Any, greatest: int, maxima: Any) -> int:
-    wanted = 0
-    for row in range(len(timestamps)):
-        greatest = max(greatest, timestamps[row])
-        if wanted < len(rows) and rows[wanted] == row:
-            maxima[wanted] = greatest
-            wanted += 1
-    return greatest
+    return count, last, seen, greatest
 
 
 def decode_entries(

@@ -46,7 +46,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats import indexing
 from lamina.formats.binary import Layout
 from lamina.formats.keratin import header, log
-from lamina.formats.sparse import Entries, Stride, decode_entries
+from lamina.formats.sparse import OFFSET_ENTRY, Entries, Stride, decode_entries
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -132,7 +132,7 @@ def decode(buffer: Buffer) -> Index:
     """
     about = decode_header(buffer)
     stored, cut_bytes = stored_entries(buffer, ENTRY, rising=("rel_offset", "file_pos"))
-    entries = np.empty(len(stored), dtype=indexing.OFFSET_ENTRY)
+    entries = np.empty(len(stored), dtype=OFFSET_ENTRY)
     entries["offset"] = to_absolute(stored["rel_offset"], about.base_offset)
     entries["position"] = stored["file_pos"]
     return Index(about.base_offset, about.created_ms, entries, cut_bytes)

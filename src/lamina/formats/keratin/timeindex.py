@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from lamina.formats import indexing
 from lamina.formats.keratin import index, log
-from lamina.formats.sparse import Entries, Stride
+from lamina.formats.sparse import TIME_ENTRY, Entries, Stride
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,7 +71,7 @@ def decode(buffer: Buffer) -> index.Index:
     stored, cut_bytes = index.stored_entries(
         buffer, ENTRY, rising=("rel_offset",), level=("timestamp_ms",)
     )
-    entries = np.empty(len(stored), dtype=indexing.TIME_ENTRY)
+    entries = np.empty(len(stored), dtype=TIME_ENTRY)
     entries["timestamp_ms"] = stored["timestamp_ms"]
     entries["offset"] = index.to_absolute(stored["rel_offset"], about.base_offset)
     return index.Index(about.base_offset, about.created_ms, entries, cut_bytes)
