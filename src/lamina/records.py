@@ -17,7 +17,7 @@ Rule: a column that a format cannot keep is refused, naming a format that can; i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -88,27 +88,39 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
     format cannot keep, InvalidRequest for an unknown column, a type that does not fit, or a batch
     whose buffers are shorter than it says.
     """
+    given = _as_batch(records)
     schema = INPUT_SCHEMAS[format_name]
-    if isinstance(records, pa.RecordBatch | pa.Table):
-        _refuse_broken(records)
-    if isinstance(records, pa.RecordBatch) and records.schema.equals(schema):
-        batch = records
-    else:
-        batch = _conform(_columns(records), format_name, now_ms)
+    is_exact = given.schema.equals(schema)
+    arrays = given.columns if is_exact else _conform(given, format_name, now_ms)
     place = _PLACES[format_name]
-    timestamps = batch.column(place["timestamp"])
-    if timestamps.null_count:
-        filled = timestamps.fill_null(pa.scalar(now_ms, TIMESTAMP))
-        batch = batch.set_column(place["timestamp"], schema.field("timestamp"), filled)
-    if "offset" in place and batch.column(place["offset"]).null_count:
+    at = place["timestamp"]
+    if arrays[at].null_count:
+        arrays[at] = arrays[at].fill_null(pa.scalar(now_ms, TIMESTAMP))
+        is_exact = False
+    if "offset" in place and arrays[place["offset"]].null_count:
         raise InvalidRequest(f"format {format_name} needs an offset for each record")
     if "headers" in place:
-        _refuse_nameless(batch.column(place["headers"]))
-    if format_name not in NULL_VALUES and batch.column(place["value"]).null_count:
+        _refuse_nameless(arrays[place["headers"]])
+    if format_name not in NULL_VALUES and arrays[place["value"]].null_count:
         raise UnsupportedField(
             f"format {format_name} has no null values; use an empty value, or a keratin topic"
         )
-    return batch
+    return given if is_exact else pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as_batch(records: Records) -> pa.RecordBatch:
+    """The columns that are given, in one batch of sound buffers."""
+    if isinstance(records, pa.RecordBatch):
+        _refuse_broken(records)
+        return records
+    if isinstance(records, pa.Table):
+        _refuse_broken(records)
+    table = as_table(records)
+    arrays = [
+        column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
 
 def _refuse_broken(records: pa.RecordBatch | pa.Table) -> None:
@@ -177,32 +189,62 @@ def _has_nameless(items: pa.Array) -> bool:
     return bool(items.null_count or items.field("key").null_count)
 
 
-def _columns(records: Records) -> dict[str, pa.Array]:
-    """The columns that are given; a batch's own arrays, without a table around them."""
-    given = records if isinstance(records, pa.RecordBatch) else as_table(records)
-    names = given.schema.names
+class _Source(NamedTuple):
+    """Where a column of a format comes from; `column` is None for one that was not given."""
+
+    name: str
+    kind: pa.DataType
+    column: int | None
+    fits: bool
+
+
+class _Plan(NamedTuple):
+    """How the columns of one schema become those of a format."""
+
+    schema: pa.Schema
+    sources: tuple[_Source, ...]
+    unkept: tuple[int, ...]
+
+
+_plans: dict[str, _Plan] = {}
+"""The last plan of each format: a producer's batches have one schema."""
+
+
+def _plan(schema: pa.Schema, format_name: str) -> _Plan:
+    known = _plans.get(format_name)
+    if known is not None and known.schema.equals(schema):
+        return known
+    names = schema.names
     _refuse_unknown(names)
     _refuse_doubled(names)
-    if isinstance(given, pa.RecordBatch):
-        return dict(zip(names, given.columns, strict=True))
-    return {
-        name: column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        for name, column in zip(names, given.columns, strict=True)
-    }
-
-
-def _conform(columns: dict[str, pa.Array], format_name: str, now_ms: int) -> pa.RecordBatch:
+    sources = []
+    for name, kind in _FIELDS[format_name]:
+        index = schema.get_field_index(name)
+        if index < 0 and name in ("value", "offset"):
+            raise InvalidRequest(f"records need a column {name!r}")
+        fits = index >= 0 and schema.field(index).type == kind
+        sources.append(_Source(name, kind, index if index >= 0 else None, fits))
     place = _PLACES[format_name]
-    rows = 0
-    for name, column in columns.items():
-        rows = len(column)
-        if name not in place and column.null_count < rows:
-            _refuse_unkept(name, format_name)
-    arrays = [
-        _column(columns, name, kind, rows=rows, now_ms=now_ms)
-        for name, kind in _FIELDS[format_name]
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=INPUT_SCHEMAS[format_name])
+    unkept = tuple(index for index, name in enumerate(names) if name not in place)
+    _plans[format_name] = made = _Plan(schema, tuple(sources), unkept)
+    return made
+
+
+def _conform(given: pa.RecordBatch, format_name: str, now_ms: int) -> list[pa.Array]:
+    """The columns of a format: as they are given, of the type it needs; else now, or nulls."""
+    plan = _plan(given.schema, format_name)
+    rows = given.num_rows
+    columns = given.columns
+    for index in plan.unkept:
+        if columns[index].null_count < rows:
+            _refuse_unkept(plan.schema.names[index], format_name)
+    arrays = []
+    for name, kind, column, fits in plan.sources:
+        if column is None:
+            arrays.append(_missing(name, kind, rows, now_ms))
+        else:
+            arrays.append(columns[column] if fits else _cast(columns[column], name, kind))
+    return arrays
 
 
 def _refuse_unkept(name: str, format_name: str) -> None:
@@ -214,23 +256,17 @@ def _refuse_unkept(name: str, format_name: str) -> None:
     )
 
 
-def _column(
-    columns: dict[str, pa.Array], name: str, kind: pa.DataType, *, rows: int, now_ms: int
-) -> pa.Array:
-    """The column of a field: as it is given, of the field's type; else times of now, or nulls."""
-    given = columns.get(name)
-    if given is None:
-        if name in ("value", "offset"):
-            raise InvalidRequest(f"records need a column {name!r}")
-        if name == "timestamp":
-            now = pa.py_buffer(np.full(rows, now_ms, dtype=np.int64))
-            return pa.Array.from_buffers(TIMESTAMP, rows, [None, now])
+def _missing(name: str, kind: pa.DataType, rows: int, now_ms: int) -> pa.Array:
+    if name != "timestamp":
         return pa.nulls(rows, kind)
-    if given.type == kind:
-        return given
+    now = pa.py_buffer(np.full(rows, now_ms, dtype=np.int64))
+    return pa.Array.from_buffers(TIMESTAMP, rows, [None, now])
+
+
+def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     try:
-        return given.cast(kind)
+        return column.cast(kind)
     except pa.ArrowException as error:
         raise InvalidRequest(
-            f"column {name!r} must be {kind}, not {given.type}: {error}"
+            f"column {name!r} must be {kind}, not {column.type}: {error}"
         ) from error

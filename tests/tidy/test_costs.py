@@ -18,8 +18,8 @@ import pytest
 from lamina.engine.store import Store
 
 FORMATS = ("frame", "keratin", "wal")
-LONE_APPEND = {"frame": 1740, "keratin": 1730, "wal": 2150}
-BATCH_APPEND = {"frame": 2390, "keratin": 2280, "wal": 2720}
+LONE_APPEND = {"frame": 1500, "keratin": 1490, "wal": 1930}
+BATCH_APPEND = {"frame": 2080, "keratin": 1960, "wal": 2410}
 READ_ONE = {"frame": 1730, "keratin": 1810, "wal": 1550}
 SLACK = 800
 """What a larger batch may add: entries of an index, and the segment or buffer it makes full."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from lamina.engine.requests import Request
+
 BUCKETS = 112
 """Enough for 2**29: nine minutes in microseconds."""
 
@@ -60,13 +62,17 @@ class Pulse:
     group_requests: list[int] = field(default_factory=_none)
     sync_microseconds: list[int] = field(default_factory=_none)
 
-    def note_group(self, requests: int, records: int, size_bytes: int) -> None:
+    def note_group(self, group: Sequence[Request]) -> None:
         """Counts a group that was written."""
+        records = size_bytes = 0
+        for request in group:
+            records += request.count
+            size_bytes += request.size_bytes
         self.groups += 1
-        self.requests += requests
+        self.requests += len(group)
         self.records += records
         self.size_bytes += size_bytes
-        self.group_requests[bucket_of(requests)] += 1
+        self.group_requests[bucket_of(len(group))] += 1
 
     def note_sync(self, nanoseconds: int) -> None:
         """Counts an fsync that succeeded."""

@@ -401,11 +401,7 @@ class Writer:
             answer_all(group, self.poison(error))
             return
         waiting = answer_written(group, outcomes)
-        self.pulse.note_group(
-            len(group),
-            sum([request.count for request in group]),
-            sum([request.size_bytes for request in group]),
-        )
+        self.pulse.note_group(group)
         if not waiting:
             return
         started = time.perf_counter_ns()

@@ -103,8 +103,7 @@ def select(
         (last, state.records, greatest),
         (stride.bytes, stride.records or _NEVER),
         (base_offset, origin),
-        offsets.view(np.int64),
-        times.view(np.int64),
+        (offsets.view(np.int64), times.view(np.int64)),
     )
     if len(positions) == 0:
         return offsets, times, state
@@ -123,11 +122,12 @@ def _most_entries(positions: NDArray[np.int64], stride: Stride) -> int:
 
 @kernel
 def _select(
-    positions: Any, timestamps: Any, state: Any, stride: Any, bases: Any, offsets: Any, times: Any
+    positions: Any, timestamps: Any, state: Any, stride: Any, bases: Any, entries: Any
 ) -> tuple[int, int, int, int]:
     last, seen, greatest = state
     stride_bytes, stride_records = stride
     base_offset, origin = bases
+    offsets, times = entries
     count = 0
     for row in range(len(positions)):
         position = origin + positions[row]
