@@ -6,8 +6,14 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+import lamina
+from lamina.errors import InvalidRequest
+from tests.server.rig import served
 
 MADE = {
     "nobody": "",
@@ -62,6 +68,17 @@ def test_messages_use_the_memory_of_those_before() -> None:
     assert faults(MADE["nobody"]) > PAGES // 2, "there is nothing to be gained here"
     assert faults(MADE["client"]) < PAGES // 20
     assert faults(MADE["server"]) < PAGES // 20
+
+
+def test_a_table_that_no_message_can_carry_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    value = pa.record_batch({"value": pa.array([bytes(64 << 20)], pa.large_binary())})
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        taken = pa.system_memory_pool().max_memory()
+        with pytest.raises(InvalidRequest, match="send it in parts"):
+            store.append("t", pa.Table.from_batches([value] * 32))
+        assert pa.system_memory_pool().max_memory() == taken
+        assert store.latest_offset("t", 0) == 0
 
 
 def test_thresholds_that_somebody_chose_stay() -> None:

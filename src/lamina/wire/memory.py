@@ -13,9 +13,16 @@ Rules.
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 _BLOCK_BYTES = (32 << 20) - (64 << 10)
 
 
 def keep_freed() -> None:
     """Has memory kept that messages free, up to 64 MiB an arena; does nothing without glibc."""
     bytes(_BLOCK_BYTES)  # made of fresh zero pages, and freed at once
+
+
+def pool() -> pa.MemoryPool:
+    """The pool for what is copied to be sent: Arrow's own gives large blocks back at once."""
+    return pa.system_memory_pool()
