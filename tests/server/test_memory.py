@@ -35,7 +35,7 @@ libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 
 def message():  # as gRPC takes it: in pieces, then in one
-    pieces = [(libc.malloc(size), size) for size in [64 << 10] * 256 + [16 << 20]]
+    pieces = [(libc.malloc(size), size) for size in [64 << 10] * 320 + [4 << 20]]
     for piece, size in pieces:
         ctypes.memset(piece, 1, size)
     for piece, _ in pieces:
@@ -47,7 +47,7 @@ for _ in range(20):
     message()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-PAGES = 20 * (32 << 20) // 4096
+PAGES = 20 * (24 << 20) // 4096
 
 
 pytestmark = pytest.mark.skipif(
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def faults(made: str, **environment: str) -> int:
-    """How many pages 20 messages of 16 MiB ask the system for, in a process of their own."""
+    """How many pages 20 messages of 4 MiB, with four more on the way, ask the system for, in a process of their own."""
     command = [sys.executable, "-c", made + MESSAGES]
     ended = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True

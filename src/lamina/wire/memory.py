@@ -3,7 +3,7 @@
 gRPC takes memory for every message and frees it again. glibc gives what is free at the end of an
 arena back to the system, above a threshold that starts at 128 KiB, so that each message pays for
 its pages anew: that was half of what receiving cost. The threshold is twice the largest block
-that was ever freed, and freeing one of nearly 32 MiB, the largest that counts, raises it to 64 MiB.
+that was ever freed (of those up to 32 MiB), so that freeing one of 16 MiB raises it to 32 MiB.
 
 Rules.
 1. Nothing is set: where somebody chose thresholds of their own (`MALLOC_TRIM_THRESHOLD_`), glibc
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-_BLOCK_BYTES = (32 << 20) - (64 << 10)
+_BLOCK_BYTES = 16 << 20
 
 
 def keep_freed() -> None:
-    """Has memory kept that messages free, up to 64 MiB an arena; does nothing without glibc."""
+    """Has memory kept that messages free, up to 32 MiB an arena; does nothing without glibc."""
     bytes(_BLOCK_BYTES)  # made of fresh zero pages, and freed at once
 
 
