@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def faults(made: str, **environment: str) -> int:
-    """How many pages 20 messages of 4 MiB, with four more on the way, ask the system for, in a process of their own."""
+    """How many pages 20 messages of 4 MiB, with more on their way, ask for in a new process."""
     command = [sys.executable, "-c", made + MESSAGES]
     ended = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
