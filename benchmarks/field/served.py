@@ -16,7 +16,8 @@ from benchmarks.field.queues import with_threads
 from benchmarks.field.system import FSYNC, HOST, IN_FLIGHT, Server, free_port
 
 CLIENTS = 4
-JOINED = 4
+JOINED = 8
+"""The batches of a request, at most."""
 
 
 class Served(Read, Server):
@@ -59,7 +60,8 @@ class Served(Read, Server):
 
     def produce(self, values: Sequence[pa.RecordBatch]) -> None:
         """Requests of several batches, as Kafka's client makes them; as many batches under way."""
-        requests = iter(range(0, len(values), JOINED))
+        each = min(JOINED, IN_FLIGHT // self.clients)
+        requests = iter(range(0, len(values), each))
         turn = threading.Lock()
 
         def run(client: lamina.RemoteStore) -> None:
@@ -68,13 +70,13 @@ class Served(Read, Server):
                     start = next(requests, None)
                 if start is None:
                     return
-                joined = pa.concat_batches(values[start : start + JOINED])
+                joined = pa.Table.from_batches(values[start : start + each])
                 client.append(TOPIC, joined, partition=0, acks=self.acks)
 
         threads = [
             threading.Thread(target=run, args=(client,))
             for client in self.connections
-            for _ in range(IN_FLIGHT // JOINED // self.clients)
+            for _ in range(IN_FLIGHT // each // self.clients)
         ]
         for thread in threads:
             thread.start()

@@ -88,6 +88,14 @@ def test_all_kinds_of_records_are_taken(store: Any) -> None:
     assert rows[-1]["value"] == b"199"
 
 
+def test_a_table_of_several_batches_is_one_append(store: Any) -> None:
+    store.create_topic("t")
+    batches = [pa.record_batch({"value": [b"%d" % n, b"%d" % (n + 1)]}) for n in range(0, 6, 2)]
+    ack = store.append("t", pa.Table.from_batches(batches))
+    assert (ack.base_offset, ack.count) == (0, 6)
+    assert values(store, "t") == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
 def test_keys_choose_the_partition(store: Any) -> None:
     store.create_topic("t", partitions=4)
     keyed = [(b"key %d" % (number % 9), b"%d" % number) for number in range(90)]

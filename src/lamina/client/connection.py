@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lamina.errors import Busy, Closed, InvalidRequest, LaminaError, NotAllowed, Unavailable
-from lamina.wire import failures
+from lamina.wire import failures, memory
 
 TIMEOUT_S = 30.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.02, 1.0
@@ -75,6 +75,7 @@ class Connection:
         self.timeout_s = timeout_s
         self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
         self._is_closed = False
+        memory.keep_freed()
         try:
             self.client = flight.FlightClient(
                 url, tls_root_certs=tls_root, generic_options=_CHANNEL

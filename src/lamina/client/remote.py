@@ -40,7 +40,7 @@ from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.records import Records
-from lamina.wire import messages, values
+from lamina.wire import memory, messages, values
 from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
 
@@ -307,8 +307,10 @@ def _sendable(records: Records | bytes) -> pa.RecordBatch | list[bytes]:
         return records
     if not isinstance(records, pa.Table | list | tuple):
         raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
-    table = record_columns.as_table(records).combine_chunks()
-    batches = table.to_batches()
+    table = record_columns.as_table(records)
+    if table.nbytes > messages.BATCH_BYTES_MAX:
+        raise InvalidRequest(f"{table.nbytes} bytes are too many for one append; send it in parts")
+    batches = table.combine_chunks(memory.pool()).to_batches()
     if len(batches) == 1:
         return batches[0]
     return pa.RecordBatch.from_arrays(

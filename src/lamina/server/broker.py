@@ -7,7 +7,8 @@ Flight and HTTP both come through here and add nothing but their own encoding.
 Rules.
 1. Every way in checks the scope and the topic prefix before anything of the store is touched.
 2. A refusal is logged with the caller's key id and never with a secret.
-3. Nothing waits for a slow caller: what a caller holds is one batch and its own thread or task.
+3. Nothing waits for a slow caller: what a caller holds is its own thread or task, the batch that
+   is sent, and of a scan the next one (`server.ahead`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lamina.engine.store import Store
 from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
 from lamina.records import OUTPUT_SCHEMAS, Records
 from lamina.server import groups, limits
+from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.auth import ANYBODY, Caller, Keys
 from lamina.server.health import WallClock, problems_of
 from lamina.server.metrics import Metrics, store_gauges
@@ -37,8 +39,9 @@ from lamina.wire.operations import OPERATIONS, Operation, Scope
 
 _log = logging.getLogger("lamina.server")
 
-SCAN_BYTES = 64 << 20
-"""A scan is sent in parts of about this size: so long a slow reader may hold a removed segment."""
+SCAN_BYTES, SCAN_S = 64 << 20, 10.0
+"""A scan is sent in parts: about so much, or as much as goes out in this time, whichever is more.
+So long a reader may hold a removed segment."""
 _STOP_PAUSE_S = 1.0
 
 
@@ -60,6 +63,7 @@ class Broker:
         self._store: Store | None = None
         self._groups = groups.OpenGroups()
         self._full: str | None = None
+        self._ahead = Pool(self.inflight)
 
     # ------------------------------------------------------------------ life
 
@@ -229,7 +233,7 @@ class Broker:
         self.metrics.seconds.observe(time.perf_counter() - started)
 
     def scan(self, caller: Caller, asked: Question) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Starts a scan: its schema, which names the end, and its batches, up to `SCAN_BYTES`."""
+        """Starts a scan: its schema, which names the end, and the batches of one part of it."""
         with self._counted(caller, "scan", scope="read", topic=asked.topic) as store:
             end = store.latest_offset(asked.topic, asked.partition, isolation=asked.isolation)  # type: ignore[arg-type]
             end = end if asked.end is None else min(end, asked.end)
@@ -249,13 +253,21 @@ class Broker:
     def _parts(
         self, first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        sent, batch = 0, first
-        while batch is not None:
-            with self.inflight.taking(batch.nbytes):
-                yield batch
-            self.metrics.read.inc(batch.num_rows)
-            sent += batch.nbytes
-            batch = next(batches, None) if sent < SCAN_BYTES else None
+        ahead = ReadAhead(batches, self._ahead)
+        started, sent_bytes, batch = time.monotonic(), 0, first
+        try:
+            while batch is not None:
+                size_bytes = batch.get_total_buffer_size()
+                sent_bytes += size_bytes
+                goes_on = sent_bytes < SCAN_BYTES or time.monotonic() - started < SCAN_S
+                with self.inflight.taking(size_bytes):
+                    if goes_on:
+                        ahead.begin(size_bytes)
+                    yield batch
+                self.metrics.read.inc(batch.num_rows)
+                batch = ahead.following() if goes_on else None
+        finally:
+            ahead.close()
 
     def fetch(self, caller: Caller, asked: Question) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""

@@ -26,7 +26,7 @@ from lamina.errors import InvalidRequest, LaminaError, NotAllowed, Unavailable
 from lamina.server import limits
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
-from lamina.wire import failures, messages, values
+from lamina.wire import failures, memory, messages, values
 from lamina.wire.operations import OPERATIONS
 
 _log = logging.getLogger("lamina.server")
@@ -83,6 +83,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self, broker: Broker, location: str, *, tls: tuple[bytes, bytes] | None = None
     ) -> None:
         self._broker = broker
+        memory.keep_freed()
         certificates = [tls] if tls is not None else None
         super().__init__(
             location,

@@ -15,6 +15,8 @@ from lamina.config import NO_LIMIT
 from lamina.errors import Busy, InvalidRequest
 
 RETRY_AFTER_S = 0.2
+SPARE_PART = 4
+"""What can be done without is done up to this part of a limit."""
 
 
 class Allowance:
@@ -38,6 +40,13 @@ class Allowance:
                     f"the server is at its limit of {self._limit} {self._what}", RETRY_AFTER_S
                 )
             self.used += amount
+
+    def take_spare(self, amount: int) -> bool:
+        """Takes an amount if most is unused even then: what can be done without is never Busy."""
+        with self._lock:
+            spare = self.used + amount <= self._limit // SPARE_PART
+            self.used += amount if spare else 0
+        return spare
 
     def give_back(self, amount: int = 1) -> None:
         """Gives back what was taken."""

@@ -43,6 +43,8 @@ OFFSETS = "offsets"
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
+BATCH_BYTES_MAX = (1 << 31) - (1 << 20)
+"""What one message carries: gRPC's own limit is 2 GiB, and an Arrow binary column's is, too."""
 TIMEOUT_S_MAX = 1e9
 """What the system's clocks can count; longer waits are for ever."""
 _U63 = 1 << 63
