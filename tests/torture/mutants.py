@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "tombstone-goes-first",
         "a tombstone goes only after the names of its files are gone for good",
-        "engine/recovery.py",
+        "engine/removal.py",
         "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
         "            place.files.remove(path)\n",
         ("F7/names:frame:800",),
@@ -132,16 +132,16 @@ MUTANTS = (
         "recovered-not-synced",
         "fsync of what recovery found before it is served",
         "engine/recovery.py",
-        "                file.write_at(first, bytes(part))\n        file.sync()\n",
-        "                file.write_at(first, bytes(part))\n",
+        "            file.write_at(first, bytes(part))\n        file.sync()\n",
+        "            file.write_at(first, bytes(part))\n",
         ("F2/every-step:frame:160",),
     ),
     Mutant(
         "recovered-names-not-synced",
         "fsync of the directories before what is in them is served",
         "engine/recovery.py",
-        "        files.sync_directory(self.place.directory)\n"
-        "        files.sync_directory(self.place.segments)\n",
+        "        files.sync_directory(place.directory)\n"
+        "        files.sync_directory(place.segments)\n",
         "",
         ("F2/every-step:frame:160",),
     ),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import Mark, SegmentIndex
-from lamina.engine.segment import Bound, SealedSegment, Segment
+from lamina.engine.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, Segment
 from lamina.storage.files import File, Files, prepare_space
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ PREPARE_BYTES_MAX = 4 << 20
 PREPARE_BELOW_BYTES = 64 << 10
 """Larger groups gain nothing from prepared space, and would write everything twice."""
 INDEX_ENTRIES_PER_WRITE = 256
-INDEX_ENTRY_BYTES = 16
 
 
 class ActiveSegment(Segment):
@@ -45,6 +44,7 @@ class ActiveSegment(Segment):
         self.tail = self.written = self.durable = Bound(base_offset, codec.header_bytes)
         self._index = SegmentIndex(codec, base_offset)
         self._index_files: tuple[File, File] | None = None
+        self._indexes_wait = False
         self._prepared = 0
         self._begun = 0  # where this process began to append
         self._file: File | None = None
@@ -73,12 +73,23 @@ class ActiveSegment(Segment):
                 self.files.remove(self.path(suffix))
         self.files.sync_directory(self.directory)
 
-    def resume(self, file: File, end: Bound, index: SegmentIndex) -> None:
-        """Takes over a log that recovery has checked, cut and synced."""
+    def resume(
+        self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool = False
+    ) -> None:
+        """Takes over a log that recovery has checked, cut and synced.
+
+        Index files that `wait` say nothing wrong: they are opened when there is more to write.
+        """
         self._file = file
         self.tail = self.written = self.durable = end
         self._begun = self._prepared = end.position
         self._index = index
+        self._indexes_wait = indexes_wait
+        if not indexes_wait:
+            self._try_indexes()
+
+    def _try_indexes(self) -> None:
+        self._indexes_wait = False
         with contextlib.suppress(OSError):  # on a full disk they are rebuilt later
             self._open_indexes()
 
@@ -141,6 +152,9 @@ class ActiveSegment(Segment):
 
     def save_index(self) -> None:
         """Writes new index entries; a failure only means that they are rebuilt later."""
+        if self._indexes_wait:
+            self._try_indexes()  # with all that there is
+            return
         if self._index_files is None:
             return
         headers = self.codec.index_headers(self.base_offset, self.created_ms)

@@ -22,7 +22,8 @@ from lamina.engine.codec import CODECS
 from lamina.engine.partition import Partition
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
-from lamina.engine.recovery import Recovery, take_back
+from lamina.engine.recovery import Recovery
+from lamina.engine.removal import take_back
 from lamina.engine.report import RecoveryReport
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.frame import broker, checkpoint
@@ -167,7 +168,7 @@ class Boot:
         producers = Producers(place)
         begun = producers.unfinished(recovered.active.tail.next_offset)
         if begun is not None and begun >= watermark:
-            take_back(place, codec, recovered, begun)
+            take_back(place, codec, [*recovered.sealed, recovered.active], begun)
             why = (
                 f"an idempotent append had not finished: offsets from {begun} on were not answered"
             )

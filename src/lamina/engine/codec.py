@@ -35,6 +35,7 @@ class Codec(Protocol):
     name: str
     time_suffix: str
     header_bytes: int
+    index_header_bytes: int
     has_manifest: bool
     stride: Stride
 
@@ -106,6 +107,7 @@ class FrameCodec:
     name = "frame"
     time_suffix = "timeidx"
     header_bytes = 0
+    index_header_bytes = 0
     has_manifest = False
     stride = frame_index.STRIDE
     encode = staticmethod(frame_log.encode)
@@ -163,6 +165,7 @@ class KeratinCodec:
     name = "keratin"
     time_suffix = "tidx"
     header_bytes = keratin_log.FILE_HEADER_BYTES
+    index_header_bytes = keratin_index.FILE_HEADER_BYTES
     has_manifest = True
     stride = keratin_index.STRIDE
     encode = staticmethod(keratin_log.encode)

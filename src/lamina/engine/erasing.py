@@ -32,7 +32,7 @@ from lamina.engine.findings import Finding, map_file
 from lamina.engine.index import SegmentIndex
 from lamina.engine.layout import Layout
 from lamina.engine.partition import Partition
-from lamina.engine.recovery import remove_files
+from lamina.engine.removal import remove_files
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.errors import CorruptData
 from lamina.formats.frame import tomb

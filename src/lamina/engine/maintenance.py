@@ -111,6 +111,8 @@ class Maintenance:
         tail = partition.active
         if tail.written.next_offset > tail.durable.next_offset:
             partition.writer.exclusively(partition.sync)
+        if tail.index.unsaved:  # the next opening walks the log from the last entry on
+            partition.writer.exclusively(tail.save_index)
         if partition.is_old():
             partition.writer.exclusively(partition.roll)
         if partition.has_idle_producers():

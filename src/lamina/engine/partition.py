@@ -25,7 +25,8 @@ from lamina.engine.log_reader import Deletion
 from lamina.engine.place import Place
 from lamina.engine.producers import Producers
 from lamina.engine.reading import PartitionReader
-from lamina.engine.recovery import Recovered, remove_files
+from lamina.engine.recovery import Recovered
+from lamina.engine.removal import remove_files
 from lamina.engine.requests import DURABLE, Outcome, Request
 from lamina.engine.sealed import SealedRange
 from lamina.engine.segment import Damaged, SealedSegment

@@ -1,4 +1,4 @@
-"""Brings a partition back into a state that can be served: the only code that truncates.
+"""Brings a partition back into a state that can be served: it and `removal` alone cut records.
 
 As documents 000, 003 and 004 order it: finish deletions, check sealed segments cheaply, walk the
 tail of the last one, cut what is torn, rebuild what is derived. What each stop means is decided
@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lamina.engine.active import INDEX_ENTRY_BYTES, ActiveSegment
+from lamina.engine.active import ActiveSegment
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.place import Place
+from lamina.engine.removal import remove_files
 from lamina.engine.report import RecoveryReport
-from lamina.engine.segment import Bound, SealedSegment, load_entries
+from lamina.engine.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, load_entries
 from lamina.engine.stops import describe_stop, is_prepared_space
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import tomb
@@ -76,11 +77,9 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Recovers the partition and returns it ready to be served."""
-        self._make_names_durable()
+        names = self._durable_names()
         self.ledger = self.place.read_ledger(self.report)
-        self._remove_leftovers()
-        self._finish_deletions()
-        bases = self._bases()
+        bases = _bases(self._finish_deletions(names))
         sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
         if not bases:
             return Recovered([], self._start_at(self._first_offset()), self.ledger)
@@ -96,37 +95,44 @@ class Recovery:
 
     # ------------------------------------------------------------------ names
 
-    def _make_names_durable(self) -> None:
-        """Syncs the directories: a killed process may have left names that power loss undoes."""
-        files = self.place.files
-        files.make_directory(self.place.segments)
-        files.sync_directory(self.place.directory)
-        files.sync_directory(self.place.segments)
+    def _durable_names(self) -> list[str]:
+        """Syncs the directories: a killed process may have left names that power loss undoes.
 
-    def _bases(self) -> list[int]:
-        names = map(segment_file, self.place.files.list(self.place.segments))
-        return sorted(name.base_offset for name in names if name and name.suffix == "log")
-
-    def _remove_leftovers(self) -> None:
-        """Removes temporary files of replacements that never happened."""
-        for folder in (self.place.directory, self.place.segments):
-            for name in self.place.files.list(folder):
+        Returns the segments' files, without temporary ones of replacements that never happened.
+        """
+        files, place = self.place.files, self.place
+        files.make_directory(place.segments)
+        files.sync_directory(place.directory)
+        files.sync_directory(place.segments)
+        names: list[str] = []
+        for folder in (place.directory, place.segments):
+            names = []
+            for name in files.list(folder):
                 if name.endswith(TEMPORARY_SUFFIX):
-                    self.place.files.remove(os.path.join(folder, name))
+                    files.remove(os.path.join(folder, name))
+                else:
+                    names.append(name)
+        return names
 
-    def _finish_deletions(self) -> None:
-        """Finishes the deletion of each segment that has a tombstone, in document 004's order."""
-        for name in self.place.files.list(self.place.segments):
+    def _finish_deletions(self, names: list[str]) -> list[str]:
+        """Finishes the deletion of each segment that has a tombstone, in document 004's order.
+
+        Returns the names that are left.
+        """
+        left = names
+        for name in names:
             parsed = segment_file(name)
             if parsed and parsed.suffix == "tomb":
                 path = os.path.join(self.place.segments, name)
                 reason = self._tomb_reason(path)
-                end = self._end_of_segment(parsed.base_offset)
+                end = self._end_of_segment(parsed.base_offset, _bases(left))
                 known = self.ledger.at(parsed.base_offset)
                 if end is not None and end > (known.end if known else parsed.base_offset):
                     self._enter(Gap(parsed.base_offset, end, reason, self.place.now_ms()))
                 remove_files(self.place, self.codec, parsed.base_offset)
                 self.report.add("deletion finished", path, f"a tombstone was left: {reason}")
+                left = self.place.files.list(self.place.segments)
+        return left
 
     def _tomb_reason(self, path: str) -> str:
         try:
@@ -135,9 +141,9 @@ class Recovery:
         except CorruptData:
             return "retention"
 
-    def _end_of_segment(self, base_offset: int) -> int | None:
+    def _end_of_segment(self, base_offset: int, bases: list[int]) -> int | None:
         """One past the last offset of a segment that is going, if its log is still there."""
-        later = [base for base in self._bases() if base > base_offset]
+        later = [base for base in bases if base > base_offset]
         if later:
             return later[0]
         path = os.path.join(self.place.segments, SegmentFile(base_offset, "log").name)
@@ -185,7 +191,7 @@ class Recovery:
         created_ms = self._check_header(path, buffer, base_offset)
         index = SegmentIndex(self.codec, base_offset)
         position, offset = load_entries(segment, index, buffer)
-        end = self._walk(
+        end, _ = self._walk(
             path,
             buffer,
             Bound(offset, position),
@@ -209,13 +215,14 @@ class Recovery:
         if known is None or known.next_offset != following:
             return False
         files, log = self.place.files, segment.path("log")
-        indexes = (segment.path("idx"), segment.path(self.codec.time_suffix))
+        stem = log.removesuffix("log")
         try:
-            if [files.size(path) for path in indexes] != [known.idx_bytes] * 2:
+            for suffix in ("idx", self.codec.time_suffix):
+                if files.size(stem + suffix) != known.idx_bytes:
+                    return False
+            size, head = _beginning(files, log, self.codec.header_bytes)
+            if size != known.log_bytes:
                 return False
-            if files.size(log) != known.log_bytes:
-                return False
-            head = _read(files, log, 0, self.codec.header_bytes)
             self.codec.check_log_header(head, segment.base_offset)
         except (OSError, CorruptData, NewerFormat):
             return False
@@ -296,17 +303,30 @@ class Recovery:
         segment.created_ms = self._check_header(path, buffer, base_offset) or created_ms
         index = SegmentIndex(self.codec, base_offset)
         position, offset = load_entries(segment, index, buffer, durable_to=self.watermark)
-        end = self._walk(path, buffer, Bound(offset, position), index, durable_to=self.watermark)
+        waits = self._has_no_more_entries(segment, len(index.offsets()) + 1)
+        start = Bound(offset, position)
+        end, known = self._walk(path, buffer, start, index, durable_to=self.watermark)
         size = memoryview(buffer).nbytes
         if end.position < size:
             file.truncate(end.position)
-        if end.next_offset > self.watermark:
-            for first in range(position, end.position, REWRITE_BYTES):
-                part = memoryview(buffer)[first : min(first + REWRITE_BYTES, end.position)]
-                file.write_at(first, bytes(part))
+        for first in range(known, end.position, REWRITE_BYTES):
+            part = memoryview(buffer)[first : min(first + REWRITE_BYTES, end.position)]
+            file.write_at(first, bytes(part))
         file.sync()
-        segment.resume(file, end, index)
+        segment.resume(file, end, index, indexes_wait=waits)
         return segment
+
+    def _has_no_more_entries(self, segment: ActiveSegment, taken: int) -> bool:
+        """Tells whether the index files hold no more than was taken: others may be of lost records.
+
+        The first entry does not count: it leads where a walk without an index starts.
+        """
+        most = self.codec.index_header_bytes + taken * INDEX_ENTRY_BYTES
+        suffixes = ("idx", self.codec.time_suffix)
+        try:
+            return all(segment.files.size(segment.path(each)) <= most for each in suffixes)
+        except OSError:
+            return False
 
     def _rewrite_header(self, file: File, path: str, base_offset: int, created_ms: int) -> None:
         """A segment whose creation was cut short never held a record: its header is made again."""
@@ -344,18 +364,25 @@ class Recovery:
         *,
         durable_to: int,
         end_offset: int = OFFSET_MAX,
-    ) -> Bound:
+    ) -> tuple[Bound, int]:
         """Walks records to the last that is kept, indexing them; judges every stop on the way.
 
         Behind damage, records from `end_offset` on do not count: the next segment begins there.
+        Returns where they end, and where those end that are below `durable_to`.
         """
         offset, position = start.next_offset, start.position
+        known = position
         size = memoryview(buffer).nbytes
         budget = Budget(size)
         limit = Timed(budget=budget)
         while position < size:
             found = self.codec.scan(buffer, position, expected_offset=offset, limit=limit)
             index.extend(found.positions, found.timestamps, base_offset=offset, origin=0)
+            below = durable_to - offset
+            if below >= len(found):
+                known = found.end
+            elif below > 0:
+                known = int(found.positions[below])
             offset, position = offset + len(found), found.end
             if not found.stop.is_damage:
                 continue
@@ -369,16 +396,16 @@ class Recovery:
             why = describe_stop(found.stop)
             if offset >= durable_to:
                 self._cut(path, buffer, position, why, keep=following is not None)
-                return Bound(offset, position)
+                break
             if following is None:
                 if not is_prepared_space(buffer, position):
                     self._quarantine(path, buffer, (position, size), why)
-                return Bound(offset, position)
+                break
             sound = self.codec.offset_at(buffer, following)
             self._quarantine(path, buffer, (position, following), why)
             self._lose(offset, sound, path)
             offset, position = sound, following
-        return Bound(offset, position)
+        return Bound(offset, position), known
 
     def _cut(self, path: str, buffer: Buffer, position: int, why: str, *, keep: bool) -> None:
         size = memoryview(buffer).nbytes
@@ -429,45 +456,19 @@ class Recovery:
             file.close()
 
 
-def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
-    """Removes a segment that has a tombstone: indexes, log, and the tombstone last."""
-    for suffix in ("idx", codec.time_suffix, "log"):
-        path = os.path.join(place.segments, SegmentFile(base_offset, suffix).name)
-        if place.files.exists(path):
-            place.files.remove(path)
-    place.files.sync_directory(place.segments)
-    place.files.remove(os.path.join(place.segments, SegmentFile(base_offset, "tomb").name))
-    place.files.sync_directory(place.segments)
+def _bases(names: list[str]) -> list[int]:
+    """The first offsets of the logs among files."""
+    parsed = map(segment_file, names)
+    return sorted(name.base_offset for name in parsed if name and name.suffix == "log")
 
 
-def take_back(place: Place, codec: Codec, recovered: Recovered, offset: int) -> None:
-    """Cuts records from an offset on, which nobody was told of; the partition is recovered anew.
-
-    Newest first, each step durable, so that a crash in between leaves no hole. Kept aside before.
-    """
-    files = place.files
-    segments: list[SealedSegment | ActiveSegment] = [*recovered.sealed, recovered.active]
-    for segment in reversed(segments):
-        bound = segment.end if isinstance(segment, SealedSegment) else segment.tail
-        if bound.next_offset <= offset and segment.base_offset < offset:
-            break
-        first = max(offset, segment.base_offset)
-        position = codec.header_bytes
-        if bound.next_offset > first:
-            position = segment.locate(first, bound)
-            window, start = segment.window(position, bound.position - position, bound)
-            cut = memoryview(window).cast("B")[position - start : bound.position - start]
-            place.set_aside(segment.path("log"), bytes(cut), position)
-        if segment.base_offset > offset:
-            for suffix in ("idx", codec.time_suffix, "log"):
-                if files.exists(segment.path(suffix)):
-                    files.remove(segment.path(suffix))
-            files.sync_directory(place.segments)
-        else:
-            file = files.open(segment.path("log"))
-            file.truncate(position)
-            file.sync()
-            file.close()
+def _beginning(files: Files, path: str, length: int) -> tuple[int, bytes]:
+    """Returns a file's size and its first bytes."""
+    file = files.open_read_only(path)
+    try:
+        return file.size(), file.read_at(0, length)
+    finally:
+        file.close()
 
 
 def _read(files: Files, path: str, position: int, length: int) -> bytes:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 READ_AHEAD_BYTES = 64 << 10
+INDEX_ENTRY_BYTES = 16
 
 
 class Bound(NamedTuple):
@@ -320,8 +321,11 @@ def load_entries(
     """
     fresh = segment.codec.header_bytes, segment.base_offset
     try:
+        stored = segment.files.read(segment.path("idx"))
+        if len(stored) < segment.codec.index_header_bytes + 2 * INDEX_ENTRY_BYTES:
+            return fresh  # one entry leads to the first record, as none does
         offsets, times = segment.codec.decode_indexes(
-            segment.files.read(segment.path("idx")),
+            stored,
             segment.files.read(segment.path(segment.codec.time_suffix)),
             segment.base_offset,
         )

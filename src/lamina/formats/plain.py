@@ -9,7 +9,9 @@ Rule: one owner at a time; what was filled is valid until the next `fill`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,8 @@ from lamina.errors import InvalidRequest
 _LENGTH, _N_CHILDREN, _BUFFERS, _CHILDREN, _WORDS = 0, 4, 5, 6, 10
 _BUFFER_WORDS = 3
 _DATA_BYTES_MAX = (1 << 31) - 1
+_Fields: TypeAlias = tuple[tuple[str, Any], ...]
+"""Names, each with the fields inside."""
 
 
 class PlainValues:
@@ -73,7 +77,8 @@ class PlainValues:
         self._offsets: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
         self._times: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._nothing = np.zeros(4 * (rows + 1) + 8, dtype=np.uint8)
-        self._words: NDArray[np.int64] = np.zeros(_size_of(list(self._schema)), dtype=np.int64)
+        fields = _fields_of(self._schema)
+        self._words: NDArray[np.int64] = np.zeros(_size_of(fields), dtype=np.int64)
         # A memoryview takes bytes and single numbers several times faster than an array does.
         self._data_view = self._data.data.cast("B")
         self._times_view = self._times.data.cast("B").cast("q")
@@ -81,36 +86,41 @@ class PlainValues:
         self._address: int = self._words.ctypes.data
         self._used = 0
         self._value: int = 0
-        self._lay_out(list(self._schema))
+        self._lay_out(fields, self._nothing.ctypes.data)
 
-    def _lay_out(self, fields: list[pa.Field]) -> int:
+    def _lay_out(self, fields: _Fields, nothing: int) -> int:
         """Writes the structure of an array with these children; returns its address."""
         start = self._used
         self._used += _WORDS + _BUFFER_WORDS + len(fields)
         buffers = start + _WORDS
         children = buffers + _BUFFER_WORDS
-        self._words[start + _N_CHILDREN] = len(fields)
-        self._words[start + _BUFFERS] = self._address + 8 * buffers
-        self._words[start + _CHILDREN] = self._address + 8 * children
-        nothing = self._nothing.ctypes.data
-        self._words[buffers : buffers + _BUFFER_WORDS] = nothing
-        for number, field in enumerate(fields):
+        words = self._words_view
+        words[start + _N_CHILDREN] = len(fields)
+        words[start + _BUFFERS] = self._address + 8 * buffers
+        words[start + _CHILDREN] = self._address + 8 * children
+        for word in range(buffers, buffers + _BUFFER_WORDS):
+            words[word] = nothing
+        for number, (name, inner) in enumerate(fields):
             child = self._used
-            self._words[children + number] = self._lay_out(_children_of(field.type))
-            if field.name == "value" and start == 0:
+            words[children + number] = self._lay_out(inner, nothing)
+            if name == "value" and start == 0:
                 self._value = child
                 pointers = (0, self._offsets.ctypes.data, self._data.ctypes.data)
                 self._words[child + _WORDS : child + _WORDS + _BUFFER_WORDS] = pointers
-            elif field.name == "timestamp" and start == 0:
+            elif name == "timestamp" and start == 0:
                 pointers = (0, self._times.ctypes.data, 0)
                 self._words[child + _WORDS : child + _WORDS + _BUFFER_WORDS] = pointers
         return self._address + 8 * start
 
 
-def _children_of(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(number) for number in range(kind.num_fields)]
+@functools.cache
+def _fields_of(kind: pa.Schema | pa.DataType) -> _Fields:
+    """Returns the names of fields, with the fields inside them: Arrow is slow to ask."""
+    count = len(kind) if isinstance(kind, pa.Schema) else kind.num_fields
+    fields = [kind.field(number) for number in range(count)]
+    return tuple((field.name, _fields_of(field.type)) for field in fields)
 
 
-def _size_of(fields: list[pa.Field]) -> int:
-    inner = sum(_size_of(_children_of(field.type)) for field in fields)
+def _size_of(fields: _Fields) -> int:
+    inner = sum(_size_of(inside) for _, inside in fields)
     return _WORDS + _BUFFER_WORDS + len(fields) + inner

@@ -414,8 +414,10 @@ class LocalFiles:
         except OSError:
             os.close(descriptor)
             raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.encode(), 0)
+        text = holder.encode()
+        os.pwrite(descriptor, text, 0)
+        if os.fstat(descriptor).st_size > len(text):  # seldom: cutting a file is not cheap
+            os.ftruncate(descriptor, len(text))
         return LocalLock(descriptor)
 
     def is_locked(self, path: str) -> bool:

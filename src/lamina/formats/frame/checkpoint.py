@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -87,10 +87,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
     """Encodes a checkpoint; equal checkpoints give equal bytes."""
     lines = []
     for entry in checkpoint.partitions:
-        fields = asdict(entry)
+        told = {name: getattr(entry, name) for name in (*_REQUIRED, *_OPTIONAL)}
         if entry.last_flushed_offset is None:
-            del fields["last_flushed_offset"]
-        lines.append(json.dumps(fields))
+            del told["last_flushed_offset"]
+        lines.append(json.dumps(told))
     body = "\n" + ",\n".join(lines) + "\n" if lines else ""
     return f'{{"version": {VERSION}, "partitions": [{body}]}}\n'.encode()
 
