@@ -23,6 +23,7 @@ from lamina.formats.sparse import Stride
 from tests.engine.directories import (
     FORMATS,
     START_MS,
+    copied,
     opened,
     read_only,
     rows,
@@ -231,3 +232,60 @@ def test_the_index_of_many_small_appends_is_that_of_a_rebuild(
     with opened(path) as store:
         assert isinstance(store, Store)
     assert index_bytes(path, format_name) == live
+
+
+def tail_entries(path: Path, format_name: str) -> list[bytes]:
+    """The bytes of the last segment's indexes."""
+    suffixes = ("idx", time_suffix(format_name))
+    return [sorted(segments(path).glob(f"*.{suffix}"))[-1].read_bytes() for suffix in suffixes]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_tick_saves_the_entries_and_an_opening_leaves_them_until_there_are_more(
+    memory: Path, format_name: str
+) -> None:
+    path = memory / "data"
+    with opened(path) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", timed([START_MS + ahead for ahead in TIMES]))
+        store.maintain()
+        saved = tail_entries(path, format_name)
+        killed = copied(path)
+    assert all(len(each) >= 4 * 16 for each in saved)
+    with opened(killed) as store:
+        assert tail_entries(killed, format_name) == saved
+        store.append("t", timed([START_MS + ahead for ahead in TIMES]))
+        store.maintain()
+        more = tail_entries(killed, format_name)
+    assert all(len(after) > len(before) for after, before in zip(more, saved, strict=True))
+    with opened(path) as store:
+        store.append("t", timed([START_MS + ahead for ahead in TIMES]))
+        store.maintain()
+        assert tail_entries(path, format_name) == more  # as if there had been no kill
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_entries_of_records_that_were_lost_go_with_them(memory: Path, format_name: str) -> None:
+    path = memory / "data"
+    with opened(path) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", timed([START_MS + ahead for ahead in TIMES[:4]]))
+        few = copied(path)
+        store.append("t", timed([START_MS + ahead for ahead in TIMES]))
+        store.maintain()
+        for suffix in ("idx", time_suffix(format_name)):
+            name = sorted(segments(path).glob(f"*.{suffix}"))[-1].name
+            shutil.copy(segments(path) / name, segments(few) / name)
+    stale = tail_entries(few, format_name)
+    with opened(few) as store:
+        kept = tail_entries(few, format_name)
+        assert all(len(now) < len(before) for now, before in zip(kept, stale, strict=True))
+        other = [START_MS + 40 + ahead for ahead in TIMES]
+        store.append("t", timed(other, size=7))
+        store.maintain()
+        found, offers = tail_entries(few, format_name), answers(store)
+    (segments(few) / sorted(segments(few).glob("*.idx"))[-1].name).unlink()
+    with opened(few) as store:
+        store.maintain()
+        assert tail_entries(few, format_name) == found
+        assert answers(store) == offers
