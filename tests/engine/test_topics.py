@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from lamina.errors import Closed, InvalidRequest, RecordsMissing, UnknownTopic
+from lamina.errors import (
+    Closed,
+    InvalidRequest,
+    Poisoned,
+    RecordsMissing,
+    StorageFull,
+    UnknownTopic,
+)
+from lamina.storage.files import LocalFile, LocalFiles
 from tests.engine.directories import FORMATS, copied, opened, read_only, values
 
 BOTH = pytest.mark.parametrize("format_name", FORMATS)
@@ -238,3 +247,60 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(Closed, match="closed"):
             call()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_topic_that_could_not_be_made_whole_leaves_nothing_that_ticks_speak_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    path = tmp_path / "data"
+    with opened(path) as store:
+        create = LocalFiles.create
+
+        def is_full(files: LocalFiles, name: str) -> LocalFile:
+            if "/t/1/" in name:
+                raise OSError(errno.ENOSPC, "no space")
+            return create(files, name)
+
+        with monkeypatch.context() as filling:
+            filling.setattr(LocalFiles, "create", is_full)
+            with pytest.raises(StorageFull):
+                store.create_topic("t", format=format_name, partitions=2)
+        assert store.segmented() == []
+        store.create_topic("other", format=format_name)
+        store.append("other", b"x")
+        store.maintain()
+        assert '"t"' not in (path / "meta/checkpoint.json").read_text()
+        store.create_topic("t", format=format_name, partitions=2)
+        store.append("t", b"first", partition=0)
+        assert values(store) == [b"first"]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_name_whose_deletion_failed_is_not_made_again_before_the_store_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    path = tmp_path / "data"
+    with opened(path) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", [b"old"] * 5)
+        store.maintain()
+        sync = LocalFiles.sync_directory
+
+        def fails(files: LocalFiles, directory: str) -> None:
+            if directory.endswith("/topics/t"):
+                raise OSError(errno.EIO, "input/output error")
+            sync(files, directory)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(LocalFiles, "sync_directory", fails)
+            with pytest.raises(Poisoned):
+                store.delete_topic("t")
+        with pytest.raises(Poisoned, match="open again"):
+            store.create_topic("t", format=format_name)
+    with opened(path) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", b"new", acks=1)
+        store.maintain()
+        with read_only(path) as beside:
+            assert values(beside) == [b"new"]

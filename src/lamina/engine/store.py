@@ -257,6 +257,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._require_open()
         self._require_tier(config)
         with self._changing:
+            self._refuse_half_deleted(name)
             if name not in self._topics:
                 self._boot.forget(name)
                 self._groups.forget_topic(name)
@@ -271,11 +272,20 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
                 for number in range(partitions):
                     self._open_partition(about, number, 0)
             except BaseException:
+                for number in range(partitions):  # or the next checkpoint would speak of them
+                    made = self._partitions.pop((name, number), None)
+                    if made is not None:
+                        made.retire(Closed(f"topic {name!r} was never made"))
                 with contextlib.suppress(OSError):
                     self._boot.catalog.mark_deleted(about)
                 raise
             self._topics[name] = about
             self._attach(about)
+
+    def _refuse_half_deleted(self, name: str) -> None:
+        """Refuses a topic's name whose deletion has failed: it may come back, or not."""
+        if name in self._topics and self._boot.catalog.is_deleted(name):
+            raise Poisoned(f"deleting topic {name!r} failed; open again")
 
     def _claim(self, about: TopicFile) -> TopicFile:
         return self.write_ahead_log().claim(about) if about.format == "wal" else about
