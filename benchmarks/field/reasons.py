@@ -24,8 +24,10 @@ REASONS = {
     ),
     "opened_1M_sqlite": (
         "after a kill the six directories and the tail are synced again, what lies above the last"
-        " checkpoint is written once more, and the checkpoint is replaced: 9 syncs where SQLite has"
-        " one, and Python. Met by: fewer directories"
+        " checkpoint is walked and written once more, and the checkpoint is replaced: 9 syncs where"
+        " SQLite has one, and 3 ms of Python. Leaving syncs to later came to 4.6 ms and lost"
+        " records (docs/decisions/0007-syncs-at-opening.md). Met by: fewer directories, compiled"
+        " code"
     ),
     "ahead_lone_p50_us": (
         "a call costs about 25 µs of Python beside its write and fdatasync; SQLite's is C. Met by:"
