@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from lamina.errors import CorruptData, InvalidRequest, NewerFormat, RecordsMissi
 from lamina.formats import ledger
 from lamina.formats.frame import checkpoint, tomb
 from lamina.formats.keratin import manifest
+from lamina.storage.files import LocalFile
 from tests.engine.directories import (
     FORMATS,
     copied,
@@ -540,3 +543,32 @@ def test_a_manifest_says_what_is_durable(tmp_path: Path) -> None:
     found = manifest.decode((segments(path).parent / "manifest.bin").read_bytes())
     assert (found.active_base_offset, found.next_offset) == (4, 8)
     assert [(each.base_offset, each.next_offset) for each in found.segments] == [(0, 4)]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("above", [0, 1, 5])
+def test_exactly_what_lies_above_the_checkpoint_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, above: int
+) -> None:
+    """An fsync that failed may have left it in the cache, marked as clean."""
+    path = tmp_path / "data"
+    with opened(path) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", [b"known"] * 5)
+        store.maintain()
+        for number in range(above):
+            store.append("t", b"new %d" % number)
+        killed = copied(path)
+    (log,) = files_of(killed, "log")
+    starts = positions(log, CODECS[format_name])
+    written: list[tuple[int, int]] = []
+    write = LocalFile.write_at
+
+    def noted(file: LocalFile, position: int, data: Any) -> None:
+        if os.path.samestat(os.fstat(file._descriptor), log.stat()):
+            written.append((position, position + len(data)))
+        write(file, position, data)
+
+    monkeypatch.setattr(LocalFile, "write_at", noted)
+    with opened(killed):
+        assert written == ([(starts[5], starts[-1])] if above else [])

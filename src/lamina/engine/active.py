@@ -73,9 +73,7 @@ class ActiveSegment(Segment):
                 self.files.remove(self.path(suffix))
         self.files.sync_directory(self.directory)
 
-    def resume(
-        self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool = False
-    ) -> None:
+    def resume(self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool) -> None:
         """Takes over a log that recovery has checked, cut and synced.
 
         Index files that `wait` say nothing wrong: they are opened when there is more to write.

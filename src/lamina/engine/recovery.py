@@ -98,21 +98,22 @@ class Recovery:
     def _durable_names(self) -> list[str]:
         """Syncs the directories: a killed process may have left names that power loss undoes.
 
-        Returns the segments' files, without temporary ones of replacements that never happened.
+        Returns the segments' files.
         """
         files, place = self.place.files, self.place
         files.make_directory(place.segments)
         files.sync_directory(place.directory)
         files.sync_directory(place.segments)
-        names: list[str] = []
-        for folder in (place.directory, place.segments):
-            names = []
-            for name in files.list(folder):
-                if name.endswith(TEMPORARY_SUFFIX):
-                    files.remove(os.path.join(folder, name))
-                else:
-                    names.append(name)
-        return names
+        self._without_leftovers(place.directory)
+        return self._without_leftovers(place.segments)
+
+    def _without_leftovers(self, folder: str) -> list[str]:
+        """Lists a directory, having removed what is left of replacements that never happened."""
+        names = self.place.files.list(folder)
+        for name in names:
+            if name.endswith(TEMPORARY_SUFFIX):
+                self.place.files.remove(os.path.join(folder, name))
+        return [name for name in names if not name.endswith(TEMPORARY_SUFFIX)]
 
     def _finish_deletions(self, names: list[str]) -> list[str]:
         """Finishes the deletion of each segment that has a tombstone, in document 004's order.
