@@ -79,6 +79,11 @@ def open(
     `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
     directory. With an object store's URL as `path` the archive itself is read, without any broker.
     """
+    from lamina.engine.calls import flag, location, text
+
+    path, read_only = location("path", path), flag("read_only", read_only)
+    if archive is not None and not hasattr(archive, "read_range"):
+        archive = location("archive", archive) if archive else text("archive", archive)
     if not read_only:
         if "://" in path:
             raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
@@ -111,7 +116,17 @@ def connect(
     it is not sent again. The key is that of `LAMINA_API_KEY` where none is given.
     """
     from lamina.client.remote import RemoteStore
+    from lamina.engine import calls
 
+    calls.text("url", url)
+    timeout_s = calls.seconds("timeout_s", timeout_s)
+    if timeout_s <= 0:
+        raise InvalidRequest(f"timeout_s must be more than 0, not {timeout_s}")
+    if api_key is not None and not calls.text("api_key", api_key).isprintable():
+        raise InvalidRequest("api_key must be printable: it travels in a header")
+    if tls_root is not None:
+        calls.raw("tls_root", tls_root)
+    calls.flag("idempotent", idempotent)
     return RemoteStore(
         url, api_key=api_key, timeout_s=timeout_s, tls_root=tls_root, idempotent=idempotent
     )

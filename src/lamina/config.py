@@ -188,6 +188,13 @@ class TopicSettings(Settings):
         "how long a poll holds records for its consumer, unless it says otherwise",
         allowed=(1, 12 * 3_600_000),
     )
+    groups_max: int = setting(
+        500,
+        "max.groups",
+        "consumer groups of the topic",
+        "a further one is refused until one is deleted; those that are there stay",
+        allowed=(1, 1 << 20),
+    )
     producer_id_expiration_ms: int = setting(
         86_400_000,
         "producer.id.expiration.ms",

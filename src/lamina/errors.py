@@ -4,6 +4,7 @@
     ├── InvalidRequest        fix the call
     │   ├── UnsupportedField    … or choose a format that keeps the field
     │   ├── UnknownTopic        … or create the topic
+    │   ├── UnknownRouter       … or make the router
     │   ├── UnknownGroup        … or make the group
     │   ├── OffsetOutOfRange    … or start at an offset that is there
     │   ├── OutOfSequence       … or continue where this producer left off
@@ -14,6 +15,7 @@
     │   ├── StorageFull         … when there is space again
     │   ├── Busy                … after `retry_after_s`: the server has too much to do, or stops
     │   ├── ArchiveUnavailable  … when the object store answers again
+    │   │   └── ArchiveRefused    … when somebody has given the right, or made the bucket
     │   ├── ObjectConflict      … after reading what another one put there
     │   └── ObjectMissing       … when the object is there
     ├── Closed                reopen
@@ -56,7 +58,19 @@ class UnsupportedField(InvalidRequest):
 
 
 class UnknownTopic(InvalidRequest):
-    """There is no such topic or partition."""
+    """There is no such topic or partition. `known` names some that there are."""
+
+    def __init__(self, problem: str, known: tuple[str, ...] = ()) -> None:
+        super().__init__(problem)
+        self.known = known
+
+    def __str__(self) -> str:
+        told = super().__str__()
+        return f"{told}; there are: {', '.join(self.known)}" if self.known else told
+
+
+class UnknownRouter(InvalidRequest):
+    """The store has no such router."""
 
 
 class UnknownGroup(InvalidRequest):
@@ -101,6 +115,10 @@ class Busy(Unavailable):
 
 class ArchiveUnavailable(Unavailable):
     """The object store failed, was too slow or refused; what is local is unaffected."""
+
+
+class ArchiveRefused(ArchiveUnavailable):
+    """The object store refuses for good (no right, no bucket): trying again changes nothing."""
 
 
 class ObjectConflict(Unavailable):
@@ -160,6 +178,13 @@ class CorruptData(LaminaError):
 
 class NewerFormat(CorruptData):
     """The file was written by a newer version: refused, never truncated."""
+
+
+UNREADABLE = "unreadable"
+"""The reason of records that are there, but that the device did not deliver just now.
+
+They are entered nowhere as lost: another reading may find them.
+"""
 
 
 class RecordsMissing(CorruptData):

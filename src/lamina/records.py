@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from lamina.errors import InvalidRequest, UnsupportedField
+from lamina.received import refuse_broken, shown
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -40,6 +41,9 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 """Every column that a record can have, in order."""
+
+COLUMN_TYPES: dict[str, pa.DataType] = {field.name: field.type for field in RECORD_SCHEMA}
+"""The exact type of each column: what a batch from elsewhere has to have."""
 
 KEPT_COLUMNS: dict[str, tuple[str, ...]] = {
     "frame": ("timestamp", "key", "value"),
@@ -111,10 +115,10 @@ def prepare(records: Records, format_name: str, *, now_ms: int) -> pa.RecordBatc
 def _as_batch(records: Records) -> pa.RecordBatch:
     """The columns that are given, in one batch of sound buffers."""
     if isinstance(records, pa.RecordBatch):
-        _refuse_broken(records)
+        refuse_broken(records)
         return records
     if isinstance(records, pa.Table):
-        _refuse_broken(records)
+        refuse_broken(records)
     table = as_table(records)
     arrays = [
         column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -123,12 +127,17 @@ def _as_batch(records: Records) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
 
-def _refuse_broken(records: pa.RecordBatch | pa.Table) -> None:
-    """Kernels read buffers in place and trust what is checked here; it takes under 1 µs a batch."""
-    try:
-        records.validate()
-    except pa.ArrowInvalid as error:
-        raise InvalidRequest(f"the Arrow data is broken: {error}") from error
+def exact(given: pa.RecordBatch) -> pa.RecordBatch:
+    """Gives the columns of a checked batch their exact types; a server takes no others."""
+    names = given.schema.names
+    if all(COLUMN_TYPES.get(field.name) == field.type for field in given.schema):
+        return given
+    _refuse_unknown(names)
+    arrays = [
+        column if column.type == COLUMN_TYPES[name] else _cast(column, name, COLUMN_TYPES[name])
+        for name, column in zip(names, given.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names)
 
 
 def as_table(records: Records) -> pa.Table:
@@ -137,13 +146,23 @@ def as_table(records: Records) -> pa.Table:
         return records
     if isinstance(records, pa.RecordBatch):
         return pa.Table.from_batches([records])
-    rows = [_as_dict(row) for row in records]
+    if isinstance(records, str | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRequest(f"records are a list, a batch or a table, not {_kind(records)}")
+    try:
+        given = list(records)
+    except TypeError as error:  # an array without dimensions
+        raise InvalidRequest(f"records are a list, a batch or a table: {error}") from error
+    rows = [_as_dict(row) for row in given]
     names = {name for row in rows for name in row} | {"value"}
     schema = _select(name for name in RECORD_SCHEMA.names if name in names)
     try:
         return pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidRequest(f"a record's field has a value that does not fit: {error}") from error
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
 
 
 def _as_dict(row: object) -> Mapping[str, Any]:
@@ -268,5 +287,5 @@ def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
         return column.cast(kind)
     except pa.ArrowException as error:
         raise InvalidRequest(
-            f"column {name!r} must be {kind}, not {column.type}: {error}"
+            f"column {name!r} must be {kind}, not {shown(column.type)}: {error}"
         ) from error

@@ -203,8 +203,7 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 def decode(buffer: Buffer) -> Manifest:
     """Decodes a list; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
-    document = strict_json.check_seal(document)
+    document = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(document, "the archive's manifest", _FILE)
     del document["version"]
     try:

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lamina.errors import CorruptData
+from lamina.errors import UNREADABLE, CorruptData
 from lamina.formats import strict_json
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 VERSION = 1
 REASONS = ("retention", "trim", "deleted", "compacted", "truncated", "lost", "archived")
 ARCHIVED = "archived"
+LOST = "lost"
 SKIPPED = frozenset({"deleted", "compacted"})
 """The reasons for single records, which may be many: readers go on behind them without a word."""
 REMOVED = SKIPPED | {"retention", "trim"}
@@ -61,7 +62,7 @@ class Gap:
     def __post_init__(self) -> None:
         if not 0 <= self.first < self.end:
             raise ValueError(f"a gap holds at least one offset, got {self.first} to {self.end}")
-        if self.reason not in REASONS:
+        if self.reason not in REASONS and self.reason != UNREADABLE:
             raise ValueError(f"a gap has one of the reasons {REASONS}, got {self.reason!r}")
 
 
@@ -113,9 +114,22 @@ class Ledger:
             new.append(Gap(start, end, ARCHIVED, at_ms))
         return self.with_gaps(new)
 
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> Ledger:
+        """Returns the ledger without what it calls lost of some ranges: the records are there."""
+        kept = [gap for gap in self.gaps if gap.reason != LOST]
+        lost = [gap for gap in self.gaps if gap.reason == LOST]
+        for first, end in spans:
+            here = Gap(first, end, LOST, 0)
+            lost = [part for gap in lost for part in _outside(gap, here)]
+        return Ledger(tuple(sorted([*kept, *lost], key=lambda gap: gap.first)))
+
     def missing(self) -> tuple[Gap, ...]:
         """Returns the gaps that cannot be read: all but what is archived."""
         return tuple(gap for gap in self.gaps if gap.reason != ARCHIVED)
+
+    def archived(self) -> tuple[Gap, ...]:
+        """Returns the ranges that only the archive holds."""
+        return tuple(gap for gap in self.gaps if gap.reason == ARCHIVED)
 
     def at(self, offset: int) -> Gap | None:
         """Returns the gap that an offset lies in."""
@@ -150,7 +164,9 @@ def _outside(gap: Gap, new: Gap) -> list[Gap]:
 
 
 def encode(ledger: Ledger) -> bytes:
-    """Encodes a ledger; equal ledgers give equal bytes."""
+    """Encodes a ledger; equal ledgers give equal bytes. What may be read again is not entered."""
+    if any(gap.reason == UNREADABLE for gap in ledger.gaps):
+        raise ValueError("records that were not delivered just now are not missing for good")
     gaps = [asdict(gap) for gap in ledger.gaps]
     seal = strict_json.seal({"version": VERSION, "gaps": gaps})
     lines = ",\n".join(json.dumps(gap) for gap in gaps)
@@ -162,8 +178,7 @@ def encode(ledger: Ledger) -> bytes:
 def decode(buffer: Buffer) -> Ledger:
     """Decodes a ledger; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
-    document = strict_json.check_seal(document)
+    document = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(document, "the ledger", _FILE)
     try:
         gaps = []
@@ -171,6 +186,8 @@ def decode(buffer: Buffer) -> Ledger:
             fields = strict_json.as_object(value, f"gap {number}")
             strict_json.check_fields(fields, f"gap {number}", _GAP)
             gaps.append(Gap(**fields))
+            if gaps[-1].reason == UNREADABLE:
+                raise ValueError(f"gap {number}: {UNREADABLE} is no reason for good")
         return Ledger(tuple(gaps))
     except ValueError as error:
         raise CorruptData(f"the ledger contradicts itself: {error}") from error

@@ -60,8 +60,7 @@ def encode(position: Position) -> bytes:
 def decode(buffer: Buffer) -> Position:
     """Decodes a position; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
-    document = strict_json.check_seal(document)
+    document = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(document, "the position", _FILE)
     topics = [_topic(number, each) for number, each in enumerate(document["topics"])]
     return Position(document["group"], tuple(topics))

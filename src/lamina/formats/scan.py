@@ -35,7 +35,7 @@ class Stop(IntEnum):
     """
     BAD_MAGIC = 2
     BAD_VERSION = 3
-    """A version, type or flag that this code does not know: a newer writer, or damage."""
+    """A version, type or flag that is not known, under a good checksum: of a newer writer."""
     BAD_LENGTH = 4
     """Lengths that contradict each other or exceed the format's limit."""
     BAD_CHECKSUM = 5

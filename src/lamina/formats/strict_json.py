@@ -6,7 +6,8 @@ digits.
 
 Rules.
 1. A field twice, an unknown field, a missing one or one of another type is CorruptData.
-2. The version is judged before anything else: a higher one is NewerFormat, whatever else is there.
+2. The seal is judged first, then the version: a higher one under a seal that fits is NewerFormat,
+   without it damage. In a file without a seal, a version that is one flipped bit away is damage.
 3. Integers are counts, offsets or times: 0 to 2^63 - 1.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.flips import is_one_flip
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -73,6 +75,18 @@ def check_seal(document: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def check_sealed(document: dict[str, Any], known: int) -> dict[str, Any]:
+    """Returns the fields without their seal, which must fit; then the version must be the known.
+
+    A file of a newer version may be sealed in another way: without our seal the version decides.
+    """
+    if SEAL not in document:
+        check_version(document, known)
+    fields = check_seal(document)
+    check_version(fields, known, is_sealed=True)
+    return fields
+
+
 def as_object(value: object, where: str) -> dict[str, Any]:
     """Takes a JSON value that must be an object."""
     if not isinstance(value, dict):
@@ -80,10 +94,15 @@ def as_object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def check_version(document: Mapping[str, Any], known: int) -> None:
-    """Refuses any version but the known one; a higher one as NewerFormat."""
+def check_version(document: Mapping[str, Any], known: int, *, is_sealed: bool = False) -> None:
+    """Refuses any version but the known one; a higher one as NewerFormat.
+
+    No checksum guards a version without a seal: one that a single flipped bit makes of the known
+    one is taken for that, because a file of the next version differs in two bits.
+    """
     version = document.get("version")
-    if type(version) is int and version > known:
+    is_flipped = not is_sealed and is_one_flip(str(version).encode(), str(known).encode())
+    if type(version) is int and version > known and not is_flipped:
         raise NewerFormat(
             "the file was written by a newer version", expected=str(known), found=str(version)
         )

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
+UNKNOWN_MS = 0
+"""When a topic was created whose file is lost: everything else of it may be a guess, too."""
 
 _FIELDS = {
     "version": int,
@@ -73,8 +75,7 @@ def encode(topic: TopicFile) -> bytes:
 def decode(buffer: Buffer) -> TopicFile:
     """Decodes a topic's file; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
-    document = strict_json.check_seal(document)
+    document = strict_json.check_sealed(document, VERSION)
     ids = {"topic_ids": list} if "topic_ids" in document else {}
     strict_json.check_fields(document, "the topic", _FIELDS | ids)
     del document["version"]

@@ -123,7 +123,6 @@ def decode_state(buffer: Buffer) -> State:
 
 def _opened(buffer: Buffer, where: str, fields: dict[str, type]) -> dict[str, Any]:
     document = strict_json.parse(buffer)
-    strict_json.check_version(document, VERSION)
-    document = strict_json.check_seal(document)
+    document = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(document, where, fields)
     return document

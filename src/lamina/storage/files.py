@@ -8,6 +8,9 @@ Rules.
 2. A new file exists for good only after `sync_directory` of its directory; `replace` does all four
    steps of an atomic replacement itself.
 3. Nothing here retries an fsync: after a failure the kernel may have dropped the pages.
+4. Files are read, never mapped: see `salvage`. What a read returns stays what it is, whatever
+   becomes of the file.
+5. A descriptor that is missing for a moment (EMFILE) is taken from those that are kept for later.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import itertools
 import mmap
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from lamina.errors import Locked
+from lamina.storage import locks
+from lamina.storage.locks import LocalLock
+from lamina.storage.open_files import OPEN_FILES, OpenFiles
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".tmp"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says when there is no space for a write."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""What the system says when a process, or all of them, has too many files open."""
+PASSING = NO_SPACE + NO_DESCRIPTORS
+"""What was refused before anything was changed, and may be granted when it is asked for again."""
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -60,6 +68,13 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 _fallocate = _find_fallocate()
 _KEEP_SIZE = 1
+LOAD_BYTES = 4 << 20
+LOAD_BYTES_MAX = 64 << 20
+"""The largest file that is held in memory as a whole: that of a full segment, if not told."""
+
+
+GROWING = 2
+"""How much of a file's `identity` stays while it is written to."""
 
 
 class File(Protocol):
@@ -71,8 +86,8 @@ class File(Protocol):
     def read_at(self, position: int, length: int) -> bytes:
         """Reads up to `length` bytes; fewer only at the end of the file."""
 
-    def map(self) -> Buffer:
-        """Maps the file as it is now, read-only. The map outlives the file's name."""
+    def load(self) -> Buffer:
+        """Reads the whole file as it is now into memory of its own, or raises OSError."""
 
     def reserve(self, size: int) -> None:
         """Takes space for a file of that size, whose length stays; OSError if there is not enough.
@@ -96,8 +111,11 @@ class File(Protocol):
     def size(self) -> int:
         """Returns the size in bytes."""
 
+    def identity(self) -> tuple[int, ...]:
+        """Returns what tells the file from one that takes its name; the size comes last."""
+
     def close(self) -> None:
-        """Closes the descriptor; maps stay valid."""
+        """Closes the descriptor."""
 
 
 class Lock(Protocol):
@@ -109,6 +127,10 @@ class Lock(Protocol):
 
 class Files(Protocol):
     """A file system, as far as the engine needs one. Paths are absolute."""
+
+    @property
+    def kept(self) -> OpenFiles:
+        """Who keeps files open between calls, and how many may be."""
 
     def create(self, path: str) -> File:
         """Creates a file that must not exist, for reading and writing."""
@@ -212,8 +234,9 @@ class LocalFile:
 
     _descriptor = -1  # what is thrown away before it was made whole has none
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str = "") -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Writes all of the data, or raises OSError."""
@@ -231,22 +254,45 @@ class LocalFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         """Reads up to `length` bytes; fewer only at the end of the file."""
-        data = os.pread(self._descriptor, length, position)
-        while 0 < len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = os.pread(self._descriptor, length, position)
+            while 0 < len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise self._named(error, position) from error
         return data
 
-    def map(self) -> Buffer:
-        """Maps the file as it is now, read-only."""
-        while size := self.size():
+    def _named(self, error: OSError, position: int) -> OSError:
+        """The same error, which says where."""
+        return OSError(error.errno, f"{error.strerror} at byte {position}", self._path)
+
+    def load(self) -> Buffer:
+        """Reads the whole file as it is now into memory of its own, or raises OSError.
+
+        One that is larger than `LOAD_BYTES_MAX` is read to see that all of it is delivered, and
+        mapped then: for as long as it is walked, memory is bounded, and its pages are at hand.
+        """
+        size = self.size()
+        if size == 0:
+            return b""
+        room = min(size, LOAD_BYTES_MAX)
+        memory = memoryview(mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        read = 0
+        while read < size:
+            into = memory[read : read + LOAD_BYTES] if room == size else memory[:LOAD_BYTES]
             try:
-                return mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
-            except ValueError:
-                continue  # its writer cut the file in between: look again
-        return b""
+                step = os.preadv(self._descriptor, [into], read)
+            except OSError as error:
+                raise self._named(error, read) from error
+            if step == 0:  # its writer cut the file in between
+                break
+            read += step
+        if room == size:
+            return memory[:read].toreadonly()
+        return mmap.mmap(self._descriptor, read, prot=mmap.PROT_READ)
 
     def reserve(self, size: int) -> None:
         """Takes space for a file of that size, whose length stays; OSError if there is not enough.
@@ -275,8 +321,13 @@ class LocalFile:
         """Returns the size in bytes."""
         return os.fstat(self._descriptor).st_size
 
+    def identity(self) -> tuple[int, ...]:
+        """Returns what tells the file from one that takes its name; the size comes last."""
+        found = os.fstat(self._descriptor)
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
     def close(self) -> None:
-        """Closes the descriptor; maps stay valid."""
+        """Closes the descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -285,36 +336,36 @@ class LocalFile:
         self.close()  # a reader may have been the last to hold a file that its writer let go
 
 
-class LocalLock:
-    """An flock on a file, which also names its holder."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._process_id = os.getpid()
-
-    def release(self) -> None:
-        """Gives the lock up; in a forked child only the child's share of it."""
-        if self._descriptor >= 0:
-            if os.getpid() == self._process_id:  # also for children that still have it open
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 class LocalFiles:
-    """The local file system."""
+    """The local file system. At most about `open_files` descriptors are kept between calls."""
+
+    def __init__(self, open_files: int = OPEN_FILES) -> None:
+        self.kept = OpenFiles(open_files)
+
+    def __reduce__(self) -> tuple[type[LocalFiles], tuple[int]]:
+        return type(self), (self.kept.limit,)  # a worker of Spark keeps files of its own
+
+    def _open(self, path: str, flags: int) -> int:
+        """Opens a file, with a descriptor that is only kept for later if there is no other."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+        self.kept.release()
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def create(self, path: str) -> LocalFile:
         """Creates a file that must not exist, for reading and writing."""
-        return LocalFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return LocalFile(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), path)
 
     def open(self, path: str) -> LocalFile:
         """Opens a file for reading and writing."""
-        return LocalFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return LocalFile(self._open(path, os.O_RDWR), path)
 
     def open_read_only(self, path: str) -> LocalFile:
         """Opens a file for reading."""
-        return LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return LocalFile(self._open(path, os.O_RDONLY), path)
 
     def read(self, path: str) -> bytes:
         """Reads a small file whole."""
@@ -326,13 +377,10 @@ class LocalFiles:
 
     def read_end(self, path: str, length: int) -> tuple[int, bytes]:
         """Returns a file's size, and up to `length` of its last bytes."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(descriptor).st_size
+        with contextlib.closing(self.open_read_only(path)) as file:
+            size = file.size()
             wanted = min(length, size)
-            return size, os.pread(descriptor, wanted, size - wanted)
-        finally:
-            os.close(descriptor)
+            return size, file.read_at(size - wanted, wanted)
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file atomically and durably."""
@@ -341,9 +389,13 @@ class LocalFiles:
     def list(self, directory: str) -> list[str]:
         """Returns the names in a directory, sorted; none if there is no such directory."""
         try:
-            return sorted(os.listdir(directory))
+            descriptor = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return []
+        try:
+            return sorted(os.listdir(descriptor))
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         """Tells whether a file or directory is there."""
@@ -381,7 +433,7 @@ class LocalFiles:
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -401,35 +453,8 @@ class LocalFiles:
 
     def lock(self, path: str, holder: str) -> LocalLock:
         """Takes an exclusive lock or raises Locked naming who holds it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            found = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise Locked(
-                f"{path}: another writer has this directory open: {found or 'unknown'};"
-                " open it with read_only=True, or stop that process"
-            ) from error
-        except OSError:
-            os.close(descriptor)
-            raise
-        text = holder.encode()
-        os.pwrite(descriptor, text, 0)
-        if os.fstat(descriptor).st_size > len(text):  # seldom: cutting a file is not cheap
-            os.ftruncate(descriptor, len(text))
-        return LocalLock(descriptor)
+        return locks.take(path, holder)
 
     def is_locked(self, path: str) -> bool:
-        """Tells whether somebody holds a lock."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        """Tells whether somebody holds a lock; never in the way of one that takes it."""
+        return locks.is_held(path)

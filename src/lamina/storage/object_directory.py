@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lamina.errors import ArchiveUnavailable, Locked, ObjectConflict, ObjectMissing
 from lamina.storage.files import TEMPORARY_SUFFIX, Files
-from lamina.storage.objects import ObjectInfo, Stored
+from lamina.storage.objects import ObjectInfo, Stored, refuse_cut_off
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,7 +41,7 @@ class DirectoryObjects:
         return Stored(data, _etag(data))
 
     def read_range(self, key: str, start: int, end: int) -> Buffer:
-        """Reads exactly the bytes from start to end; raises ObjectMissing."""
+        """Reads exactly the bytes from start to end; raises ObjectMissing, or CorruptData."""
 
         def reading() -> bytes:
             file = self._files.open_read_only(self._path(key))
@@ -52,6 +52,7 @@ class DirectoryObjects:
 
         data = self._typed("reading", key, reading)
         if len(data) != end - start:
+            refuse_cut_off(self, key, end)
             raise ArchiveUnavailable(f"{self.url}: {key} gave {len(data)} of {end - start} bytes")
         return data
 

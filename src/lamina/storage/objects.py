@@ -11,11 +11,13 @@ Rules.
    whoever gets ObjectConflict reads back before it believes that another one won.
 3. A large object is uploaded in parts under a `staging/` key and then copied to its key on the
    condition that nothing is there: S3 has no other conditional way to finish an upload in parts.
-4. A body shorter than was asked for is a failure, never data.
+4. A body shorter than was asked for is a failure, never data. If the object itself is shorter, that
+   is damage (CorruptData), which no further try will mend.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -27,7 +29,14 @@ import obstore
 from obstore import exceptions
 from obstore.store import MemoryStore, S3Store
 
-from lamina.errors import ArchiveUnavailable, InvalidRequest, ObjectConflict, ObjectMissing
+from lamina.errors import (
+    ArchiveRefused,
+    ArchiveUnavailable,
+    CorruptData,
+    InvalidRequest,
+    ObjectConflict,
+    ObjectMissing,
+)
 from lamina.storage.paths import STAGING
 
 if TYPE_CHECKING:
@@ -44,6 +53,7 @@ CONNECT_TIMEOUT = "5s"
 
 _Result = TypeVar("_Result")
 _CONDITIONAL = ("creating", "replacing")
+_WRITING = (*_CONDITIONAL, "uploading")
 _CONDITION_FAILED = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
 _REFUSED_FOR_GOOD = (
     exceptions.PermissionDeniedError,
@@ -80,7 +90,10 @@ class Objects(Protocol):
         """Reads a small object whole; raises ObjectMissing."""
 
     def read_range(self, key: str, start: int, end: int) -> Buffer:
-        """Reads exactly the bytes from start to end; raises ObjectMissing."""
+        """Reads exactly the bytes from start to end; raises ObjectMissing.
+
+        Raises CorruptData if the object ends before that: no try will ever find more of it.
+        """
 
     def size(self, key: str) -> int:
         """Returns an object's size in bytes; raises ObjectMissing."""
@@ -99,6 +112,19 @@ class Objects(Protocol):
 
     def delete(self, key: str) -> None:
         """Deletes an object; one that is not there is deleted already."""
+
+
+def refuse_cut_off(objects: Objects, key: str, end: int) -> None:
+    """Raises CorruptData if an object is shorter than a range of it should be."""
+    size = objects.size(key)
+    if size < end:
+        raise CorruptData(
+            "the object is cut off",
+            path=f"{objects.url}/{key}",
+            position=size,
+            expected=f"at least {end} bytes",
+            found=f"{size} bytes",
+        )
 
 
 def open_objects(url: str, **options: Any) -> Objects:
@@ -155,7 +181,7 @@ class ObstoreObjects:
         return self._try("reading", key, once)
 
     def read_range(self, key: str, start: int, end: int) -> Buffer:
-        """Reads exactly the bytes from start to end; raises ObjectMissing."""
+        """Reads exactly the bytes from start to end; raises ObjectMissing, or CorruptData."""
 
         def once() -> Buffer:
             data: Buffer = obstore.get_range(self._store, key, start=start, end=end)
@@ -164,7 +190,12 @@ class ObstoreObjects:
                 raise _Short(f"{found} bytes of {end - start}")
             return data
 
-        return self._try("reading", key, once)
+        try:
+            return self._try("reading", key, once)
+        except ArchiveUnavailable:
+            with contextlib.suppress(ArchiveUnavailable):
+                refuse_cut_off(self, key, end)
+            raise
 
     def size(self, key: str) -> int:
         """Returns an object's size in bytes; raises ObjectMissing."""
@@ -236,13 +267,19 @@ class ObstoreObjects:
             try:
                 return once()
             except FileNotFoundError as error:
+                if doing in _WRITING:
+                    raise ArchiveRefused(
+                        f"{self.url}: {doing} {key} is refused: {_first_line(error)}"
+                    ) from error
                 raise ObjectMissing(f"{self.url}: there is no {key}") from error
             except _CONDITION_FAILED as error:
                 if doing in _CONDITIONAL:
                     raise ObjectConflict(f"{self.url}: {key} is not as it was expected") from error
                 self._pause(doing, key, number, error)  # nobody asked for a condition
             except _REFUSED_FOR_GOOD as error:
-                self._give_up(doing, key, error)
+                raise ArchiveRefused(
+                    f"{self.url}: {doing} {key} is refused: {_first_line(error)}"
+                ) from error
             except (exceptions.BaseError, _Short, OSError) as error:
                 self._pause(doing, key, number, error)
         raise AssertionError("the last try returns or raises")

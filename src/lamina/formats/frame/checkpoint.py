@@ -40,6 +40,7 @@ _REQUIRED = {
     "active_segment_size_bytes": int,
 }
 _OPTIONAL = {"last_flushed_offset": int}
+_MARK = {"broker": str, "broker_crc32": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,14 @@ class PartitionCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All partitions, each once, sorted by topic and partition."""
+    """All partitions, each once, sorted by topic and partition.
+
+    `broker` is the uuid of the `broker.id` that the directory had; None where nothing says it. On
+    disk it has a checksum of its own, because opening refuses a directory by it.
+    """
 
     partitions: tuple[PartitionCheckpoint, ...] = ()
+    broker: str | None = None
 
     def __post_init__(self) -> None:
         names = [(entry.topic, entry.partition) for entry in self.partitions]
@@ -77,10 +83,12 @@ class Checkpoint:
             raise ValueError("partitions must be sorted, each once")
 
 
-def checkpoint_of(partitions: Iterable[PartitionCheckpoint]) -> Checkpoint:
+def checkpoint_of(
+    partitions: Iterable[PartitionCheckpoint], broker: str | None = None
+) -> Checkpoint:
     """Makes a checkpoint of partitions in any order; raises ValueError if one is there twice."""
     ordered = sorted(partitions, key=lambda entry: (entry.topic, entry.partition))
-    return Checkpoint(tuple(ordered))
+    return Checkpoint(tuple(ordered), broker)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -92,19 +100,35 @@ def encode(checkpoint: Checkpoint) -> bytes:
             del told["last_flushed_offset"]
         lines.append(json.dumps(told))
     body = "\n" + ",\n".join(lines) + "\n" if lines else ""
-    return f'{{"version": {VERSION}, "partitions": [{body}]}}\n'.encode()
+    owner = "".join(f"{json.dumps(key)}: {json.dumps(told)}, " for key, told in _mark(checkpoint))
+    return f'{{"version": {VERSION}, {owner}"partitions": [{body}]}}\n'.encode()
+
+
+def _mark(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    """The broker's uuid with a checksum: a flipped bit must not make it another store's."""
+    if checkpoint.broker is None:
+        return []
+    return [("broker", checkpoint.broker), ("broker_crc32", _crc32_of(checkpoint.broker))]
+
+
+def _crc32_of(broker: str) -> str:
+    return strict_json.seal({"broker": broker})
 
 
 def decode(buffer: Buffer) -> Checkpoint:
     """Decodes a checkpoint in any order; raises CorruptData or NewerFormat if it is not exact."""
     document = strict_json.parse(buffer)
     strict_json.check_version(document, VERSION)
-    strict_json.check_fields(document, "the checkpoint", _FILE)
+    strict_json.check_fields(document, "the checkpoint", _FILE, _MARK)
+    owner, seal = (document.get(key) for key in _MARK)
+    if seal != (None if owner is None else _crc32_of(owner)):
+        raise CorruptData("the broker's uuid does not match its checksum")
     try:
-        return checkpoint_of(
+        partitions = [
             _partition(value, f"partition entry {number}")
             for number, value in enumerate(document["partitions"])
-        )
+        ]
+        return checkpoint_of(partitions, owner)
     except ValueError as error:
         raise CorruptData(f"the checkpoint contradicts itself: {error}") from error
 

@@ -25,7 +25,8 @@ The trailing length allows reading backwards; it must agree with the header.
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. `scan` never raises on bad bytes; it stops and says why.
+2. `scan` never raises on bad bytes; it stops and says why. Another version or flag is a newer
+   format only where the checksum is good, and damage otherwise.
 3. `decode` is only called on what `scan` accepted.
 """
 
@@ -191,7 +192,7 @@ def _seal(frame: int) -> None:
 
 @inlined
 def _measure(start: int, position: int, size: int) -> tuple[int, int]:
-    """Judges all of a frame but checksum and offset: (_GOOD or why not, its length)."""
+    """Judges the lengths of a frame: (_GOOD or why not, its length)."""
     remaining = size - position
     frame = start + position
     if remaining < 4:
@@ -203,8 +204,6 @@ def _measure(start: int, position: int, size: int) -> tuple[int, int]:
         return _BAD_MAGIC, 0
     if remaining < OVERHEAD_BYTES:
         return _TORN, 0
-    if peek_u16(frame + _VERSION) != VERSION or peek_u16(frame + _FLAGS) != 0:
-        return _BAD_VERSION, 0
     body = peek_u32(frame + _KEY_LEN) + peek_u32(frame + _VALUE_LEN)
     if body > BODY_BYTES_MAX:
         return _BAD_LENGTH, 0
@@ -218,9 +217,15 @@ def _measure(start: int, position: int, size: int) -> tuple[int, int]:
 
 @inlined
 def _check(frame: int, length: int, expected_offset: int) -> int:
-    """Judges checksum and offset of a frame that was measured: _GOOD or why not."""
+    """Judges all but the lengths of a frame that was measured: _GOOD or why not.
+
+    The checksum comes first: a version or flag that nobody knows is a newer format only where the
+    frame is sound, and a flipped bit otherwise.
+    """
     if peek_u32(frame + length - 8) != crc32(frame, length - 8):
         return _BAD_CHECKSUM
+    if peek_u16(frame + _VERSION) != VERSION or peek_u16(frame + _FLAGS) != 0:
+        return _BAD_VERSION
     offset = peek_i64(frame + _OFFSET)
     if offset < 0 or expected_offset not in (ANY_OFFSET, offset):
         return _BAD_OFFSET

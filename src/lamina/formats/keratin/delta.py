@@ -237,8 +237,6 @@ def _check(event: int, remaining: int) -> tuple[int, int]:
         return _BAD_MAGIC, 0
     if remaining < OVERHEAD_BYTES:
         return _TORN, 0
-    if peek_u16_be(event + _VERSION) != VERSION:
-        return _BAD_VERSION, 0
     payload = peek_u32_be(event + _LEN)
     if payload > PAYLOAD_BYTES_MAX:
         return _BAD_LENGTH, 0
@@ -248,6 +246,8 @@ def _check(event: int, remaining: int) -> tuple[int, int]:
     checked = _PAYLOAD - _VERSION + payload
     if peek_u32_be(event + _VERSION + checked) != crc32c(event + _VERSION, checked):
         return _BAD_CHECKSUM, 0
+    if peek_u16_be(event + _VERSION) != VERSION:
+        return _BAD_VERSION, 0
     if payload != _payload_bytes(peek_u16_be(event + _TYPE)):
         return _BAD_VERSION, 0
     if payload > 0 and peek_i64_be(event + _PAYLOAD) < 0:

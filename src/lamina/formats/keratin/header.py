@@ -12,7 +12,8 @@
     |    |    4 | header_crc32c | u32      | CRC-32C of everything before it                |
 
 Rules.
-1. Another version or another header_len is a newer format, whatever follows: NewerFormat.
+1. The checksum is judged first, where our header has it or where `header_len` says: another version
+   or another header_len under a good one is a newer format, NewerFormat. Without it, it is damage.
 2. Everything else that is wrong is CorruptData. A header is never repaired here.
 """
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
+HEADER_BYTES_MAX = 4096
+"""What even a newer header may not exceed; a larger length is damage."""
+_CHECKSUM_BYTES = 4
 
 
 def encode(layout: Layout, magic: bytes, **fields: Any) -> bytes:
@@ -42,17 +46,29 @@ def encode(layout: Layout, magic: bytes, **fields: Any) -> bytes:
 def decode(buffer: Buffer, layout: Layout, magic: bytes) -> dict[str, Any]:
     """Checks the header at the start of a file and returns all its fields.
 
-    Raises NewerFormat for another version or length, CorruptData for anything else but a header.
+    Raises NewerFormat for another version or length under a good checksum, CorruptData for anything
+    else but a header. A longer header is known as one where the buffer holds all of it.
     """
-    data = bytes(memoryview(buffer)[: layout.size])
+    whole = memoryview(buffer)
+    data = bytes(whole[: layout.size])
     if data[: len(magic)] != magic:
         raise CorruptData("not this kind of file", expected=repr(magic), found=repr(data[:8]))
     refuse_short(data, layout.size, "the file ends inside its header")
     fields = layout.unpack(data)
-    refuse_newer(layout, fields)
     position = layout.at("header_crc32c")
-    refuse_mismatch(position, crc32c_of(data[:position]), fields["header_crc32c"])
+    computed = crc32c_of(data[:position])
+    if computed == fields["header_crc32c"] or _is_sound(whole[: fields["header_len"]]):
+        refuse_newer(layout, fields)
+    refuse_mismatch(position, computed, fields["header_crc32c"])
     return fields
+
+
+def _is_sound(head: memoryview) -> bool:
+    """Tells whether the last bytes of a header, as long as it claims to be, are its checksum."""
+    if not _CHECKSUM_BYTES < head.nbytes <= HEADER_BYTES_MAX:
+        return False
+    stored = int.from_bytes(head[-_CHECKSUM_BYTES:], "big")
+    return crc32c_of(bytes(head[:-_CHECKSUM_BYTES])) == stored
 
 
 def refuse_short(data: Buffer, size: int, problem: str) -> None:

@@ -42,7 +42,8 @@ bytes, a tag or node, a null value that has a payload) surface as one header; no
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. `scan` never raises on bad bytes; it stops and says why.
+2. `scan` never raises on bad bytes; it stops and says why. Another version is a newer format only
+   where the checksum is good, and damage otherwise.
 3. `decode` is only called on what `scan` accepted.
 """
 
@@ -249,7 +250,7 @@ def _seal(record: int) -> None:
 
 @inlined
 def _frame(start: int, position: int, size: int) -> tuple[int, int]:
-    """Judges all of a record but checksum and offset: (_GOOD or why not, its length)."""
+    """Judges the lengths of a record: (_GOOD or why not, its length)."""
     remaining = size - position
     record = start + position
     if remaining < 2:
@@ -261,8 +262,6 @@ def _frame(start: int, position: int, size: int) -> tuple[int, int]:
         return _BAD_MAGIC, 0
     if remaining < OVERHEAD_BYTES:
         return _TORN, 0
-    if peek_u16_be(record + _VERSION) != VERSION:
-        return _BAD_VERSION, 0
     body = peek_u32_be(record + _HEADER_LEN) + peek_u32_be(record + _PAYLOAD_LEN)
     if body > BODY_BYTES_MAX:
         return _BAD_LENGTH, 0
@@ -274,10 +273,15 @@ def _frame(start: int, position: int, size: int) -> tuple[int, int]:
 
 @inlined
 def _check(record: int, expected_offset: int) -> int:
-    """Judges checksum and offset of a record whose length is right: _GOOD or why not."""
+    """Judges all but the lengths of a record that was measured: _GOOD or why not.
+
+    The checksum comes first: another version is a newer format only in a sound record.
+    """
     checked = _checked_bytes(record)
     if peek_u32_be(record + _VERSION + checked) != crc32c(record + _VERSION, checked):
         return _BAD_CHECKSUM
+    if peek_u16_be(record + _VERSION) != VERSION:
+        return _BAD_VERSION
     offset = peek_i64_be(record + _OFFSET)
     if offset < 0 or expected_offset not in (ANY_OFFSET, offset):
         return _BAD_OFFSET

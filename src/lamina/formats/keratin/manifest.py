@@ -35,6 +35,7 @@ Then for each sealed segment, in the order of offsets:
     | 24 |    8 | idx_bytes          | i64      | size of its `.idx`                             |
 
 Awkward case. The checksum leaves the header out. So flags may change unseen; they mean nothing.
+A version or length that is one flipped bit away from ours is damage, any other a newer format.
 
 Rules.
 1. What is read is bounded by the bytes that are there; a byte too many is damage as well.
@@ -44,11 +45,12 @@ Rules.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData
 from lamina.formats.binary import Layout
 from lamina.formats.crc import crc32c_of
+from lamina.formats.flips import is_one_flip
 from lamina.formats.keratin import header
 
 if TYPE_CHECKING:
@@ -153,8 +155,9 @@ def decode(buffer: Buffer) -> Manifest:
         raise CorruptData("not a manifest", expected=repr(MAGIC), found=repr(data[:8]))
     header.refuse_short(data, HEADER.size, "the manifest ends inside its header")
     head = HEADER.unpack(data)
-    header.refuse_newer(HEADER, head)
     header.refuse_mismatch(HEADER.at("crc32c"), crc32c_of(data[HEADER.size :]), head["crc32c"])
+    _refuse_flipped(head)
+    header.refuse_newer(HEADER, head)
     header.refuse_short(data, _SEGMENTS, "the manifest ends inside its payload")
     fields = PAYLOAD.unpack(data, HEADER.size)
     expected = _SEGMENTS + fields["segment_count"] * SEGMENT.size
@@ -179,6 +182,20 @@ def decode(buffer: Buffer) -> Manifest:
     if problem:
         raise CorruptData(problem, position=HEADER.size)
     return manifest
+
+
+def _refuse_flipped(head: dict[str, Any]) -> None:
+    """Raises CorruptData for a version or length that one flipped bit makes of ours."""
+    version, length = head["version"], head["header_len"]
+    found = version.to_bytes(2, "big") + length.to_bytes(4, "big")
+    known = header.VERSION.to_bytes(2, "big") + HEADER.size.to_bytes(4, "big")
+    if is_one_flip(found, known):
+        raise CorruptData(
+            "one bit of the version or of the header's length is flipped",
+            position=HEADER.at("version"),
+            expected=f"version {header.VERSION}, {HEADER.size} bytes",
+            found=f"version {version}, {length} bytes",
+        )
 
 
 def _contradiction(manifest: Manifest) -> str:

@@ -57,7 +57,7 @@ def read_group(segment: Segment, first: int, end: int, buffer: Buffer) -> Group 
     """
     header = segment.header
     compression = int(header.coding.compression)
-    if compression not in (_NONE, _LZ4):
+    if compression not in (_NONE, _LZ4) or not segment.unreadable.isdisjoint(range(first, end)):
         return None
     data = as_bytes(buffer)
     index = (segment.positions, segment.offsets, segment.footer.index_offset)

@@ -185,13 +185,15 @@ class Footer:
 class Segment:
     """An object whose header, footer and index agree: what a reader of ranges keeps.
 
-    `offsets[i]` is the base offset of block i and `positions[i]` where it starts; both ascend.
+    `offsets[i]` is the base offset of block i and `positions[i]` where it starts; both ascend. The
+    `unreadable` ones of a damaged object are runs of bytes that must not be read as blocks.
     """
 
     header: Header
     footer: Footer
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
+    unreadable: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.positions)

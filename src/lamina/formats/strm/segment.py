@@ -11,6 +11,8 @@ until `verify` (format page, "What protects what").
 Rules.
 1. `scan` never raises on bad bytes; it stops and says why.
 2. Everything else raises CorruptData.
+3. Of a whole object the checksum is judged first: NewerFormat means that its bytes are as somebody
+   wrote them. A version, flag or reserved byte that is not known in any other one is damage.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.binary import address_of, as_bytes
 from lamina.formats.compile import kernel
+from lamina.formats.flips import is_one_flip
 from lamina.formats.scan import WHOLE, Scan, Stop, refuse_start, walk
 from lamina.formats.strm import block, group
 from lamina.formats.strm.layout import (
@@ -57,7 +60,8 @@ def scan(buffer: Buffer, start: int = HEADER.size) -> Scan:
     try:
         header = decode_header(data)
     except NewerFormat:
-        return Scan(nothing, min(start, len(data)), Stop.BAD_VERSION)
+        stop = Stop.BAD_VERSION if has_own_checksum(data) else Stop.BAD_CHECKSUM
+        return Scan(nothing, min(start, len(data)), stop)
     except CorruptData:
         short = len(data) < HEADER.size
         return Scan(nothing, min(start, len(data)), Stop.TORN if short else Stop.BAD_MAGIC)
@@ -101,9 +105,43 @@ def _scan(
 def open_segment(buffer: Buffer) -> Segment:
     """Checks header, footer and index of a whole object against each other."""
     data = memoryview(buffer)
-    header = decode_header(data)
-    footer = decode_footer(data[-FOOTER.size :], len(data))
+    try:
+        header = decode_header(data)
+        footer = decode_footer(data[-FOOTER.size :], len(data))
+    except NewerFormat as error:
+        if is_newer(data):
+            raise
+        raise CorruptData(f"the object is damaged: {error.problem}", position=error.position) from (
+            error
+        )
     return decode_index(data[footer.index_offset : -FOOTER.size], header, footer)
+
+
+def has_own_checksum(buffer: Buffer) -> bool:
+    """Tells whether the checksum at an object's end fits all that is before it."""
+    data = memoryview(buffer)
+    if len(data) < HEADER.size + FOOTER.size:
+        return False
+    stored = FOOTER.unpack(data[-FOOTER.size :])["file_crc"]
+    return block.crc32_of(as_bytes(data[:-UNCOVERED_BYTES])) == int(stored)
+
+
+def is_newer(buffer: Buffer) -> bool:
+    """Tells whether an object that is not understood is a newer one, and not a damaged one.
+
+    The checksum does not cover the reserved bytes behind it: one bit there is a flipped one.
+    """
+    data = memoryview(buffer)
+    if not has_own_checksum(data):
+        return False
+    try:
+        decode_header(data)
+    except NewerFormat:
+        return True
+    except CorruptData:
+        return False
+    reserved = FOOTER.unpack(data[-FOOTER.size :])["reserved"]
+    return any(reserved) and not is_one_flip(reserved, bytes(len(reserved)))
 
 
 def check_file(buffer: Buffer, segment: Segment) -> None:
@@ -128,6 +166,8 @@ def checked_block(segment: Segment, number: int, buffer: Buffer) -> block.Decode
     """Decodes a block as `read_block` does; also returns its last offset and range of times."""
     start, end = segment.block_range(number)
     header = segment.header
+    if number in segment.unreadable:
+        raise CorruptData("the object is damaged here", position=start)
     if memoryview(buffer).nbytes != end - start:
         raise _contradiction(start, f"{end - start} bytes", memoryview(buffer).nbytes)
     base_offset = int(segment.offsets[number])

@@ -3,6 +3,7 @@
 Truth: with the snapshot that covers them, these frames are the topics' metadata.
 The frame names the topic (by id, never by name) and carries the checksum; the body is its data.
 All integers little-endian. Every body begins with a version; each is 1.
+Those of routers are in `routing`.
 
 TopicCreate (type 2): a topic begins; for a topic that exists already, its new settings.
 
@@ -76,6 +77,15 @@ from lamina.errors import InvalidRequest, NewerFormat
 from lamina.formats.binary import Layout
 from lamina.formats.wal.cursor import Cursor
 from lamina.formats.wal.layout import FrameType
+from lamina.formats.wal.routing import (
+    RoutedMark,
+    Router,
+    decode_mark,
+    decode_router,
+    encode_mark,
+    encode_router,
+    problem_of,
+)
 
 TOPIC_CREATE = Layout(
     "<",
@@ -212,7 +222,9 @@ class CheckpointMark:
 
 
 Delete: TypeAlias = DeleteBefore | DeleteTag | DeleteTagPrefix | DeleteSequences
-Control: TypeAlias = TopicCreate | TopicDelete | Delete | EvictWatermark | CheckpointMark
+Control: TypeAlias = (
+    TopicCreate | TopicDelete | Delete | EvictWatermark | CheckpointMark | Router | RoutedMark
+)
 
 _TYPES: dict[type[Control], FrameType] = {
     TopicCreate: FrameType.TOPIC_CREATE,
@@ -223,6 +235,8 @@ _TYPES: dict[type[Control], FrameType] = {
     DeleteSequences: FrameType.DELETE,
     EvictWatermark: FrameType.EVICT_WATERMARK,
     CheckpointMark: FrameType.CHECKPOINT_MARK,
+    Router: FrameType.ROUTER,
+    RoutedMark: FrameType.ROUTED_MARK,
 }
 
 
@@ -246,6 +260,8 @@ def _problem(body: Control) -> str | None:
                 return "has topics that do not ascend"
             if any(topic.evict_floor > topic.earliest_sequence for topic in topics):
                 return "has a floor above its earliest sequence"
+        case Router() | RoutedMark():
+            return problem_of(body)
     return None
 
 
@@ -273,6 +289,10 @@ def encode(body: Control) -> bytes:
         case CheckpointMark(topics):
             head = CHECKPOINT_MARK.pack(version=VERSION, topic_count=len(topics))
             return head + b"".join(CHECKPOINT_ENTRY.pack(**asdict(topic)) for topic in topics)
+        case Router():
+            return encode_router(body)
+        case RoutedMark():
+            return encode_mark(body)
 
 
 def _encode_create(body: TopicCreate) -> bytes:
@@ -366,4 +386,6 @@ _DECODERS: dict[int, Callable[[Cursor], Control]] = {
     FrameType.DELETE: _decode_delete,
     FrameType.EVICT_WATERMARK: _decode_evict,
     FrameType.CHECKPOINT_MARK: _decode_checkpoint,
+    FrameType.ROUTER: decode_router,
+    FrameType.ROUTED_MARK: decode_mark,
 }

@@ -7,7 +7,7 @@ A segment (`seg-<first_seq>.data`) is a plain run of these frames, all of one to
     | at | size | field        | type | meaning                                             |
     |----|------|--------------|------|-----------------------------------------------------|
     |  0 |    4 | frame_len    | u32  | bytes after this field: 41 + node + tag + data      |
-    |  4 |    1 | flags        | u8   | 1 has tag, 2 has node, 4 durable                    |
+    |  4 |    1 | flags        | u8   | 1 has tag, 2 has node, 4 durable, 8 routed          |
     |  5 |    8 | topic_id     | u64  | the topic's number                                  |
     | 13 |    8 | sequence     | u64  | record number in the topic, from 1, below 2^63      |
     | 21 |    8 | timestamp_ms | i64  | milliseconds since 1970 (two's complement)          |
@@ -65,7 +65,7 @@ BODY_BYTES_MAX = 1 << 30
 NAME_BYTES_MAX = 0xFFFF
 SEQUENCE_MAX = (1 << 63) - 1
 
-HAS_TAG, HAS_NODE, DURABLE = 1, 2, 4
+HAS_TAG, HAS_NODE, DURABLE, ROUTED = 1, 2, 4, 8
 
 
 class FrameType(IntEnum):
@@ -74,9 +74,11 @@ class FrameType(IntEnum):
     APPEND = 1
     TOPIC_CREATE = 2
     TOPIC_DELETE = 3
+    ROUTER = 4
     DELETE = 6
     EVICT_WATERMARK = 7
     CHECKPOINT_MARK = 8
+    ROUTED_MARK = 9
 
 
 def as_signed(topic_id: int) -> int:

@@ -1,7 +1,6 @@
 """Write-ahead log (`wal-<n>.log`) and segment (`seg-<first_seq>.data`): the same frames, twice.
 
-Truth: the WAL. Derived: a segment, copied from the WAL's bytes, which it outlives.
-The byte tables are in `layout`.
+Truth: the WAL. Derived: a segment, copied from the WAL's bytes. The byte tables are in `layout`.
 
 Rules.
 1. Nothing here reads a file or a clock.
@@ -49,6 +48,7 @@ from lamina.formats.wal.layout import (
     NAME_BYTES_MAX,
     OVERHEAD_BYTES,
     PREFIX,
+    ROUTED,
     SEGMENT_FRAME,
     SEQUENCE_MAX,
     TRAILER,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _APPEND = int(FrameType.APPEND)
 _KNOWN_TYPES = sum(1 << kind for kind in FrameType)
-_KNOWN_FLAGS = HAS_TAG | HAS_NODE | DURABLE
+_KNOWN_FLAGS = HAS_TAG | HAS_NODE | DURABLE | ROUTED
 _IN_WAL, _IN_SEGMENT = PREFIX.size, 0
 
 _FLAGS = SEGMENT_FRAME.at("flags")
@@ -88,7 +88,7 @@ _BAD_OFFSET = int(Stop.BAD_OFFSET)
 
 
 class Owners(NamedTuple):
-    """Whose each row is: its topic (as `as_signed` gives it), sequence and DURABLE flag or 0."""
+    """Whose each row is: its topic (by `as_signed`), sequence, and DURABLE and ROUTED flags."""
 
     topic_ids: NDArray[np.int64]
     sequences: NDArray[np.int64]

@@ -62,7 +62,7 @@ All integers little-endian. Checksum: XXH3-64 (seed 0) over the payload.
 
     | at | size | field      | type | meaning                                              |
     |----|------|------------|------|------------------------------------------------------|
-    |  0 |    4 | router_len | u32  | bytes that follow, opaque here                       |
+    |  0 |    4 | router_len | u32  | bytes that follow: a Router body                     |
 """
 
 from __future__ import annotations
@@ -70,11 +70,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.binary import Layout
+from lamina.formats.flips import is_one_flip
 from lamina.formats.wal.cursor import Cursor
 from lamina.formats.xxh3 import xxh3_of
 
@@ -278,13 +280,6 @@ def _payload(data: bytes) -> bytes:
     header = Cursor(data, "snapshot").fields(HEADER)
     if header["magic"] != MAGIC:
         raise CorruptData("no snapshot", expected=MAGIC.hex(), found=header["magic"].hex())
-    if header["version"] != VERSION or header["flags"] != 0:
-        raise NewerFormat(
-            "snapshot of an unknown version",
-            position=HEADER.at("version"),
-            expected=f"version {VERSION}, flags 0",
-            found=f"version {header['version']}, flags {header['flags']}",
-        )
     payload = data[HEADER.size :]
     if header["payload_len"] != len(payload):
         raise CorruptData(
@@ -301,7 +296,26 @@ def _payload(data: bytes) -> bytes:
             expected=f"{header['xxh3']:#018x}",
             found=f"{checksum:#018x}",
         )
+    _check_version(header)
     return payload
+
+
+def _check_version(header: dict[str, Any]) -> None:
+    """Refuses another version or flags, which no checksum covers: one flipped bit is damage."""
+    version, flags = header["version"], header["flags"]
+    if (version, flags) == (VERSION, 0):
+        return
+    found = version.to_bytes(2, "big") + flags.to_bytes(2, "big")
+    is_flipped = is_one_flip(found, VERSION.to_bytes(2, "big") + bytes(2))
+    kind = CorruptData if is_flipped else NewerFormat
+    raise kind(
+        "one bit of the version or flags is flipped"
+        if is_flipped
+        else "snapshot of an unknown version",
+        position=HEADER.at("version"),
+        expected=f"version {VERSION}, flags 0",
+        found=f"version {version}, flags {flags}",
+    )
 
 
 def _decode_topic(cursor: Cursor) -> TopicMeta:

@@ -1,0 +1,110 @@
+"""Reading what a device still delivers: a bad page costs the bytes on it, not the file.
+
+Nothing is read through a map: a page that the disk cannot deliver, or that another process cuts
+off, would be a SIGBUS there, which kills whoever looks. `pread` answers with an error instead.
+
+Rules.
+1. Bytes that could not be read are `FILLER`, never zeros: zeros are what prepared space holds, and
+   prepared space is cut.
+2. An error may pass. So nobody enters as lost, cuts or sets aside what was not read: whoever
+   finds damage in salvaged bytes asks `is_readable` about them first.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PAGE_BYTES = 4 << 10
+STEP_BYTES = 1 << 20
+FILLER = b"\xa5"
+BAD_PAGES_MAX = 1024
+"""A device that fails more often than this within one reading is given up: each try takes long."""
+
+UNREADABLE = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "ENODATA", "EILSEQ", "EBADMSG", "EUCLEAN", "EREMOTEIO", "EHWPOISON")
+    if hasattr(errno, name)
+) | {133}
+"""What the system says of bytes that the device cannot deliver; 133 is EHWPOISON, bad memory."""
+
+
+class Readable(Protocol):
+    """Something of which bytes can be read."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Reads up to `length` bytes; fewer only at the end of the file."""
+
+
+class Salvaged(NamedTuple):
+    """The bytes from a position on, and the ranges (first, end) of the file that were not read."""
+
+    data: Buffer
+    holes: tuple[tuple[int, int], ...]
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Tells whether an error says that the device cannot deliver some bytes."""
+    return error.errno in UNREADABLE
+
+
+def salvage(file: Readable, position: int, length: int) -> Salvaged:
+    """Reads what can be read of a range; the pages that cannot are `FILLER`, and named.
+
+    Raises OSError where more than `BAD_PAGES_MAX` pages fail, and for any other kind of error.
+    """
+    try:
+        return Salvaged(file.read_at(position, length), ())
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    parts: list[bytes] = []
+    holes: list[tuple[int, int]] = []
+    at, end = position, position + length
+    while at < end:
+        step = min(end, (at // STEP_BYTES + 1) * STEP_BYTES)
+        part = _read_pages(file, at, step, holes)
+        parts.append(part)
+        if len(part) < step - at:
+            break
+        at = step
+    return Salvaged(b"".join(parts), tuple(holes))
+
+
+def _read_pages(file: Readable, first: int, end: int, holes: list[tuple[int, int]]) -> bytes:
+    """Reads a range whole, or else page by page."""
+    try:
+        return file.read_at(first, end - first)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    parts = []
+    while first < end:
+        stop = min(end, (first // PAGE_BYTES + 1) * PAGE_BYTES)
+        try:
+            part = file.read_at(first, stop - first)
+        except OSError as error:
+            if not is_unreadable(error) or len(holes) >= BAD_PAGES_MAX:
+                raise
+            part = FILLER * (stop - first)
+            holes.append((first, stop))
+        parts.append(part)
+        if len(part) < stop - first:
+            break
+        first = stop
+    return b"".join(parts)
+
+
+def read_error(file: Readable, first: int, end: int) -> OSError | None:
+    """Reads a range again; returns the error of the device, if it still cannot deliver it."""
+    while first < end:
+        step = min(end, first + STEP_BYTES)
+        try:
+            file.read_at(first, step - first)
+        except OSError as error:
+            return error
+        first = step
+    return None
