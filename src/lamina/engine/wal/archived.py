@@ -4,18 +4,20 @@ Rules.
 1. What was deleted or evicted is never served, whatever an object still holds: every batch goes
    through the floors and the deleted set as they are when it is handed out.
 2. A hole in an object is stepped over silently where its records were deleted, and told otherwise.
-3. The object store is asked only for what lies below the local layers, whatever the ledger says of
-   it, for that may be lost. A hole further on is told without it.
+3. The object store is asked for every record that no local layer gives, whatever the ledger says of
+   it: what is lost here may be there. Only what was removed on purpose is told without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from lamina.engine import cold_facts
 from lamina.engine.batches import after, first_of, runs
 from lamina.engine.retention import SegmentFacts
 from lamina.engine.wal.ranges import Ranges
@@ -54,7 +56,7 @@ def ask(topic: TopicState, sequence: int) -> None:
                 f"{topic.place.name}: offsets {gap.first} to {gap.end} are archived;"
                 " open the store with `archive`"
             )
-    elif not topic.cold.is_loaded and sequence < topic.local_start:
+    elif not topic.cold.is_loaded:
         topic.cold.load()
 
 
@@ -66,21 +68,23 @@ def holds(topic: TopicState, sequence: int) -> bool:
 
 def only_archived(topic: TopicState) -> list[ArchivedObject]:
     """Returns the objects that hold what no local layer does and nobody has removed, in order."""
-    entries, local = topic.cold.entries if topic.cold is not None else (), topic.local_start
-    return [
-        each for each in entries if topic.earliest < each.next_offset and each.base_offset < local
-    ]
+    entries = topic.cold.entries if topic.cold is not None else ()
+    return cold_facts.only_archived(entries, topic.earliest, topic.local_start)
 
 
 def facts(topic: TopicState) -> list[SegmentFacts]:
     """Returns what retention needs to know of them, each as far as nothing local holds it."""
-    found, local = [], topic.local_start
-    for each in only_archived(topic):
-        end = min(each.next_offset, local)
-        share = (end - each.base_offset) / (each.next_offset - each.base_offset)
-        size = int(each.size_bytes * share)
-        found.append(SegmentFacts(each.base_offset, end, size, each.max_timestamp_ms, sealed=True))
-    return found
+    entries = topic.cold.entries if topic.cold is not None else ()
+    return [
+        replace(each, removed=topic.removed_between(each.base_offset, each.next_offset))
+        for each in cold_facts.facts_of(entries, topic.earliest, topic.local_start)
+    ]
+
+
+def is_hidden(topic: TopicState) -> bool:
+    """Tells whether records are archived that nobody has asked the object store for yet."""
+    is_known = topic.cold is not None and topic.cold.is_loaded
+    return not is_known and bool(topic.ledger.archived())
 
 
 def scan(

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from lamina.engine.wal import segments
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.reading import TopicReader
 from lamina.engine.wal.segments import Segment
-from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK
+from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFile, frame_bytes
 from lamina.formats.ledger import Gap
 from lamina.formats.scan import Scan
 from lamina.formats.wal import control, index, located, log
@@ -84,8 +84,8 @@ class Compactor:
         before = topic.layers.segments
         tail = _Tail(self._ground, topic, before)
         try:
-            for sequence, data, positions in _pieces(topic, end):
-                self._copy_piece(topic, tail, sequence, data, positions)
+            for piece in _pieces(topic, end):
+                self._copy_piece(topic, tail, piece)
             return Copied(topic, tail.finish(), end, tail.copied_bytes, tail)
         except BaseException:
             tail.undo()
@@ -95,10 +95,9 @@ class Compactor:
         self,
         topic: TopicReader,
         tail: _Tail,
-        sequence: int,
-        data: Buffer,
-        positions: NDArray[np.int64],
+        piece: _Piece,
     ) -> None:
+        sequence, data, positions = piece.sequence, piece.data, piece.positions
         row = 0
         while row < len(positions):
             room, records = tail.room(sequence + row)
@@ -110,6 +109,7 @@ class Compactor:
                 tail.append(out[: got.scan.end], got.scan, sequence + row)
                 row += len(got.scan)
             elif not got.is_sound:
+                piece.refuse_unread(row)
                 self._lose(topic, sequence + row)
                 row += 1
             elif not tail.seal():
@@ -125,8 +125,25 @@ class Compactor:
             topic.ledger = topic.place.enter_gap(topic.ledger, gap)
 
 
-def _pieces(topic: TopicReader, end: int) -> Iterator[tuple[int, Buffer, NDArray[np.int64]]]:
-    """Yields (first sequence, the file's bytes, positions) of runs within one WAL file."""
+class _Piece(NamedTuple):
+    """Some records of a run: their first sequence, and where they lie in bytes of a WAL file."""
+
+    sequence: int
+    file: WalFile
+    origin: int
+    data: Buffer
+    positions: NDArray[np.int64]
+
+    def refuse_unread(self, row: int) -> None:
+        """Raises OSError if a frame is not damaged, but was not delivered: it stays in the WAL."""
+        at = int(self.positions[row])
+        error = self.file.read_error(self.origin + at, 1 + frame_bytes(self.data, at))
+        if error is not None:
+            raise error
+
+
+def _pieces(topic: TopicReader, end: int) -> Iterator[_Piece]:
+    """Yields what of each run lies in one WAL file, some at a time."""
     for run in topic.layers.runs:
         count = min(end, run.end) - run.first
         if count <= 0:
@@ -134,11 +151,15 @@ def _pieces(topic: TopicReader, end: int) -> Iterator[tuple[int, Buffer, NDArray
         places = np.frombuffer(run.locations[:count], dtype=np.int64)
         numbers = places >> POSITION_BITS
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), count]
-        for begin, stop in pairwise(edges):
-            file = topic.sources.wal.get(int(numbers[begin]))
+        for first, stop in pairwise(edges):
+            file = topic.sources.wal.get(int(numbers[first]))
             assert file is not None, "a file that runs point to is not freed"
-            positions = places[begin:stop] & POSITION_MASK
-            yield run.first + begin, file.bytes_to(int(positions.max()) + 1), positions
+            begin = first
+            while begin < stop:
+                positions = places[begin:stop] & POSITION_MASK
+                some, origin, data = file.frames(positions, BUFFER_BYTES)
+                yield _Piece(run.first + begin, file, origin, data, some - origin)
+                begin += len(some)
 
 
 class _Tail:
@@ -224,7 +245,7 @@ class _Tail:
         ground, topic = self._ground, self._topic
         directory = ground.hot(topic.topic_id)
         ground.files.make_directory(directory)
-        segment = Segment(topic.topic_id, directory, sequence, sequence, 0, 0, 0, ground.now_ms())
+        segment = Segment(topic.topic_id, directory, sequence, sequence, 0, 0, 0, ground.steady())
         for suffix in ("data", "idx"):  # what a crash left there is in the WAL still
             if ground.files.exists(segment.path(suffix)):
                 ground.files.remove(segment.path(suffix))

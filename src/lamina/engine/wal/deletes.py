@@ -125,7 +125,7 @@ def _in_wal(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.i
             file = topic.sources.wal.get(number)
             assert file is not None, "a file that runs point to is not freed"
             positions = places[rows] & POSITION_MASK
-            data = file.bytes_to(file.size)
+            data = file.load()
             found = located.tag_matches(data, positions, tag, prefix_bytes=1, exact=exact)
             parts.append(rows[found] + run.first)
     return parts

@@ -12,17 +12,16 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
 
 from lamina.config import TopicSettings, WriterSettings
-from lamina.engine.place import Place
 from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
-from lamina.engine.wal import relocation, segments
+from lamina.engine.wal import ownership, upkeep
 from lamina.engine.wal.compactor import Compactor, Copied, mark_of
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.log import ShardLog
@@ -31,14 +30,15 @@ from lamina.engine.wal.partition import WalPartition
 from lamina.engine.wal.reading import Sources, TopicReader
 from lamina.engine.wal.recovery import TopicRecovery
 from lamina.engine.wal.replay import Replay, Replayed
-from lamina.engine.wal.segments import Segment
+from lamina.engine.wal.routers import Partitions, Routers
 from lamina.engine.wal.shard import POSITION_BITS, Shard
 from lamina.engine.wal.snapshots import Snapshots, meta_of
-from lamina.engine.wal.topic import Arrivals, Layers
+from lamina.engine.wal.topic import Arrivals
 from lamina.engine.writer import Writer
 from lamina.errors import Closed, LaminaError, StorageFull
 from lamina.formats.topic import TopicFile
 from lamina.formats.wal import control, log
+from lamina.formats.wal.routing import Router
 from lamina.formats.wal.sharding import shard_of
 from lamina.storage import paths
 
@@ -69,15 +69,22 @@ class WalEngine:
         self._pinned: set[int] = set()
         self._changed = False
         self._retired: dict[int, int] = {}
-        self._checkpointed_ms = self._snapshot_ms = self._whole_ms = ground.now_ms()
+        self._checkpointed_ms = self._snapshot_ms = self._whole_ms = ground.steady()
         self._rotations = self._snapshot_bytes = 0
         self._recovery: TopicRecovery | None = None
         self._replayed: Replayed | None = None
+        partitions = Partitions(self._topics, self._abouts, self._logs)
+        self.routers = Routers(partitions, self._write_router)
 
     # ------------------------------------------------------------------ opening
 
-    def load(self, report: RecoveryReport) -> Metadata:
-        """Reads snapshot and WAL; what they say of topics is for the catalog to compare."""
+    def load(self, report: RecoveryReport, topics: Iterable[TopicFile] = ()) -> Metadata:
+        """Reads snapshot and WAL; what they say of topics is for the catalog to compare.
+
+        `topics` are those that the catalog knows. A cold directory of another store is refused
+        before anything in it is read.
+        """
+        ownership.check(self._ground)
         self._make_names_durable()
         taken = self._snapshots.load(report)
         floors: dict[int, int] = {}
@@ -89,6 +96,9 @@ class WalEngine:
             self._metadata.apply(topic_id, body)
         for topic_id in replayed.frames:
             self._metadata.note_id(topic_id)
+        for topic_id in (each for about in topics for each in about.topic_ids):
+            self._metadata.note_id(topic_id)
+        ownership.adopt(self._ground, self._metadata.next_topic_id)
         self._replayed = replayed
         self._recovery = TopicRecovery(
             self._ground, replayed, report, repair=True, has_snapshot=taken is not None
@@ -113,9 +123,8 @@ class WalEngine:
         """
         files, ground = self._ground.files, self._ground
         folders = [ground.data, os.path.join(ground.data, paths.SEGMENTS)]
-        if ground.settings.cold_directory:
-            cold = os.path.abspath(ground.settings.cold_directory)
-            folders += [os.path.dirname(cold), cold]
+        if ground.cold_root is not None:
+            folders += [os.path.dirname(ground.cold_root), ground.cold_root]
         for folder in folders:
             if files.is_directory(folder):
                 files.sync_directory(folder)
@@ -129,16 +138,14 @@ class WalEngine:
             stored = self._recovery.recover(partition, known)
             producers = Producers(partition.place)
             if producers.has_journal:
-                producers.restore(stored)
+                producers.restore(stored, self._recovery.report)
                 partition.producers = producers
         partition.flags_due = bool(known.searches)
         return partition
 
     def _make(self, about: TopicFile, number: int) -> WalPartition:
         topic_id = about.topic_ids[number]
-        ground = self._ground
-        clocks = (ground.now_ms, ground.steady_ms)
-        place = Place(ground.files, ground.data, about.name, number, *clocks)
+        place = self._ground.place(about, number)
         partition = WalPartition(place, topic_id, TopicSettings.parse(about.settings))
         partition.bind(self._sources)
         partition.start(self._changing, self._compact_one)
@@ -159,8 +166,11 @@ class WalEngine:
             if owner is None or owner in self._topics:
                 continue
             if owner in self._metadata.dead:
-                self._remove_all(owner)
-                report.add("deletion finished", directory, "the topic was deleted")
+                try:
+                    self._remove_all(owner)
+                    report.add("deletion finished", directory, "the topic was deleted")
+                except OSError as error:
+                    report.add("note", directory, f"of a deleted topic, and still there: {error}")
                 continue
             for name in self._ground.files.list(directory):
                 path = os.path.join(directory, name)
@@ -173,6 +183,7 @@ class WalEngine:
                 what = f"records of topic id {topic_id}, which no topic has; the WAL keeps them"
                 report.add("note", os.path.join(self._ground.data, paths.WAL), what)
         self._replayed = self._recovery = None
+        self.routers.load(self._metadata)
         self._changed = True
 
     def _segment_directories(self) -> list[str]:
@@ -205,9 +216,10 @@ class WalEngine:
             for number, topic_id in enumerate(about.topic_ids):
                 name = f"{about.name}/{number}"
                 body = control.TopicCreate(name, about.epoch, config_of(about))
-                self._control(topic_id, body)
                 if topic_id in self._abouts:
                     self._abouts[topic_id] = (about, number)
+                    self._changed = True
+                self._control(topic_id, body)
 
     def create(self, about: TopicFile) -> list[WalPartition]:
         """Opens the partitions of a topic that was just made."""
@@ -215,16 +227,32 @@ class WalEngine:
             return [self._make(about, number) for number in range(about.partitions)]
 
     def delete(self, about: TopicFile) -> None:
-        """Forgets a deleted topic; its name is free, its id is not."""
+        """Forgets a deleted topic; its name is free, its id is not.
+
+        Its `topic.json` says durably that it is deleted. What fails here costs no other topic of
+        the shard anything: frames and files that are left go when the store is opened again.
+        """
         with self._changing:
+            gone = [self._topics.pop(topic_id, None) for topic_id in about.topic_ids]
             for topic_id in about.topic_ids:
-                partition = self._topics.pop(topic_id, None)
                 self._abouts.pop(topic_id, None)
                 self._metadata.dead[topic_id] = about.epoch
+            self._changed = True
+            self.routers.connect()
+            for partition in gone:
                 if partition is not None:
                     partition.retire(Closed(f"topic {about.name!r} was deleted"))
-                self._control(topic_id, control.TopicDelete(about.epoch))
-                self._remove_all(topic_id)
+            for topic_id in about.topic_ids:
+                try:
+                    self._control(topic_id, control.TopicDelete(about.epoch))
+                    self._remove_all(topic_id)
+                except (OSError, LaminaError) as error:
+                    _log.warning(
+                        "%s: its deletion is finished at the next opening: %s", about.name, error
+                    )
+
+    def _write_router(self, router: Router) -> None:
+        self._control(router.source_id, router)
 
     def _control(self, topic_id: int, body: control.Control) -> None:
         shard_log = self._logs[shard_of(topic_id, len(self._logs))]
@@ -239,6 +267,7 @@ class WalEngine:
         for directory in (self._ground.hot(topic_id), self._ground.cold(topic_id)):
             if directory is None or not files.is_directory(directory):
                 continue
+            ownership.check(self._ground)
             for name in files.list(directory):
                 files.remove(os.path.join(directory, name))
             files.remove_directory(directory)
@@ -251,9 +280,12 @@ class WalEngine:
         with self._changing:
             self._flush()
             self._checkpoint_if_due(force=force)
-            self._look_after_topics()
+            self._changed |= upkeep.look_after(self._ground, list(self._topics.values()))
             self._snapshot_if_due(force=force)
             self._free()
+            for shard_log in self._logs:
+                if shard_log.shard.is_unconfirmed and shard_log.writer.failure is None:
+                    shard_log.writer.exclusively(shard_log.confirm)
 
     def _flush(self) -> None:
         for shard_log in self._logs:
@@ -265,7 +297,7 @@ class WalEngine:
 
         A few records of a topic would cost as many fsyncs as its whole segment; they wait.
         """
-        settings, now_ms = self._ground.settings, self._ground.now_ms()
+        settings, now_ms = self._ground.settings, self._ground.steady()
         rotations = sum(each.shard.rotations for each in self._logs)
         patience_ms = max(settings.checkpoint_ms, settings.snapshot_ms)
         is_whole = force or rotations > self._rotations or now_ms - self._whole_ms >= patience_ms
@@ -284,7 +316,10 @@ class WalEngine:
                 waiting = [
                     topic
                     for topic in self._topics.values()
-                    if topic.log is shard_log and topic.layers.runs and topic.wal_bytes >= min_bytes
+                    if topic.log is shard_log
+                    and topic.gone is None
+                    and topic.layers.runs
+                    and topic.wal_bytes >= min_bytes
                 ]
                 for start in range(0, len(waiting), TOPICS_PER_MARK):
                     self._compact(shard_log, waiting[start : start + TOPICS_PER_MARK])
@@ -315,11 +350,11 @@ class WalEngine:
 
     @contextlib.contextmanager
     def _told(self, topic: TopicReader) -> Iterator[None]:
-        """Says that a topic's checkpoint failed; the others go on, and it is tried again."""
+        """Says that something failed for a topic; the others go on, and it is tried again."""
         try:
             yield
-        except OSError as error:
-            _log.warning("%s: the checkpoint failed: %s", topic.place.name, error)
+        except (OSError, LaminaError) as error:
+            _log.warning("%s: its checkpoint failed: %s", topic.place.name, error)
 
     def _publish(self, shard_log: ShardLog, copied: list[Copied]) -> None:
         shard_log.control(mark_of(copied, self._ground.now_ms()))
@@ -333,40 +368,12 @@ class WalEngine:
             found.settle()
             self._publish(topic.log, [found])
 
-    def _look_after_topics(self) -> None:
-        for topic in list(self._topics.values()):
-            if topic.writer.failure is not None:
-                continue
-            try:
-                if topic.is_old(self._ground.settings.segment_age_ms):
-                    topic.writer.exclusively(topic.seal)
-                if topic.has_expired():
-                    topic.writer.exclusively(topic.apply_retention)
-                    self._changed = True
-                if topic.has_idle_producers():
-                    topic.writer.exclusively(topic.forget_idle_producers)
-                for segment in relocation.due(self._ground, topic):
-                    self._relocate(topic, segment)
-            except (OSError, LaminaError) as error:
-                _log.warning("%s: %s", topic.place.name, error)
-
-    def _relocate(self, topic: WalPartition, segment: Segment) -> None:
-        moved = relocation.copy(self._ground, segment)
-        found = topic.layers.segments
-
-        def flip() -> None:
-            flipped = tuple(moved if each is segment else each for each in found)
-            topic.layers = Layers(flipped, topic.layers.runs)
-
-        topic.writer.exclusively(flip)
-        segments.remove(self._ground.files, segment)
-
     # ------------------------------------------------------------------ snapshots and freeing
 
     def _snapshot_if_due(self, *, force: bool) -> None:
         settings = self._ground.settings
         written = sum(each.shard.written_bytes for each in self._logs)
-        elapsed = self._ground.now_ms() - self._snapshot_ms
+        elapsed = self._ground.steady() - self._snapshot_ms
         changed = self._changed or written > self._snapshot_bytes
         large = written - self._snapshot_bytes >= settings.snapshot_bytes
         if changed and (force or large or elapsed >= settings.snapshot_ms):
@@ -376,7 +383,8 @@ class WalEngine:
         """Writes a snapshot of all metadata, and the deleted flags that must be there before."""
         with self._changing:
             for topic in self._topics.values():
-                topic.save_flags()
+                with self._told(topic):
+                    topic.save_flags()
             for shard_log in self._logs:
                 self._rotate(shard_log)
             current = dict(self._retired)
@@ -400,9 +408,10 @@ class WalEngine:
             about, number = self._abouts[topic_id]
             name = f"{about.name}/{number}"
             metas.append((topic, meta_of(topic, name, about.epoch, config_of(about))))
-        self._snapshots.save(metas, self._metadata.dead, self._metadata.next_topic_id, current)
+        ids, routers = self._metadata.next_topic_id, self.routers.encoded()
+        self._snapshots.save(metas, self._metadata.dead, ids, current, routers)
         self._retired = current
-        self._snapshot_bytes, self._snapshot_ms = written, self._ground.now_ms()
+        self._snapshot_bytes, self._snapshot_ms = written, self._ground.steady()
         self._changed = False
 
     def _free(self) -> None:
@@ -414,11 +423,13 @@ class WalEngine:
             if file not in active and self._snapshots.covers(file.shard, file.index)
         ]
         needed = self._needed_files() if covered else set()
-        for file in covered:
-            if file.number not in needed:
-                with contextlib.suppress(FileNotFoundError):
-                    self._ground.files.remove(file.path)
-                self._sources.wal.drop(file)
+        going = [file for file in covered if file.number not in needed]
+        for file in going:
+            with contextlib.suppress(FileNotFoundError):
+                self._ground.files.remove(file.path)
+            self._sources.wal.drop(file)
+        for directory in {os.path.dirname(file.path) for file in going}:
+            self._ground.files.sync_directory(directory)  # what was erased must not come back
 
     def _needed_files(self) -> set[int]:
         """Returns the numbers of the WAL files that hold records which are nowhere else."""
@@ -430,6 +441,11 @@ class WalEngine:
         return needed
 
     # ------------------------------------------------------------------ the end
+
+    @property
+    def changing(self) -> threading.RLock:
+        """The lock of everything but appends."""
+        return self._changing
 
     @property
     def writers(self) -> list[Writer]:
@@ -459,6 +475,7 @@ class WalEngine:
                 if not shard_log.shard.failed:
                     with contextlib.suppress(OSError):
                         shard_log.shard.finish()
+                shard_log.shard.active = None  # its file closes behind the last reader
             self._sources.wal.close()
 
     def purge(self) -> None:

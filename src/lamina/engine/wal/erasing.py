@@ -34,8 +34,12 @@ def erase(topic: WalPartition, stays: Choice, *, dry_run: bool = False) -> int:
         if not len(dropped):
             continue
         gone += len(dropped)
-        if not dry_run:
+        if dry_run:
+            continue
+        try:
             _replace(topic, segment, data, kept, dropped)
+        except OSError as error:  # its file may be the old one or the new
+            raise topic.fail(error) from error
     return gone
 
 
@@ -83,31 +87,36 @@ def _replace(
     gaps = [Gap(a, b + 1, "deleted", now_ms) for a, b in zip(firsts, lasts, strict=True)]
     files.make_directory(topic.place.directory)
     topic.ledger = topic.place.enter_gaps(topic.ledger, gaps)
-    new = None
-    if len(kept):
-        new = _written(topic, segment, data, kept)
+    replaced(topic, segment, [(sequence, data[a:b]) for sequence, a, b in kept.tolist()])
+
+
+def replaced(topic: WalPartition, segment: Segment, frames: list[tuple[int, memoryview]]) -> None:
+    """Puts a segment of some frames, in their order, in the place of another. For the leader."""
+    files = topic.sources.files
+    new = _written(topic, segment, frames) if frames else None
     rest = tuple(new if each is segment else each for each in topic.layers.segments)
     topic.layers = Layers(tuple(each for each in rest if each is not None), topic.layers.runs)
     topic.distrusted.pop(segment.first_sequence, None)
+    topic.verified.discard(segment.first_sequence)
     if new is None or new.first_sequence != segment.first_sequence:
         segments.remove(files, segment)
 
 
 def _written(
-    topic: WalPartition, segment: Segment, data: memoryview, kept: NDArray[np.int64]
+    topic: WalPartition, segment: Segment, frames: list[tuple[int, memoryview]]
 ) -> Segment:
     files = topic.sources.files
-    body = b"".join(data[first:end] for _, first, end in kept.tolist())
-    lengths = kept[:, 2] - kept[:, 1]
+    body = b"".join(frame for _, frame in frames)
+    lengths = np.array([frame.nbytes for _, frame in frames], dtype=np.int64)
     positions = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-    first = int(kept[0, 0])
+    first = frames[0][0]
     entries = index.build(body, Scan(positions, len(body), Stop.END), first_sequence=first)
     entries = index.mark_deleted(entries, first, topic.flagged().pairs())
     new = segment._replace(
         first_sequence=first,
         end_sequence=first + len(entries),
         data_bytes=len(body),
-        frames=len(kept),
+        frames=len(frames),
         newest_ms=int(entries["timestamp_ms"][-1]),
         sealed=True,
     )

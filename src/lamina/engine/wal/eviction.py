@@ -4,8 +4,8 @@ Pure but for reading: it says how far the floor rises; the partition writes that
 
 Rules.
 1. Files go whole, sealed, from the front; the last segment stays, it knows where the topic ends.
-2. The age boundary is found by binary search over `.idx` times, which are running maxima: nothing
-   is taken for older than it is. The boundary's own frame is read before it is believed.
+2. The floor rises to the first record that is not too old (`expiry`), which is durable before a
+   file goes. A floor that no file lies below is only kept in memory, until the next snapshot.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from dataclasses import dataclass
 
 from lamina.config import NO_LIMIT
 from lamina.engine import retention
-from lamina.engine.wal import segments
+from lamina.engine.wal import archived
 from lamina.engine.wal.reading import TopicReader
-from lamina.engine.wal.segments import Segment
-from lamina.formats.wal import index
 from lamina.formats.wal.control import EvictReason
-from lamina.formats.wal.layout import SEGMENT_FRAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,8 @@ class Eviction:
 def explain(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[retention.Decision]:
     """Says for each segment, oldest first, whether it goes and why; `waits` as in retention."""
     facts = topic.facts()
+    if archived.is_hidden(topic):
+        return retention.wait_for_archive(facts)
     decisions = retention.explain(facts, topic.settings, now_ms, waits)
     cap = topic.settings.retention_records
     if topic.settings.discard == "new":
@@ -61,25 +60,28 @@ def _kept_by_discard(
 def _by_records(
     decisions: Sequence[retention.Decision], cap: int, held: set[int]
 ) -> list[retention.Decision]:
-    records = sum(each.segment.next_offset - each.segment.base_offset for each in decisions)
+    records = sum(each.segment.records for each in decisions)
     decided = []
     front = True
     for each in decisions:
         excess = records - cap
         may_go = each.segment.sealed and each.segment.base_offset not in held
-        goes = front and (each.goes or (may_go and excess > 0))
+        beyond = retention.is_beyond_cap(each.segment.records, excess)
+        goes = front and (each.goes or (may_go and beyond))
         why = each.why
         if goes and not each.goes:
             why = f"the partition is {excess} records over retention.records"
+        elif front and may_go and excess > 0 and not goes:
+            why = "without it less than retention.records would be left"
         if goes:
-            records -= each.segment.next_offset - each.segment.base_offset
+            records -= each.segment.records
         front = goes
         decided.append(retention.Decision(each.segment, goes, why))
     return decided
 
 
 def due(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> Eviction | None:
-    """Returns how far the floor rises now, if it does."""
+    """Returns how far the floor rises with the files that may go now; None while all stay."""
     settings = topic.settings
     limits = (settings.retention_ms, settings.retention_bytes, settings.retention_records)
     if not topic.layers.segments or all(limit == NO_LIMIT for limit in limits):
@@ -92,37 +94,14 @@ def due(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> Eviction |
         reason = EvictReason.AGE if "old" in decision.why.split() else reason
         if "retention.records" in decision.why:
             reason = EvictReason.RECORD_CAP
-    if settings.retention_ms != NO_LIMIT and not waits:
-        boundary = _age_boundary(topic, floor, now_ms - settings.retention_ms)
-        if boundary > floor:
-            floor, reason = boundary, EvictReason.AGE
-    return Eviction(floor, reason) if floor > topic.earliest else None
+    expired = topic.live_from(floor)
+    if expired > floor:
+        floor, reason = expired, EvictReason.AGE
+    if floor == topic.earliest and not has_files_below(topic, floor):
+        return None
+    return Eviction(floor, reason)
 
 
-def _age_boundary(topic: TopicReader, floor: int, cutoff_ms: int) -> int:
-    """Finds the first record that is not too old in the sealed segment that holds the floor."""
-    for segment in topic.layers.segments:
-        if not segment.sealed or not segment.first_sequence <= floor < segment.end_sequence:
-            continue
-        entries = segments.load_entries(topic.sources.files, segment)
-        if entries is None:
-            return floor
-        count = index.expired(entries, cutoff_ms)
-        if count == 0:
-            return floor
-        if _own_time(topic, segment, entries, count - 1) >= cutoff_ms:
-            return floor  # the index is wrong; a reader will find out and rebuild it
-        return max(floor, segment.first_sequence + count)
-    return floor
-
-
-def _own_time(topic: TopicReader, segment: Segment, entries: index.Entries, row: int) -> int:
-    file = topic.sources.files.open_read_only(segment.path("data"))
-    try:
-        frame = file.read_at(int(entries["position"][row]), SEGMENT_FRAME.size)
-    finally:
-        file.close()
-    fields = SEGMENT_FRAME.unpack(frame)
-    if entries["length"][row] and int(fields["sequence"]) != segment.first_sequence + row:
-        return 1 << 62
-    return int(fields["timestamp_ms"])
+def has_files_below(topic: TopicReader, floor: int) -> bool:
+    """Tells whether a segment that may be removed lies wholly below a sequence."""
+    return any(each.sealed and each.end_sequence <= floor for each in topic.layers.segments[:-1])

@@ -2,7 +2,7 @@
 
 wal/[shard-NN/]{CURRENT, wal-<n>.log}      shard 0 of one shard has no directory of its own
 segments/<topic_id hex>/seg-<first>.{data,idx}
-<cold.dir>/<topic_id hex>/seg-<first>.{data,idx}
+<cold.dir>/{broker.id, <topic_id hex>/seg-<first>.{data,idx}}
 meta/snapshot-<n>.bin
 """
 
@@ -13,7 +13,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lamina.config import WalSettings
+from lamina.config import TopicSettings, WalSettings
+from lamina.engine.place import Place
+from lamina.engine.spares import NO_SPARES, Spares
+from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -29,6 +32,18 @@ class Ground:
     now_ms: Callable[[], int]
     settings: WalSettings = field(default_factory=WalSettings)
     steady_ms: Callable[[], int] | None = None
+    spares: Spares = NO_SPARES
+
+    def place(self, about: TopicFile, partition: int) -> Place:
+        """Returns the surroundings of a topic's partition."""
+        is_archived = TopicSettings.parse(about.settings).is_archived
+        clocks = (self.now_ms, self.steady_ms)
+        spares = self.spares if is_archived else None
+        return Place(self.files, self.data, about.name, partition, *clocks, spares)
+
+    def steady(self) -> int:
+        """Returns the time by which spans are measured: no jump of the clock changes them."""
+        return self.now_ms() if self.steady_ms is None else self.steady_ms()
 
     @property
     def shard_count(self) -> int:
@@ -62,10 +77,14 @@ class Ground:
 
     def cold(self, topic_id: int) -> str | None:
         """The directory of a topic's segments that moved away, if there is a place for such."""
-        if not self.settings.cold_directory:
-            return None
-        root = os.path.abspath(self.settings.cold_directory)
-        return os.path.join(root, paths.wal_topic_directory(topic_id))
+        root = self.cold_root
+        return None if root is None else os.path.join(root, paths.wal_topic_directory(topic_id))
+
+    @property
+    def cold_root(self) -> str | None:
+        """The directory that segments move to, if there is one; `ownership` says whose it is."""
+        named = self.settings.cold_directory
+        return os.path.abspath(named) if named else None
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""

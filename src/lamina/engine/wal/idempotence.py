@@ -7,6 +7,7 @@ segments it is asked what the WAL holds:
     all of them                     finished: a repeat gets its first answer
     none of them                    never stored: the entry goes, a repeat is stored
     some, and a barrier follows     it had been synced; what is missing is lost, and told as such
+    some, and all were written      the same: damage came later
     some, and no barrier follows    unfinished: what is left of it is hidden, the entry goes
 
 What is hidden is entered in the ledger as truncated before a repeat can be stored: nobody was told
@@ -15,7 +16,7 @@ that it was durable. Recovery passes over records of the WAL that the ledger cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +35,17 @@ class Judged(NamedTuple):
     left_over: list[tuple[int, int]]
 
 
-def judge(entries: Sequence[Entry], settled_end: int, frames: Frames, replayed: Replayed) -> Judged:
+def judge(
+    entries: Sequence[Entry],
+    settled_end: int,
+    frames: Frames,
+    replayed: Replayed,
+    claimed: Collection[int] = (),
+) -> Judged:
     """Tells apart what is stored and what is not.
 
-    Below `settled_end` everything was durable: it is in segments, or was deleted since.
+    `claimed` are sequences of frames that were written, and are damaged now. Below `settled_end`
+    everything was durable: it is in segments, or was deleted since.
     """
     finished: list[Entry] = []
     left_over: list[tuple[int, int]] = []
@@ -49,9 +57,17 @@ def judge(entries: Sequence[Entry], settled_end: int, frames: Frames, replayed: 
             finished.append(entry)
         elif first < len(frames.locations) and replayed.is_synced(int(frames.locations[first])):
             finished.append(entry)  # this, or what was written after it
+        elif found and (end - 1 in claimed or _has_arrived(end, frames, replayed)):
+            finished.append(entry)
         elif found:
             left_over.append((entry.base_offset, int(frames.sequences[last - 1]) + 1))
     return Judged(finished, left_over)
+
+
+def _has_arrived(end: int, frames: Frames, replayed: Replayed) -> bool:
+    """Tells whether a topic's records below a sequence were written, whatever became of them."""
+    row = int(np.searchsorted(frames.sequences, end - 1))
+    return row < len(frames.locations) and replayed.has_arrived(int(frames.locations[row]))
 
 
 def without_truncated(frames: Frames, known: Ledger) -> Frames:

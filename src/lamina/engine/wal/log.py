@@ -8,7 +8,7 @@ What idempotent producers append is in their topics' journals, durably, before i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from lamina.config import WriterSettings
 from lamina.engine.grouping import Stamped, at_time
+from lamina.engine.place import refusal_of
 from lamina.engine.requests import DURABLE, Ack, Outcome, Request
 from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.routed import Copy, copies_of, mark_of, refuse_large
 from lamina.engine.wal.shard import Shard
 from lamina.engine.wal.topic import Arrivals, TopicState
 from lamina.engine.writer import Writer
-from lamina.errors import InvalidRequest, StorageFull
+from lamina.errors import Closed, InvalidRequest, LaminaError, Unavailable
 from lamina.formats.plain import PlainValues
 from lamina.formats.wal import layout, log
 from lamina.records import INPUT_SCHEMAS, prepare
-from lamina.storage.files import NO_SPACE
+from lamina.storage.files import PASSING
 
 if TYPE_CHECKING:
     from lamina.engine.wal.partition import WalPartition
@@ -36,6 +38,10 @@ Noted: TypeAlias = "dict[WalPartition, list[Stamped]]"
 """New appends of idempotent producers in the group at hand."""
 _HEAD = 64
 _FULL = "no space left on the device; nothing of the append was kept"
+
+
+class _JournalFailed(Exception):
+    """A journal of idempotent producers could not be written; nothing of the group was."""
 
 
 class ShardLog:
@@ -57,22 +63,30 @@ class ShardLog:
     def write(self, group: Sequence[Request]) -> list[Outcome]:
         """Writes a group of requests behind the tail; see `writer.Log`."""
         noted: Noted = {}
-        outcomes, accepted = self._number(group, noted)
+        routed: set[int] = set()
+        now_ms = self._ground.now_ms()
+        outcomes, accepted = self._number(group, noted, routed, now_ms)
         if not accepted:
             return outcomes
         try:
-            self._store(accepted, noted)
-        except (InvalidRequest, StorageFull):
+            self._store(accepted, noted, routed, now_ms)
+        except (InvalidRequest, Unavailable):
             self._take_back(noted)
             raise
+        except _JournalFailed:  # its topic refuses now, the others of the group are stored
+            self._take_back(noted)
+            return self.write(group)
         for topic in noted:
             topic.known_producers().keep()
         return outcomes
 
     def _number(
-        self, group: Sequence[Request], noted: Noted
+        self, group: Sequence[Request], noted: Noted, routed: set[int], now_ms: int
     ) -> tuple[list[Outcome], list[tuple[Request, int]]]:
-        """Gives each request its first sequence, or its refusal, or the answer to its first try."""
+        """Gives each request its first sequence, or its refusal, or the answer to its first try.
+
+        Copies by routers come behind their sources; `routed` are the places of both.
+        """
         outcomes: list[Outcome] = []
         accepted: list[tuple[Request, int]] = []
         nexts: dict[TopicState, int] = {}
@@ -85,6 +99,11 @@ class ShardLog:
                 refusal = topic.known_producers().judge(request.stamp, count)
             if refusal is None:
                 refusal = topic.refusal(base - end + count)
+            if topic.log is not self:
+                refusal = Unavailable(f"{topic.place.name} has just been routed; append again")
+            copies: Sequence[tuple[Request, int]] = ()
+            if topic.routes and refusal is None:
+                copies, refusal = self._route(request, base + count, nexts, now_ms)
             if refusal is not None:
                 outcomes.append(refusal)
                 continue
@@ -95,14 +114,53 @@ class ShardLog:
             nexts[topic] = base + count
             outcomes.append(Ack(base, count, "written"))
             accepted.append((request, base))
+            if copies:
+                routed.update(range(len(accepted) - 1, len(accepted) + len(copies)))
+                accepted += copies
         return outcomes, accepted
 
-    def _store(self, accepted: list[tuple[Request, int]], noted: Noted) -> None:
-        data, positions = self._encode(accepted)
-        self._record(noted)
-        location = self._append(data)
-        places = positions + location
+    def _route(
+        self, request: Request, end: int, nexts: dict[TopicState, int], now_ms: int
+    ) -> tuple[list[tuple[Request, int]], LaminaError | None]:
+        """Numbers the copies of a request's records, or says why a target cannot take them."""
+        if type(request.records) is list:  # plain values have neither tag nor node
+            return [], None
+        source: WalPartition = request.target
+        copies: list[tuple[Request, int]] = []
+        numbered: dict[TopicState, int] = {source: end}
+        for router, copy in copies_of(_batch(request, now_ms), source.routes, request.acks):
+            target: WalPartition = copy.target
+            if isinstance(target.gone, Closed):  # deleted just now: the rule ends with it
+                continue
+            base = numbered.get(target, nexts.get(target, target.written_end))
+            refusal = target.refusal(base - target.written_end + copy.count)
+            if refusal is None and target.log is not self:
+                refusal = Unavailable("its target is being moved; append again")
+            if refusal is not None:
+                return [], Unavailable(f"router {router!r}: {refusal}; nothing was appended")
+            too_large = refuse_large(router, copy)
+            if too_large is not None:
+                return [], too_large
+            copies.append((copy, base))
+            numbered[target] = base + copy.count
+        nexts.update(numbered)
+        return copies, None
+
+    def _store(
+        self,
+        accepted: list[tuple[Request, int]],
+        noted: Noted,
+        routed: set[int],
+        now_ms: int,
+    ) -> None:
+        data, positions = self._encode(accepted, routed, now_ms)
+        if noted:
+            self._record(noted)
         edges = np.append(positions, len(data))
+        if routed:
+            row = sum(request.count for request, _ in accepted[: min(routed)])
+            data = self._marked(data, int(positions[row]), now_ms)
+        places = positions + self._append(data)
         if len(places) == len(accepted):  # a record each
             sizes = np.diff(edges).tolist()
             for (request, _), place, size in zip(accepted, places.tolist(), sizes, strict=True):
@@ -112,23 +170,33 @@ class ShardLog:
         self._unsynced.update([request.target for request, _ in accepted])
         self._arrivals.announce(self._unsynced)
 
+    def _marked(self, data: NDArray[np.uint8], first: int, now_ms: int) -> NDArray[np.uint8]:
+        """Adds the mark that makes records and their copies count together."""
+        mark = np.frombuffer(mark_of(len(data) - first, now_ms), dtype=np.uint8)
+        end = _HEAD + len(data) + len(mark)
+        if data.base is not self._buffer or end > len(self._buffer):
+            return np.concatenate([data, mark])
+        self._buffer[end - len(mark) : end] = mark
+        return self._buffer[_HEAD:end]
+
     def _record(self, noted: Noted) -> None:
         """Makes durable who appends what, before the records are: see `producers`."""
         for topic, stamps in noted.items():
             try:
                 topic.known_producers().record(stamps)
             except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise self.writer.poison(error) from error
-                raise StorageFull(_FULL) from error
+                if error.errno not in PASSING:
+                    topic.fail(error)
+                    raise _JournalFailed from error
+                raise refusal_of(error, _FULL) from error
 
     def _take_back(self, noted: Noted) -> None:
         """Forgets what was noted of a group of which nothing was kept."""
-        try:
-            for topic in noted:
+        for topic in noted:
+            try:
                 topic.known_producers().take_back()
-        except OSError as error:
-            raise self.writer.poison(error) from error
+            except OSError as error:
+                topic.fail(error)
 
     def _note_many(
         self,
@@ -145,12 +213,11 @@ class ShardLog:
             row = last
 
     def _encode(
-        self, accepted: list[tuple[Request, int]]
+        self, accepted: list[tuple[Request, int]], routed: set[int], now_ms: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         out = self._buffer[_HEAD:]
-        owners = _owners(accepted)
+        owners = _owners(accepted, routed)
         parts = [request.records for request, _ in accepted]
-        now_ms = self._ground.now_ms()
         if all(type(part) is list for part in parts):
             values = list(chain.from_iterable(cast("list[list[bytes]]", parts)))
             self._plain.fill(values, now_ms)
@@ -173,9 +240,9 @@ class ShardLog:
                 whole[:size] = np.frombuffer(head, dtype=np.uint8)
             return self.shard.append(whole.data) + size
         except OSError as error:
-            if self.shard.failed or error.errno not in NO_SPACE:
+            if self.shard.failed or error.errno not in PASSING:
                 raise self.writer.poison(error) from error
-            raise StorageFull(_FULL) from error
+            raise refusal_of(error, _FULL) from error
 
     def sync(self) -> None:
         """Makes everything written durable and tells those who wait for it."""
@@ -188,6 +255,16 @@ class ShardLog:
         for topic, end in ends:
             topic.durable_end = max(topic.durable_end, end)
         self._arrivals.announce(topics)
+
+    def confirm(self) -> None:
+        """Lets the WAL say that what it holds is durable, if it does not yet. For the leader."""
+        if self.has_unsynced or not self.shard.is_unconfirmed:
+            return
+        try:
+            self.shard.confirm()
+        except OSError as error:
+            if self.shard.failed or error.errno not in PASSING:
+                raise self.writer.poison(error) from error
 
     @property
     def has_unsynced(self) -> bool:
@@ -202,11 +279,13 @@ class ShardLog:
         self.sync()
 
 
-def _owners(accepted: list[tuple[Request, int]]) -> log.Owners:
+def _owners(accepted: list[tuple[Request, int]], routed: Collection[int]) -> log.Owners:
     """Spells out topic, sequence and flags of every row."""
     counts = [request.count for request, _ in accepted]
     ids = [layout.as_signed(request.target.topic_id) for request, _ in accepted]
     flags = [layout.DURABLE if request.acks == DURABLE else 0 for request, _ in accepted]
+    for place in routed:
+        flags[place] |= layout.ROUTED
     bases = np.array([base for _, base in accepted], dtype=np.int64)
     topic_ids = np.array(ids, dtype=np.int64)
     marks = np.array(flags, dtype=np.uint8)
@@ -223,6 +302,6 @@ def _batch(request: Request, now_ms: int) -> pa.RecordBatch:
     if type(request.records) is list:
         return prepare(request.records, "wal", now_ms=now_ms)
     batch = cast("pa.RecordBatch", request.records)
-    if request.target.settings.timestamp_type == "LogAppendTime":
+    if request.target.settings.timestamp_type == "LogAppendTime" and type(request) is not Copy:
         return at_time(batch, now_ms)
     return batch

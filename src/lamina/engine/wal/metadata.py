@@ -15,6 +15,7 @@ from lamina.engine.wal import ranges
 from lamina.engine.wal.ranges import Ranges
 from lamina.formats.topic import TopicFile
 from lamina.formats.wal import control, snapshot
+from lamina.formats.wal.routing import Match, RoutedMark, Router, router_of
 
 TAG_DELETES = (control.DeleteTag, control.DeleteTagPrefix)
 
@@ -40,6 +41,11 @@ class Metadata:
     topics: dict[int, TopicMetadata] = field(default_factory=dict)
     dead: dict[int, int] = field(default_factory=dict)
     next_topic_id: int = 1
+    routers: dict[str, Router] = field(default_factory=dict)
+    router_revision: int = 0
+    """The greatest revision of a router's change."""
+    _covered_revision: int = 0
+    """Up to which revision the snapshot has taken changes in."""
 
     def load(self, taken: snapshot.Snapshot) -> None:
         """Starts from a snapshot."""
@@ -54,6 +60,9 @@ class Metadata:
                 max(1, topic.earliest_sequence, topic.delete_below),
                 Ranges.of(topic.deleted),
             )
+        for router in map(router_of, taken.routers):
+            self._route(router)
+        self._covered_revision = self.router_revision
 
     def apply(self, topic_id: int, body: control.Control) -> None:
         """Applies one control frame."""
@@ -68,6 +77,12 @@ class Metadata:
                     known.highest = max(known.highest, mark.highest_sequence)
                     known.evict_floor = max(known.evict_floor, mark.evict_floor)
                     known.earliest = max(known.earliest, mark.earliest_sequence)
+                return
+            case Router():
+                if body.revision > self._covered_revision:
+                    self._route(body)
+                return
+            case RoutedMark():
                 return
         topic = self.topics.setdefault(topic_id, TopicMetadata())
         match body:
@@ -84,6 +99,18 @@ class Metadata:
             case control.EvictWatermark(floor, earliest):
                 topic.evict_floor = max(topic.evict_floor, floor)
                 topic.earliest = max(topic.earliest, earliest)
+
+    def _route(self, router: Router) -> None:
+        self.router_revision = max(self.router_revision, router.revision)
+        known = self.routers.get(router.name)
+        if known is None or known.revision < router.revision:
+            self.routers[router.name] = router
+
+    def live_routers(self) -> dict[str, Router]:
+        """Returns the rules that were not deleted, whatever became of their topics."""
+        return {
+            name: router for name, router in self.routers.items() if router.match is not Match.GONE
+        }
 
     def note_id(self, topic_id: int) -> None:
         """Makes sure that an id is never given again."""

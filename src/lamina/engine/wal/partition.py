@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lamina.engine import retention
+from lamina.engine.appending import AppendsBatch
 from lamina.engine.log_reader import Deletion
+from lamina.engine.place import typed_errors
 from lamina.engine.producers import Producers
 from lamina.engine.requests import Request
 from lamina.engine.sealed import SealedRange
@@ -29,10 +31,13 @@ from lamina.engine.wal.reading import TopicReader, damaged_ranges
 from lamina.engine.wal.segments import Segment
 from lamina.engine.wal.topic import LEVELS, Layers
 from lamina.engine.writer import Writer
-from lamina.errors import Poisoned
+from lamina.errors import LaminaError, Poisoned
 from lamina.formats.archive import covers
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.wal import control, log
+
+if TYPE_CHECKING:
+    from lamina.engine.wal.routers import Route
 
 _Result = TypeVar("_Result")
 _noting = threading.Lock()
@@ -40,10 +45,10 @@ NAMED_MAX = 1 << 16
 """How many records one control frame names."""
 
 
-class WalPartition(TopicReader):
+class WalPartition(AppendsBatch, TopicReader):
     """A partition whose records go through a shard of the write-ahead log."""
 
-    __slots__ = ("changing", "compact", "flags_due", "producers", "progress")
+    __slots__ = ("changing", "compact", "flags_due", "producers", "progress", "routes")
 
     def start(self, changing: threading.RLock, compact: Callable[[WalPartition], None]) -> None:
         """Gives the partition the lock of everything but appends, and the way into segments."""
@@ -52,6 +57,7 @@ class WalPartition(TopicReader):
         self.flags_due = False
         self.producers: Producers | None = None
         self.progress: Callable[[], Mapping[str, int]] = dict
+        self.routes: tuple[Route, ...] = ()
 
     @property
     def writer(self) -> Writer:
@@ -60,13 +66,27 @@ class WalPartition(TopicReader):
 
     @property
     def is_poisoned(self) -> bool:
-        """Whether a write or fsync of its shard failed."""
-        return isinstance(self.writer.failure, Poisoned)
+        """Whether a write or fsync failed, of its shard or of its own files."""
+        return isinstance(self.failure, Poisoned)
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why it takes no more appends until the store is opened again, if it does not."""
+        return self.writer.failure or self.gone
 
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
-        """Runs an action while neither appends nor the compactor change the topic."""
+        """Runs an action while neither appends nor the compactor change the topic.
+
+        What the topic's own files refuse is told, and stops neither its shard nor itself: every
+        change is a durable control frame first. A failure of the WAL stops the shard by itself.
+        """
+
+        def apart() -> _Result:
+            with typed_errors(f"changing {self.place.name}"):
+                return action()
+
         with self.changing:
-            return self.writer.exclusively(action)
+            return self.writer.exclusively(apart)
 
     def level(self, acks: int | None) -> int:
         """The stronger of what the topic promises and what an append asks for."""
@@ -185,18 +205,45 @@ class WalPartition(TopicReader):
         return eviction.explain(self, self.place.aging_ms(), self._waits())
 
     def has_expired(self) -> bool:
-        """Tells whether eviction would take anything now."""
-        return eviction.due(self, self.place.aging_ms(), self._waits()) is not None
+        """Tells whether eviction would remove a file or let an archived object go."""
+        due = eviction.due(self, self.place.aging_ms(), self._waits())
+        if due is None:
+            return False
+        if self.settings.is_archived:  # objects go by what this store says is durably gone
+            return True
+        return due.floor > self.earliest_offset() or eviction.has_files_below(self, due.floor)
+
+    def drop_expired(self) -> bool:
+        """Forgets where records lie that are out of sight by their age. For the leader.
+
+        The floor is durable with the next snapshot. Until then it is found again by the same rule,
+        so one frame for each topic and tick is saved.
+        """
+        floor = self.earliest_offset()
+        if floor == self.earliest:
+            return False
+        self.evict_floor = floor
+        self.drop_below(floor)
+        return True
 
     def apply_retention(self) -> int:
         """Evicts what cap and age let go; returns how many segments went."""
         due = eviction.due(self, self.place.aging_ms(), self._waits())
         if due is None:
             return 0
-        self._control(control.EvictWatermark(due.floor, due.floor, due.reason))
-        self.evict_floor = due.floor
-        self.drop_below(due.floor)
+        self._evict(due.floor, due.reason)
         return self._remove_dropped()
+
+    def keep_expired_hidden(self) -> None:
+        """Makes durable what has expired by now, before another `retention.ms` counts."""
+        floor = self.earliest_offset()
+        if floor > self.earliest:
+            self._evict(floor, control.EvictReason.AGE)
+
+    def _evict(self, floor: int, reason: control.EvictReason) -> None:
+        self._control(control.EvictWatermark(floor, floor, reason))
+        self.evict_floor = floor
+        self.drop_below(floor)
 
     def _waits(self) -> Mapping[str, int]:
         return retention.waited_for(self.settings, self.progress())
@@ -234,7 +281,7 @@ class WalPartition(TopicReader):
         if not older or older[0] is None or older[0].end_sequence > archived_end:
             return []
         settings, entries = self.settings.for_local_copies(), self.cold.entries if self.cold else ()
-        decisions = retention.explain(self.local_facts(), settings, self.place.now_ms())
+        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
         going = {each.segment.base_offset for each in decisions if each.goes}
         return [
             segment
@@ -258,6 +305,19 @@ class WalPartition(TopicReader):
         segments.remove(self.sources.files, segment)
         self.distrusted.pop(segment.first_sequence, None)
         self.verified.discard(segment.first_sequence)
+
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+        if gaps:
+            with _noting:
+                self._save_ledger(self.ledger.with_gaps(gaps))
+
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Takes back, durably, that the records of some ranges are lost."""
+        with _noting:
+            found = self.ledger.found_again(spans)
+            if found != self.ledger:
+                self._save_ledger(found)
 
     def _save_ledger(self, known: Ledger) -> None:
         self.place.files.make_directory(self.place.directory)
@@ -289,7 +349,7 @@ class WalPartition(TopicReader):
         if not found or found[-1].sealed or not age_ms:
             return False
         limit = min(age_ms, self.settings.segment_ms)
-        return self.place.now_ms() - found[-1].created_ms > limit
+        return self.place.steady() - found[-1].created_ms > limit
 
     def seal(self) -> None:
         """Seals the active segment."""

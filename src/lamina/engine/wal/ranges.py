@@ -42,6 +42,11 @@ class Ranges:
         """Returns how many sequences are in the set."""
         return int(self.bounds[1::2].sum() - self.bounds[::2].sum())
 
+    def count_between(self, first: int, end: int) -> int:
+        """Returns how many sequences from `first` to below `end` are in the set."""
+        clipped = np.clip(self.bounds, first, max(first, end))
+        return int(clipped[1::2].sum() - clipped[::2].sum())
+
     def contains(self, sequences: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tells for each sequence whether it is in the set."""
         inside: NDArray[np.bool_] = np.searchsorted(self.bounds, sequences, side="right") % 2 == 1
@@ -65,6 +70,14 @@ class Ranges:
             return EMPTY
         points = np.unique(np.concatenate([self.bounds, other.bounds]))
         inside = np.flatnonzero(self.contains(points) & other.contains(points))
+        return _merged(points[inside], points[inside + 1])
+
+    def minus(self, other: Ranges) -> Ranges:
+        """Returns what is in this one and not in the other."""
+        if not len(self) or not len(other):
+            return self
+        points = np.unique(np.concatenate([self.bounds, other.bounds]))
+        inside = np.flatnonzero(self.contains(points) & ~other.contains(points))
         return _merged(points[inside], points[inside + 1])
 
     def from_on(self, first: int) -> Ranges:

@@ -12,27 +12,34 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.config import NO_LIMIT
+from lamina.engine.damage import not_delivered
+from lamina.engine.log_names import ScansFrom
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.seeking import first_at_or_after
-from lamina.engine.wal import archived, segments
+from lamina.engine.wal import archived, expiry, segments
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
-from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles
+from lamina.engine.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles, frame_bytes
 from lamina.engine.wal.topic import Arrivals, Run, TopicState
-from lamina.errors import OffsetOutOfRange, RecordsMissing, Unavailable
+from lamina.errors import UNREADABLE, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import ARCHIVED, Gap, Ledger
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
 from lamina.storage.files import Files
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _ATTEMPTS = 10
+_TOO_OLD = "the oldest records are older than retention.ms"
 
 
 class Sources(NamedTuple):
@@ -62,10 +69,10 @@ _Read: TypeAlias = tuple[pa.RecordBatch | None, int] | Missing | Archived
 """Some records, or none, and where to go on; or where they are not."""
 
 
-class TopicReader(TopicState):
+class TopicReader(ScansFrom, TopicState):
     """The reading half of one partition of a wal topic."""
 
-    __slots__ = ("distrusted", "sources", "verified")
+    __slots__ = ("distrusted", "expired", "sources", "verified")
 
     format_name = "wal"
 
@@ -74,6 +81,7 @@ class TopicReader(TopicState):
         self.sources = sources
         self.distrusted: dict[int, segments.Rebuilt] = {}
         self.verified: set[int] = set()
+        self.expired = expiry.NOTHING
 
     @property
     def ledger_of_gaps(self) -> Ledger:
@@ -82,7 +90,21 @@ class TopicReader(TopicState):
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
-        return self.earliest
+        return self.live_from(self.earliest)
+
+    def live_from(self, sequence: int) -> int:
+        """Returns the first sequence from one on that was neither dropped nor has expired."""
+        sequence = max(sequence, self.earliest)
+        first, end, *_ = expiry.now(self)
+        return end if first <= sequence < end else sequence
+
+    def gaps(self) -> Ledger:
+        """Returns why each missing range is missing, what has expired just now included."""
+        known = super().gaps()
+        first, end, *_ = expiry.now(self)
+        if first < end:
+            known = known.with_gap(Gap(first, end, "retention", 0, _TOO_OLD))
+        return known
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
@@ -90,14 +112,22 @@ class TopicReader(TopicState):
 
     def info(self) -> PartitionInfo:
         """Describes the partition."""
+        cold = archived.facts(self)
         return PartitionInfo(
             self.place.partition,
-            self.earliest,
+            self.earliest_offset(),
             self.durable_end,
             self.written_end,
             len(self.layers.segments),
             self.size_bytes(),
+            len(cold),
+            sum(each.size_bytes for each in cold),
         )
+
+    def ask_archive(self) -> None:
+        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+        for gap in self.ledger.archived()[:1]:
+            archived.ask(self, gap.first)
 
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
         """Waits until the end is beyond an offset; woken by the append itself."""
@@ -170,8 +200,14 @@ class TopicReader(TopicState):
         if sequence < self.earliest:
             if sequence < self.evict_floor:
                 detail = "the oldest records were evicted"
-                return Missing(sequence, self.evict_floor, "retention", detail)
+                end = self.evict_floor
+                end = self.live_from(end) if end == self.earliest else end
+                return Missing(sequence, end, "retention", detail)
             return None, self.earliest
+        if self.settings.retention_ms != NO_LIMIT:
+            fresh = self.live_from(sequence)
+            if fresh > sequence:
+                return Missing(sequence, fresh, "retention", _TOO_OLD)
         live = self.deleted.end_at(sequence)
         if live > sequence:
             return None, live
@@ -187,16 +223,22 @@ class TopicReader(TopicState):
         following = min((first for first in later if first > sequence), default=stop)
         return self._missing(sequence, min(following, stop))
 
-    def _missing(self, sequence: int, following: int) -> Missing | Archived:
-        """Names a hole up to what was deleted in it; or says that the archive holds it."""
-        if archived.holds(self, sequence):
+    def _missing(self, sequence: int, following: int, unread: str = "") -> Missing | Archived:
+        """Names a hole up to what was deleted in it; or says that the archive holds it.
+
+        `unread` says where the device did not deliver the records, if that is what is wrong.
+        """
+        known = self.gap_at(sequence)
+        may_be_there = known is None or known.reason in (ARCHIVED, "lost")
+        if may_be_there and archived.holds(self, sequence):
             return Archived(following)
         above = self.cold.next_base(sequence) if self.cold is not None else None
         following = following if above is None else min(following, above)
         bounds = self.deleted.bounds
         row = int(np.searchsorted(bounds, sequence, side="right"))
         end = min(following, int(bounds[row])) if row < len(bounds) else following
-        known = self.gap_at(sequence)
+        if unread and (known is None or known.reason == ARCHIVED):
+            return Missing(sequence, end, UNREADABLE, unread)
         if known is None or known.reason == ARCHIVED:  # archived once, and not there any more
             return Missing(sequence, end, "lost", "records are missing without a known reason")
         return Missing(sequence, min(end, known.end), known.reason, known.detail)
@@ -216,22 +258,22 @@ class TopicReader(TopicState):
         entries = self._distrust(segment).entries
         row = sequence - segment.first_sequence
         holes = np.flatnonzero(entries["length"][row:] != 0)
-        if not len(holes):
-            return self._missing(sequence, min(segment.end_sequence, stop))
-        if holes[0] > 0:
-            return self._missing(sequence, min(sequence + int(holes[0]), stop))
+        if not len(holes) or holes[0] > 0:
+            end = sequence + int(holes[0]) if len(holes) else segment.end_sequence
+            return self._missing(sequence, min(end, stop), self._unread_at(segment, sequence))
         position = int(entries["position"][row])
         batch = segments.read(files, segment, position, sequence, capped)
         if batch is None:
             self.distrusted.pop(segment.first_sequence)
-            return self._missing(sequence, min(sequence + 1, stop))
+            unread = segments.unread(files, segment, position, int(entries["length"][row]))
+            return self._missing(sequence, min(sequence + 1, stop), unread)
         return self._kept(batch, stop)
 
     def _distrust(self, segment: Segment) -> segments.Rebuilt:
         """Walks a segment whose `.idx` gave a wrong answer, or whose frames are damaged."""
         known = self.distrusted.get(segment.first_sequence)
-        if known is None or len(known.entries) < segment.entry_count:
-            known = segments.walk(self.sources.files, segment, segment.data_bytes)
+        if known is None or known.is_unread or len(known.entries) < segment.entry_count:
+            known = segments.walk_salvaged(self.sources.files, segment, segment.data_bytes)
             short = segment.entry_count - len(known.entries)
             if short > 0:
                 entries = np.zeros(segment.entry_count, dtype=known.entries.dtype)
@@ -240,6 +282,16 @@ class TopicReader(TopicState):
             self.distrusted[segment.first_sequence] = known
             self.note_damage(segment, known)
         return known
+
+    def _unread_at(self, segment: Segment, sequence: int) -> str:
+        """Says where the device did not deliver a record; nothing if that is not what is wrong."""
+        known = self.distrusted.get(segment.first_sequence)
+        for damage in known.damages if known is not None else ():
+            first, end = damage.first_sequence, damage.end_sequence
+            if damage.unread and first <= sequence and (sequence < end or end <= first):
+                where = f"{segment.path('data')}: byte {damage.first_byte}"
+                return f"{where}: the device does not deliver it; read again, or look at the device"
+        return ""
 
     def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
         """Is told of what a walk over a segment found; a reader alone cannot write it down."""
@@ -261,15 +313,25 @@ class TopicReader(TopicState):
         file = self.sources.wal.get(number)
         if file is None:
             raise FileNotFoundError(f"WAL file {number} was freed")
-        data = file.bytes_to(int(positions[-1]) + 1)
+        data: Buffer
+        positions, origin, data = file.window(positions, limit.max_bytes)
         expected = located.Expected(self.topic_id, sequence)
-        found = located.sound_at(data, positions, expected, limit.max_bytes)
+        found = located.sound_at(data, positions - origin, expected, limit.max_bytes)
         if not len(found):
-            why = f"{file.path}: byte {int(positions[0])}: a record is damaged ({found.stop.name})"
+            at = int(positions[0])
+            data = file.frame(at)
+            found = located.sound_at(data, positions[:1] - at, expected, limit.max_bytes)
+        if not len(found):
+            unread = file.read_error(at, 1 + frame_bytes(data, 0))
+            if unread is not None:
+                return Missing(
+                    sequence, sequence + 1, UNREADABLE, not_delivered(file.path, at, unread)
+                )
+            why = f"{file.path}: byte {at}: a record is damaged ({found.stop.name})"
             gap = Gap(sequence, sequence + 1, "lost", self.place.now_ms(), why)
             if self.ledger.at(sequence) is None:
                 self.ledger = self.ledger.with_gap(gap)
-            return Missing(sequence, sequence + 1, "lost", why)
+            return self._missing(sequence, sequence + 1)
         return self._kept(log.decode(data, found), stop)
 
     def _kept(self, batch: pa.RecordBatch, stop: int) -> tuple[pa.RecordBatch | None, int]:
@@ -333,7 +395,7 @@ class TopicReader(TopicState):
                 return int(entries["timestamp_ms"][row]) if entries is not None else None
         limit = Limit(max_records=1)
         try:
-            for batch in self.scan(max(offset, self.earliest), limit):
+            for batch in self.scan(self.live_from(offset), limit):
                 return int(batch.column("timestamp")[0].value)
         except RecordsMissing:
             return None
@@ -389,6 +451,8 @@ def damaged_ranges(segment: Segment, found: segments.Rebuilt) -> list[tuple[int,
     """Returns (first, end, why) of every range of sequences that damage has cost."""
     ranges = []
     for damage in found.damages:
+        if damage.unread:
+            continue
         end = damage.end_sequence
         if end <= damage.first_sequence:
             end = segment.end_sequence

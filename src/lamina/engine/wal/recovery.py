@@ -13,9 +13,8 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-from array import array
+import os
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -23,14 +22,16 @@ from numpy.typing import NDArray
 
 from lamina.engine.producers import Producers
 from lamina.engine.report import RecoveryReport
-from lamina.engine.wal import archived, deletes, idempotence, segments
+from lamina.engine.wal import archived, deletes, evidence, idempotence, relocation, segments
 from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.held import bytes_from, holds, is_durable, runs_from
 from lamina.engine.wal.metadata import TopicMetadata
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.reading import TopicReader
 from lamina.engine.wal.replay import Frames, Replayed
 from lamina.engine.wal.segments import Segment
-from lamina.engine.wal.topic import Layers, Run
+from lamina.engine.wal.topic import Layers
+from lamina.engine.wal.torn import is_torn_copy
 from lamina.formats.ledger import Gap
 from lamina.formats.producers import Entry
 from lamina.formats.wal import index
@@ -65,15 +66,17 @@ class TopicRecovery:
         end = found[-1].end_sequence if found else 1
         stored = self._hide_unfinished(topic, frames, max(end, topic.earliest))
         frames = idempotence.without_truncated(frames, topic.ledger)
-        topic.layers = Layers(tuple(found), _runs(frames, max(end, topic.earliest)))
+        topic.layers = Layers(tuple(found), runs_from(frames, max(end, topic.earliest)))
         runs = topic.layers.runs
         head = max(end, runs[-1].end if runs else 0, topic.earliest)
         if not self.repair:  # a live writer may have handed segments over since it was read
             topic.ledger = topic.place.peek_ledger().with_gaps(topic.ledger.missing())
         entered = max((gap.end for gap in topic.ledger.gaps), default=0)
-        topic.written_end = max(topic.written_end, head, known.highest + 1, entered)
+        written_end = max(topic.written_end, head, known.highest + 1, entered)
+        claimed = self.replayed.claimed(topic.topic_id)
+        topic.written_end = evidence.end_of_claims(written_end, claimed)
         topic.durable_end = topic.written_end
-        topic.wal_bytes = frames.size_bytes if runs else 0
+        topic.wal_bytes = bytes_from(frames, max(end, topic.earliest))
         topic.deleted = topic.deleted.from_on(topic.earliest)
         self._explain_holes(topic, head)
         for search in known.searches:
@@ -83,7 +86,8 @@ class TopicRecovery:
     def _hide_unfinished(self, topic: TopicReader, frames: Frames, settled_end: int) -> list[Entry]:
         """Hides what is left of idempotent appends that a crash has cut; returns the others."""
         entries = Producers(topic.place).entries()
-        judged = idempotence.judge(entries, settled_end, frames, self.replayed)
+        claimed = self.replayed.claimed(topic.topic_id)
+        judged = idempotence.judge(entries, settled_end, frames, self.replayed, claimed)
         for first, end in judged.left_over:
             why = "an idempotent append had not finished, and was not answered"
             self._gap(topic, first, end, idempotence.TRUNCATED, why)
@@ -106,19 +110,32 @@ class TopicRecovery:
 
     def _explain_holes(self, topic: TopicReader, head: int) -> None:
         """Enters a reason for every range that no layer holds."""
-        reason = idempotence.TRUNCATED
-        if self.replayed.lost_spots or not self.replayed.torn_spots:
-            reason = "lost"
         after = topic.earliest
-        spans = [(each.first_sequence, each.end_sequence) for each in topic.layers.segments]
-        spans += [(run.first, run.end) for run in topic.layers.runs]
-        for first, end in spans:
+        runs = topic.layers.runs
+        spans = [(each.first_sequence, each.end_sequence, -1) for each in topic.layers.segments]
+        spans += [(run.first, run.end, run.locations[0]) for run in runs]
+        front = topic.place.unexplained()
+        for number, (first, end, location) in enumerate(spans):
             if first > after:
-                self._gap(topic, after, first, reason, "the WAL holds what follows, not this")
+                why = "the WAL holds what follows, not this"
+                is_archived = number == 0 and front != "lost"
+                reason = front if is_archived else self._reason_before(location)
+                self._gap(topic, after, first, reason, why)
             after = max(after, end)
         if topic.written_end > head:
-            why = "a checkpoint tells of records that are not there"
+            why = "a checkpoint or the head of a damaged frame tells of records that are not there"
             self._gap(topic, max(after, topic.earliest), topic.written_end, "lost", why)
+
+    def _reason_before(self, location: int) -> str:
+        """Why something is missing before a frame of the WAL, or before a segment (-1).
+
+        What lies before anything durable was durable. Behind that it was, unless a write was torn.
+        """
+        replayed = self.replayed
+        is_torn = replayed.torn_spots and not replayed.lost_spots
+        if location < 0 or replayed.is_synced(location) or not is_torn:
+            return "lost"
+        return idempotence.TRUNCATED
 
     def _gap(self, topic: TopicReader, first: int, end: int, reason: str, why: str) -> None:
         for start, stop in _outside(topic, first, end):
@@ -133,9 +150,9 @@ class TopicRecovery:
     # ------------------------------------------------------------------ segments
 
     def _segments(self, topic: TopicReader, frames: Frames, *, marked: int) -> list[Segment]:
-        now_ms = self.ground.now_ms()
+        found_ms = self.ground.steady()
         bares = [
-            Segment(topic.topic_id, directory, first, first, 0, 0, 0, now_ms, sealed=True)
+            Segment(topic.topic_id, directory, first, first, 0, 0, 0, found_ms, sealed=True)
             for first, directory in self._listed(topic.topic_id, frames, marked)
         ]
         undone = self._undone(bares, frames, marked)
@@ -143,7 +160,7 @@ class TopicRecovery:
         found: list[Segment] = []
         for row, bare in enumerate(bares):
             hole = undone[row] and _outside(topic, expected, bare.first_sequence)
-            if hole and _holds(frames, expected):  # of what was archived nothing is missing
+            if hole and holds(frames, expected):  # of what was archived nothing is missing
                 for each in bares[row:] if self.repair else ():
                     self._set_aside_undone(each)
                 break
@@ -152,23 +169,65 @@ class TopicRecovery:
             loaded = segments.by_index(self.ground.files, bare)
             rest = bares[row + 1 :]
             if loaded is None or not (
-                _is_durable(loaded, frames, marked) and (rest or self._can_stay(loaded, frames))
+                is_durable(loaded, frames, marked) and (rest or self._can_stay(loaded, frames))
             ):
                 following = rest[0].first_sequence if rest else None
                 may_cut = not rest or bool(undone[row + 1])
                 loaded = self._look_closely(topic, bare, frames, following, may_cut=may_cut)
             if loaded is None:
                 continue
-            if not found or bare.first_sequence >= found[-1].end_sequence:
+            if found and loaded.first_sequence < found[-1].end_sequence:
+                self._settle(topic, found, loaded, {each.first_sequence for each in rest})
+            else:
                 found.append(loaded)
-                expected = max(expected, loaded.end_sequence)
-            elif self.repair:
-                kept = self.ground.quarantine(loaded.path("data"))
-                why = "it repeats sequences of the segment before it"
-                self.report.add("quarantined", loaded.path("data"), why, kept_in=kept)
+            expected = max(expected, found[-1].end_sequence)
         if found:
             found[-1] = self._as_last(topic, found[-1])
         return found
+
+    def _settle(
+        self, topic: TopicReader, found: list[Segment], later: Segment, starts: set[int]
+    ) -> None:
+        """Settles which of two segments serves the sequences that both hold; the other goes aside.
+
+        That of the two which ends where another begins, as a topic's own do; else the one that
+        reaches further; else the earlier.
+        """
+        before = found[-1]
+        mine, its = ((each.end_sequence in starts, each.end_sequence) for each in (later, before))
+        if mine > its:
+            found[-1] = self._cut_shared(topic, before, later.first_sequence)
+            found.append(later)
+            return
+        why = f"it overlaps {os.path.basename(before.path('data'))}, which serves its sequences"
+        kept = None
+        if self.repair:
+            kept = self.ground.quarantine(later.path("data"))
+            if self.ground.files.exists(later.path("idx")):
+                self.ground.quarantine(later.path("idx"))
+        self.report.add("quarantined", later.path("data"), why, kept_in=kept)
+
+    def _cut_shared(self, topic: TopicReader, before: Segment, sequence: int) -> Segment:
+        """Cuts off a segment what a later one serves, having kept it aside."""
+        files, path = self.ground.files, before.path("data")
+        whole = segments.walk(files, before, end_sequence=sequence)
+        kept, why = None, f"sequences from {sequence} on are in a later segment, too"
+        if self.repair:
+            data = files.read(path)[whole.end_byte :]
+            kept = self.ground.set_aside(path, data, whole.end_byte)
+            file = files.open(path)
+            try:
+                file.truncate(whole.end_byte)
+                file.sync()
+            finally:
+                file.close()
+        span = (whole.end_byte, before.data_bytes)
+        self.report.add("cut", path, why, byte_range=span, kept_in=kept)
+        shorter = before._replace(
+            end_sequence=sequence, data_bytes=whole.end_byte, frames=whole.frames
+        )
+        self._save_index(shorter, whole.entries, topic.flagged())
+        return shorter
 
     def _can_stay(self, last: Segment, frames: Frames) -> bool:
         """Proves what the WAL still holds of the last segment: now it could be copied again."""
@@ -186,8 +245,8 @@ class TopicRecovery:
         """
         held = [
             marked < bare.first_sequence
-            and _holds(frames, bare.first_sequence)
-            and _holds(frames, max(bare.first_sequence, self._claimed_end(bare) - 1))
+            and holds(frames, bare.first_sequence)
+            and holds(frames, max(bare.first_sequence, self._claimed_end(bare) - 1))
             for bare in bares
         ]
         return np.logical_and.accumulate(np.array(held[::-1], dtype=np.bool_))[::-1]
@@ -205,7 +264,12 @@ class TopicRecovery:
         Where the WAL holds no record that is not marked, a checkpoint has made all names durable.
         """
         found: dict[int, str] = {}
-        for directory in (self.ground.cold(topic_id), self.ground.hot(topic_id)):
+        cold = self.ground.cold(topic_id)
+        if self.repair and cold is not None and self.ground.files.is_directory(cold):
+            relocation.clear(
+                self.ground, topic_id, cold, set(self.ground.files.list(self.ground.hot(topic_id)))
+            )
+        for directory in (cold, self.ground.hot(topic_id)):
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
             if self.repair and len(frames.sequences) and frames.sequences[-1] > marked:
@@ -292,13 +356,14 @@ class TopicRecovery:
         last = bare.first_sequence + len(found.entries) - 1
         for damage in found.damages:
             first = damage.first_sequence
-            again = may_cut and _holds(frames, first) and _holds(frames, max(first, last))
+            again = may_cut and holds(frames, first) and holds(frames, max(first, last))
             if again or (is_last and damage.end_byte == size):
                 cut = damage.first_byte
                 break
         if cut < size:
             found = segments.walk(files, bare, cut, end_sequence=end_sequence)
-            is_held = _holds(frames, bare.first_sequence + len(found.entries))
+            missing = bare.first_sequence + len(found.entries)
+            is_held = holds(frames, missing) and is_torn_copy(files, bare, cut, missing)
             self._cut(bare, cut, size, is_held=is_held)
         elif self.repair and len(frames.sequences):
             self._sync(path)
@@ -306,7 +371,7 @@ class TopicRecovery:
         if loaded is None:
             return self._emptied(topic, bare, claimed, frames) if is_last else None
         loaded = loaded._replace(data_bytes=cut)
-        if claimed > loaded.end_sequence and not _holds(frames, loaded.end_sequence):
+        if claimed > loaded.end_sequence and not holds(frames, loaded.end_sequence):
             why = f"{path} ends before its index does"
             self._gap(topic, loaded.end_sequence, claimed, "lost", why)
             topic.written_end = max(topic.written_end, claimed)
@@ -339,10 +404,15 @@ class TopicRecovery:
     ) -> Segment | None:
         """A last segment without a sound frame: nothing was checkpointed, or all of it is lost."""
         if self.repair:
+            is_empty = not self.ground.files.size(bare.path("data"))
+            kept = None
             for suffix in ("idx", "data"):
                 if self.ground.files.exists(bare.path(suffix)):
-                    self.ground.quarantine(bare.path(suffix))
-        if claimed > bare.first_sequence and not _holds(frames, bare.first_sequence):
+                    kept = self.ground.quarantine(bare.path(suffix))
+            if not is_empty:
+                why = "it holds no sound frame"
+                self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
+        if claimed > bare.first_sequence and not holds(frames, bare.first_sequence):
             why = f"{bare.path('data')} holds nothing sound"
             self._gap(topic, bare.first_sequence, claimed, "lost", why)
             topic.written_end = max(topic.written_end, claimed)
@@ -378,40 +448,6 @@ class TopicRecovery:
             file.sync()
         finally:
             file.close()
-
-
-def _holds(frames: Frames, sequence: int) -> bool:
-    row = int(np.searchsorted(frames.sequences, sequence))
-    return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
-
-
-def _is_durable(segment: Segment, frames: Frames, marked: int) -> bool:
-    """Tells whether a segment was durable before the crash, its middle as well as its end.
-
-    It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
-    goes only when all in it is marked.
-    """
-    if marked >= segment.end_sequence - 1:
-        return True
-    bounds = (segment.first_sequence, segment.end_sequence)
-    first, end = np.searchsorted(frames.sequences, bounds)
-    return bool(first == end)
-
-
-def _runs(frames: Frames, first: int) -> tuple[Run, ...]:
-    """Makes runs of the frames from a sequence on; a hole begins a new one."""
-    row = int(np.searchsorted(frames.sequences, first))
-    sequences, locations = frames.sequences[row:], frames.locations[row:]
-    if not len(sequences):
-        return ()
-    edges = np.flatnonzero(np.diff(sequences) != 1) + 1
-    bounds = [0, *edges.tolist(), len(sequences)]
-    runs = []
-    for begin, end in pairwise(bounds):
-        places = array("q")
-        places.frombytes(locations[begin:end].tobytes())
-        runs.append(Run(int(sequences[begin]), places))
-    return tuple(runs)
 
 
 def _outside(topic: TopicReader, first: int, end: int) -> list[tuple[int, int]]:

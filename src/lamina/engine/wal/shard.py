@@ -10,8 +10,9 @@ Rules.
 3. A write that fails is taken back by cutting the file: nothing of it stays behind the tail.
 4. A full file is durable before the next one exists. Files are never used again.
 5. Every group that follows an fsync begins with an empty CheckpointMark, the barrier: what lies
-   before a barrier was durable. Damage before one has lost records; damage after the last one is
-   the torn tail of a group that nobody was told of.
+   before a barrier was durable. Where no group follows soon, maintenance writes it. Damage before
+   one has lost records; damage after the last one is the torn tail of a group that nobody was told
+   of, unless `evidence` says that it was written whole.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ import contextlib
 import os
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lamina.engine.wal.ground import Ground
+from lamina.formats.binary import as_bytes
 from lamina.formats.wal import control, current
 from lamina.formats.wal.layout import FrameType
 from lamina.formats.wal.log import encode_control
 from lamina.storage import paths
 from lamina.storage.files import File, prepare_space
+from lamina.storage.salvage import read_error, salvage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,10 +53,22 @@ def barrier() -> bytes:
     return encode_control(FrameType.CHECKPOINT_MARK, 0, 0, 0, mark)
 
 
+PAGE_BITS = 12
+SPAN_BYTES = 256 << 10
+"""Frames that lie within so many bytes are read in one go."""
+FRAME_BYTES_GUESS = 8 << 10
+
+
+def frame_bytes(data: Buffer, position: int) -> int:
+    """How many bytes a frame claims behind its type."""
+    head = bytes(memoryview(data)[position + 1 : position + 5])
+    return 4 + int.from_bytes(head, "little") if len(head) == 4 else 0
+
+
 class WalFile:
     """A file of the WAL. `number` is unique in the process, `index` is the one in its name."""
 
-    __slots__ = ("_map", "_mapped", "file", "index", "number", "path", "shard", "size")
+    __slots__ = ("file", "index", "number", "path", "shard", "size")
 
     def __init__(self, number: int, shard: int, index: int, path: str, file: File) -> None:
         self.number = number
@@ -58,26 +77,82 @@ class WalFile:
         self.path = path
         self.file = file
         self.size = 0
-        self._map: Buffer = b""
-        self._mapped = -1
 
-    def bytes_to(self, end: int) -> Buffer:
-        """Maps the file so that its first `end` bytes are seen as they are now."""
-        if end > self._mapped:
-            size = self.size
-            self._map = self.file.map()
-            self._mapped = size
-        return self._map
+    def load(self) -> Buffer:
+        """Reads the whole file, or raises OSError."""
+        return self.file.load()
 
-    def cut_to(self, size: int) -> None:
-        """Takes note that the file ends earlier than it was mapped."""
-        self.size = size
-        self._map, self._mapped = b"", -1
+    def read_error(self, position: int, length: int) -> OSError | None:
+        """Reads a frame once more; returns the device's error if it cannot deliver it."""
+        return read_error(self.file, position, min(position + length, self.size))
 
-    def close(self) -> None:
-        """Closes the file; maps that readers hold stay valid."""
-        self._map, self._mapped = b"", -1
-        self.file.close()
+    def window(
+        self, positions: NDArray[np.int64], max_bytes: int
+    ) -> tuple[NDArray[np.int64], int, bytes | memoryview]:
+        """Reads at the first of some positions, which ascend, about as many bytes as are wanted.
+
+        Returns those positions, and bytes with the position of their first one. Frames far from
+        each other are read by their pages. Pages that the device does not deliver are `FILLER`.
+        Large frames may not be there as a whole: see `frame`.
+        """
+        origin = int(positions[0])
+        if int(positions[-1]) - origin > SPAN_BYTES:
+            positions = positions[: int(np.searchsorted(positions, origin + max_bytes))]
+            if len(positions) < max_bytes >> PAGE_BITS:
+                return positions, origin, self._pages(positions)
+        length = int(positions[-1]) - origin + FRAME_BYTES_GUESS
+        try:
+            return positions, origin, self.file.read_at(origin, length)
+        except OSError:
+            return positions, origin, bytes(salvage(self.file, origin, length).data)
+
+    def frame(self, position: int) -> Buffer:
+        """Reads one frame as a whole, as far as its length makes sense."""
+        data = salvage(self.file, position, FRAME_BYTES_GUESS).data
+        claimed = 1 + frame_bytes(data, 0)
+        if FRAME_BYTES_GUESS < claimed <= self.size - position:  # larger than frames mostly are
+            data = salvage(self.file, position, claimed).data
+        return data
+
+    def frames(
+        self, positions: NDArray[np.int64], max_bytes: int
+    ) -> tuple[NDArray[np.int64], int, Buffer]:
+        """Reads as `window` does, and returns only positions whose frames are there as a whole.
+
+        The first one always is; if it is not, it is damaged, or the device does not deliver it.
+        """
+        turns = np.flatnonzero(positions[1:] <= positions[:-1])
+        positions = positions[: int(turns[0]) + 1] if len(turns) else positions
+        some, origin, data = self.window(positions, max_bytes)
+        is_paged = isinstance(data, memoryview)
+        whole = _whole(data, some - origin, FRAME_BYTES_GUESS if is_paged else len(data))
+        if whole:
+            return some[:whole], origin, data
+        return some[:1], origin, self.frame(origin)
+
+    def _pages(self, positions: NDArray[np.int64]) -> memoryview:
+        """Reads the pages around positions into memory as wide as all of them."""
+        origin, end = int(positions[0]), int(positions[-1]) + FRAME_BYTES_GUESS
+        stops = positions + FRAME_BYTES_GUESS
+        edges = np.flatnonzero(positions[1:] > stops[:-1]) + 1
+        wide = memoryview(bytearray(end - origin))
+        for first, last in pairwise([0, *edges.tolist(), len(positions)]):
+            start = int(positions[first])
+            part = salvage(self.file, start, int(stops[last - 1]) - start).data
+            wide[start - origin : start - origin + memoryview(part).nbytes] = memoryview(part)
+        return wide
+
+
+def _whole(data: Buffer, positions: NDArray[np.int64], around: int) -> int:
+    """How many of the frames, from the first on, lie within the bytes that were read from each."""
+    raw = as_bytes(data)
+    positions = positions[: int(np.searchsorted(positions, len(raw) - 5))]
+    lengths = np.zeros(len(positions), dtype=np.int64)
+    for byte in range(4):
+        lengths |= raw[positions + 1 + byte].astype(np.int64) << (8 * byte)
+    ends = positions + 5 + lengths
+    cut = np.flatnonzero(ends > np.minimum(positions + around, len(raw)))
+    return int(cut[0]) if len(cut) else len(positions)
 
 
 class WalFiles:
@@ -100,8 +175,7 @@ class WalFiles:
 
     def drop(self, file: WalFile) -> None:
         """Forgets a file."""
-        del self._files[file.number]
-        file.close()
+        del self._files[file.number]  # it closes behind the last reader that uses it
 
     def __iter__(self) -> Iterator[WalFile]:
         return iter(list(self._files.values()))
@@ -184,6 +258,18 @@ class Shard:
         self._unsynced = True
         self._barrier_due = False
         return active.number << POSITION_BITS | start
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether nothing in the file says yet that what it ends with is durable."""
+        return self._barrier_due and self.active is not None
+
+    def confirm(self) -> None:
+        """Writes the barrier that the next group would begin with, for there may be none."""
+        full = self._ground.settings.wal_bytes
+        if self.active is not None and self.active.size + len(barrier()) <= full:
+            self.append(barrier())
+            self.written_bytes -= len(barrier())  # it alone is worth no snapshot
 
     def _reserve(self, active: WalFile) -> None:
         """Takes the space of a full file; leaves all of it where there is not enough."""

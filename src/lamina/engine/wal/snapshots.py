@@ -64,6 +64,7 @@ class Snapshots:
         dead: Mapping[int, int],
         next_topic_id: int,
         current: Mapping[int, int],
+        routers: tuple[bytes, ...] = (),
     ) -> None:
         """Writes a snapshot; then all but the newest two that can be used go."""
         files = self._ground.files
@@ -75,7 +76,7 @@ class Snapshots:
             tuple(metas),
             tuple(DeletedTopic(key, epoch) for key, epoch in sorted(dead.items())),
             tuple(CurrentWal(shard, index) for shard, index in sorted(current.items())),
-            (),
+            routers,
         )
         numbers = self._numbers()
         number = numbers[-1] + 1 if numbers else 1

@@ -24,7 +24,7 @@ from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN
 from lamina.engine.wal import archived, ranges
 from lamina.engine.wal.ranges import Ranges
 from lamina.engine.wal.segments import Segment
-from lamina.errors import Closed, LaminaError, Unavailable
+from lamina.errors import Closed, LaminaError, Poisoned, Unavailable
 from lamina.formats.ledger import Gap, Ledger
 
 if TYPE_CHECKING:
@@ -155,6 +155,17 @@ class TopicState:
             runs = tuple(run for run in kept if run.locations)
             self.layers = Layers(self.layers.segments, runs)
 
+    def fail(self, error: BaseException) -> Poisoned:
+        """Stops appends to this topic alone, whose own files failed; returns why.
+
+        What is shared, the WAL of its shard, is sound: the other topics go on.
+        """
+        self.gone = Poisoned(
+            f"{self.place.name}: a change of its own files failed ({error}); reopen the store to"
+            " finish or undo it, other topics go on"
+        )
+        return self.gone
+
     def retire(self, reason: Closed) -> None:
         """Refuses every further append: the topic was deleted."""
         self.gone = reason
@@ -198,14 +209,23 @@ class TopicState:
                 segment.data_bytes,
                 segment.newest_ms,
                 sealed=segment.sealed,
+                removed=self.removed_between(segment.first_sequence, segment.end_sequence),
             )
             for segment in self.layers.segments
         ]
         if self.written_end > self.absorbed_end or not facts:
             first = max(self.absorbed_end, self.earliest)
             end = max(self.written_end, first)
-            facts.append(retention.SegmentFacts(first, end, self.wal_bytes, None, sealed=False))
+            gone = self.removed_between(first, end)
+            facts.append(
+                retention.SegmentFacts(first, end, self.wal_bytes, None, sealed=False, removed=gone)
+            )
         return facts
+
+    def removed_between(self, first: int, end: int) -> int:
+        """How many offsets of a range have no record any more: dropped or deleted singly."""
+        live = min(max(first, self.earliest), end)
+        return live - first + self.deleted.count_between(live, end)
 
     def flagged(self) -> Ranges:
         """What the flags in `.idx` remember: records deleted singly, and all before an offset."""
@@ -229,7 +249,7 @@ class TopicState:
         if len(known) != len(key) or any(
             old is not new for old, new in zip(known, key, strict=True)
         ):
-            ledger = self.gaps().with_gaps(archived.as_gaps(self.deleted))
+            ledger = TopicState.gaps(self).with_gaps(archived.as_gaps(self.deleted))
             self._published = key, ledger
         return ledger
 

@@ -10,18 +10,22 @@ last ones the same bytes behind the last barrier. What lies before a barrier nev
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lamina.config import TopicSettings
-from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
+from lamina.engine.routing import RouterInfo
+from lamina.engine.wal import ownership
 from lamina.engine.wal.ground import Ground
 from lamina.engine.wal.metadata import Metadata, TopicMetadata
 from lamina.engine.wal.reading import Sources, TopicReader
 from lamina.engine.wal.recovery import TopicRecovery
 from lamina.engine.wal.replay import Replay, Replayed
+from lamina.engine.wal.routers import described
 from lamina.engine.wal.shard import WalFile
 from lamina.engine.wal.snapshots import Snapshots
 from lamina.engine.wal.topic import Arrivals
@@ -32,6 +36,7 @@ from lamina.formats.xxh3 import xxh3_of
 from lamina.storage import paths
 
 ATTEMPTS = 10
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +61,52 @@ class WalView:
 
     def look_at(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
         """Returns readers of several partitions as they are now, by one look."""
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._look(about, numbers)
-            except FileNotFoundError:  # the writer removed what had just been listed
-                if attempt == ATTEMPTS - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return _insisting(lambda: self._look(about, numbers))
 
-    def _look(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
-        ground, report = self._ground, RecoveryReport()
+    def lost_topics(self, known: set[str]) -> list[TopicFile]:
+        """Returns topics that WAL and snapshot describe, but for those of some names.
+
+        Those are what a writer would bring back.
+        """
+        metadata, *_ = _insisting(lambda: self._metadata(RecoveryReport()))
+        return metadata.lost_topics(known)
+
+    def routers(self, topics: Iterable[TopicFile]) -> list[RouterInfo]:
+        """Lists the routers between topics."""
+        abouts = {about.topic_ids[0]: about for about in topics if about.topic_ids}
+        if not abouts:
+            return []
+        metadata, *_ = self._metadata(RecoveryReport())
+        rules = [
+            rule
+            for rule in metadata.live_routers().values()
+            if not {rule.source_id, rule.target_id} & metadata.dead.keys()
+        ]
+        return described(rules, abouts)
+
+    def _metadata(self, report: RecoveryReport) -> tuple[Metadata, Replayed, bool]:
+        """Reads the WAL, then the newest snapshot; what both add up to."""
         replayed = self._replayed(report)
         metadata = Metadata()
-        taken = Snapshots(ground).load(report)
+        taken = Snapshots(self._ground).load(report)
         if taken is not None:
             metadata.load(taken)
         for owner, body in replayed.controls:
             metadata.apply(owner, body)
+        return metadata, replayed, taken is not None
+
+    def _look(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
+        ground, report = self._ground, RecoveryReport()
+        ownership.check(ground)
+        metadata, replayed, has_snapshot = self._metadata(report)
         sources = Sources(ground.files, replayed.files, Arrivals())
-        recovery = TopicRecovery(
-            ground, replayed, report, repair=False, has_snapshot=taken is not None
-        )
+        recovery = TopicRecovery(ground, replayed, report, repair=False, has_snapshot=has_snapshot)
         found = []
         for number in numbers:
             topic_id = about.topic_ids[number]
-            place = Place(ground.files, ground.data, about.name, number, ground.now_ms)
-            reader = TopicReader(place, topic_id, TopicSettings.parse(about.settings))
+            reader = TopicReader(
+                ground.place(about, number), topic_id, TopicSettings.parse(about.settings)
+            )
             reader.bind(sources)
             recovery.recover(reader, metadata.topics.get(topic_id, TopicMetadata()))
             found.append(reader)
@@ -105,6 +130,14 @@ class WalView:
             for name in self._ground.files.list(directory)
             if paths.wal_file_index(name) is not None
         )
+
+
+def _insisting(look: Callable[[], _Found]) -> _Found:
+    """Looks again where the writer removed what had just been listed."""
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return look()
+    return look()
 
 
 def _digests(replayed: Replayed) -> tuple[int | None, ...]:
