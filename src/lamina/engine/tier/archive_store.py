@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lamina.config import TopicSettings
 from lamina.engine.codec import CODECS
+from lamina.engine.groups.about import GroupInfo
 from lamina.engine.index import SegmentIndex
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import LogReader
@@ -20,15 +21,16 @@ from lamina.engine.reader import UnchangingStore
 from lamina.engine.reading import PartitionReader
 from lamina.engine.segment import Bound, SealedSegment
 from lamina.engine.tier.cold import BlockCache
-from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
+from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.status import TierStatus
 from lamina.engine.wal import archived
 from lamina.engine.wal.reading import Sources, TopicReader
 from lamina.engine.wal.shard import WalFiles
 from lamina.engine.wal.topic import Arrivals
-from lamina.errors import CorruptData, NewerFormat, ObjectMissing
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
 from lamina.formats import topic as topic_file
 from lamina.formats.ledger import Ledger
-from lamina.formats.topic import TopicFile
+from lamina.formats.topic import UNKNOWN_MS, TopicFile
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
@@ -195,6 +197,18 @@ class ArchiveStore(UnchangingStore):
             self._readers[key] = reader_of(self._objects, about, partition, self._cache)
         self._readers[key].refresh()
         return self._readers[key]
+
+    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """Refuses: an archive keeps groups only for `restore` to bring back."""
+        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
+
+    def describe_group(self, topic: str, group: str) -> GroupInfo:
+        """Refuses: an archive keeps groups only for `restore` to bring back."""
+        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
+
+    def tier_status(self) -> list[TierStatus]:
+        """Refuses: how far an archive is behind is known where its store is."""
+        raise InvalidRequest("an archive does not know how far it is behind; ask its store")
 
     def close(self) -> None:
         """Lets the object store go."""

@@ -33,9 +33,10 @@ from lamina.engine.tier.encoding import (
 from lamina.engine.tier.joining import Policy, choose, join
 from lamina.engine.tier.shelf import Shelf
 from lamina.engine.tier.uploading import READ_BACK_TRIES, reads_back
-from lamina.errors import CorruptData, ObjectConflict, ObjectMissing
+from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import Ledger
+from lamina.formats.strm import salvage
 from lamina.formats.strm import segment as strm_segment
 
 if TYPE_CHECKING:
@@ -162,7 +163,11 @@ class Archiver:
             entry = examine(raw, self.shelf.about.name, self.shelf.partition)
         except ObjectMissing:
             return None
-        except CorruptData:
+        except NewerFormat as error:  # sound, and not ours to remove
+            raise error.at_path(f"{self.shelf.objects.url}/{key}") from error
+        except CorruptData as error:
+            if salvage.is_sound(raw):  # somebody else's: nobody touches it
+                raise error.at_path(f"{self.shelf.objects.url}/{key}") from error
             self._remove_damaged(key)
             return None
         if self._holds_our_records(raw, entry, encoded):

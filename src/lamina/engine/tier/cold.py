@@ -6,7 +6,8 @@ several of them ahead of time, decoded by other threads.
 Rules.
 1. Every block is checked against its checksum, the index and the list before a record is returned.
    Bytes that do not fit are fetched again; if they still do not, the block's offsets are missing
-   (RecordsMissing), and what follows it is served.
+   (RecordsMissing), and what follows it is served. Damage costs the records whose bytes it hit:
+   what is read ahead of it is handed out first, and an index is made again from the blocks.
 2. The list is an immutable value, replaced as a whole: a scan goes on with the one it began with.
 3. Memory is bounded: the cache by its limit, counting the buffers that its blocks keep alive and
    not only their share of them, a scan by `READ_AHEAD` ranges of `CHUNK_BLOCKS`.
@@ -21,19 +22,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lamina.errors import CorruptData, NewerFormat, ObjectMissing, RecordsMissing
+from lamina.engine.tier.object_index import FETCH_TRIES, header_of, read_index
+from lamina.errors import CorruptData, LaminaError, NewerFormat, ObjectMissing, RecordsMissing
 from lamina.formats.archive import ArchivedObject
-from lamina.formats.binary import as_bytes
-from lamina.formats.fnv import fnv1a_64
 from lamina.formats.scan import Limit
 from lamina.formats.strm import layout
 from lamina.formats.strm import segment as strm_segment
-from lamina.formats.strm.block import crc32_of
 from lamina.formats.strm.group import GROUP_BLOCKS, read_group
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey
@@ -42,7 +42,6 @@ CACHE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
 CHUNK_BLOCKS = 16
 READ_AHEAD = 3
-FETCH_TRIES = 3
 _THREADS = 4
 _ROW_BYTES = 40
 
@@ -114,6 +113,11 @@ class _Chunk:
     end: int
 
 
+_Step: TypeAlias = _Chunk | LaminaError
+_Read: TypeAlias = list[pa.RecordBatch | LaminaError]
+"""Blocks in order; what cannot be read is an error in its place."""
+
+
 @dataclass(slots=True)
 class ColdLog:
     """The archived part of one partition, as readers see it; `schema` is the topic's."""
@@ -181,30 +185,41 @@ class ColdLog:
                 yield from cut(batch.slice(int(first), int(end - first)), limit)
 
     def _blocks(self, offset: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Yields whole blocks, reading ahead as soon as a second one is asked for."""
+        """Yields whole blocks, reading ahead as soon as a second one is asked for.
+
+        What is wrong further on is raised when it is that far, after all that lies before it.
+        """
         plan = self._plan(offset, stop)
-        ahead: deque[Future[list[pa.RecordBatch | CorruptData]]] = deque()
+        ahead: deque[Future[_Read]] = deque()
         try:
-            for chunk in islice(plan, 1):
-                yield from _sound(self._read(chunk), chunk)
-            waiting: deque[_Chunk] = deque()
+            for step in islice(plan, 1):
+                yield from _sound(self._take(step))
             while True:
-                for chunk in islice(plan, READ_AHEAD - len(ahead)):
-                    waiting.append(chunk)
-                    ahead.append(self.cache.executor.submit(self._read, chunk))
+                for step in islice(plan, READ_AHEAD - len(ahead)):
+                    ahead.append(self.cache.executor.submit(self._take, step))
                 if not ahead:
                     return
-                yield from _sound(ahead.popleft().result(), waiting.popleft())
+                yield from _sound(ahead.popleft().result())
         finally:
             for future in ahead:
                 future.cancel()
 
-    def _plan(self, offset: int, stop: int) -> Iterator[_Chunk]:
-        """Yields what to fetch, in order: first one block, then twice as many each time."""
+    def _take(self, step: _Step) -> _Read:
+        return [step] if isinstance(step, LaminaError) else self._read(step)
+
+    def _plan(self, offset: int, stop: int) -> Iterator[_Step]:
+        """Yields what to fetch, in order: first one block, then twice as many each time.
+
+        Ends with the error at which there is nothing to go on from.
+        """
         wanted = 1
         entry = self.entry_for(offset)
         while entry is not None and entry.base_offset < stop:
-            segment = self.segment_of(entry, offset)
+            try:
+                segment = self.segment_of(entry, offset)
+            except LaminaError as error:
+                yield error
+                return
             number = segment.block_of(offset)
             while number < len(segment) and segment.offsets[number] < stop:
                 end = number + 1
@@ -227,25 +242,25 @@ class ColdLog:
         return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
 
     def segment_of(self, entry: ArchivedObject, offset: int) -> layout.Segment:
-        """Returns an object's index: held, or by one range."""
+        """Returns an object's index: held, by one range, or made again from its blocks.
+
+        Raises RecordsMissing, from an offset on, if none of it can be read.
+        """
         key = self._key(entry)
         held = self.cache.get((key, entry))
         if isinstance(held, layout.Segment):
             return held
-        for _ in range(FETCH_TRIES):
-            try:
-                raw = self.objects.read_range(key, entry.index_offset, entry.size_bytes)
-                segment = _index_of(entry, self.topic, self.partition, memoryview(raw))
-            except NewerFormat:
-                raise
-            except (CorruptData, ObjectMissing) as error:
-                problem = error
-                continue
-            self.cache.put({(key, entry): segment}, 32 * len(segment) + 512)
-            return segment
-        raise self._missing(entry, offset, entry.next_offset, problem) from problem
+        try:
+            header = header_of(entry, self.topic, self.partition)
+            segment = read_index(self.objects, key, entry, header)
+        except NewerFormat:
+            raise
+        except (CorruptData, ObjectMissing) as error:
+            raise self._missing(entry, offset, entry.next_offset, error) from error
+        self.cache.put({(key, entry): segment}, 32 * len(segment) + 512)
+        return segment
 
-    def _read(self, chunk: _Chunk) -> list[pa.RecordBatch | CorruptData]:
+    def _read(self, chunk: _Chunk) -> _Read:
         """Reads blocks: those held, the rest by one range; a bad one is an error in the list."""
         key = self._key(chunk.entry)
         numbers = range(chunk.first, chunk.end)
@@ -259,11 +274,14 @@ class ColdLog:
         except ObjectMissing as error:
             base = int(chunk.segment.offsets[chunk.first])
             return [self._missing(chunk.entry, base, chunk.entry.next_offset, error)]
-        blocks: list[pa.RecordBatch | CorruptData] = []
+        except CorruptData:  # the object ends before the range does
+            return [self._block(chunk, number, None) for number in numbers]
+        blocks: _Read = []
         for first in range(chunk.first, chunk.end, GROUP_BLOCKS):
             last = min(first + GROUP_BLOCKS, chunk.end)
             blocks += self._together(chunk, (first, last), raw, start) or [
-                self._block(chunk, number, raw, start) for number in range(first, last)
+                self._block(chunk, number, raw[slice(*self._within(chunk, number, start))])
+                for number in range(first, last)
             ]
         return blocks
 
@@ -288,20 +306,24 @@ class ColdLog:
         self.cache.put(held, batch.get_total_buffer_size())
         return blocks
 
+    @staticmethod
+    def _within(chunk: _Chunk, number: int, origin: int) -> tuple[int, int]:
+        start, end = chunk.segment.block_range(number)
+        return start - origin, end - origin
+
     def _block(
-        self, chunk: _Chunk, number: int, raw: memoryview, origin: int
-    ) -> pa.RecordBatch | CorruptData:
-        """Decodes one block; fetches it again if its bytes do not fit."""
+        self, chunk: _Chunk, number: int, data: memoryview | None
+    ) -> pa.RecordBatch | LaminaError:
+        """Decodes one block; fetches it if there are no bytes of it, or if they do not fit."""
         key = self._key(chunk.entry)
         start, end = chunk.segment.block_range(number)
-        data = raw[start - origin : end - origin]
-        for tries in range(FETCH_TRIES):
+        for _ in range(FETCH_TRIES):
             try:
-                batch = strm_segment.read_block(chunk.segment, number, data)
-            except CorruptData as error:
-                problem = error
-                if tries + 1 < FETCH_TRIES:
+                if data is None and number not in chunk.segment.unreadable:
                     data = memoryview(self.objects.read_range(key, start, end)).cast("B")
+                batch = strm_segment.read_block(chunk.segment, number, data or b"")
+            except (CorruptData, ObjectMissing) as error:
+                problem, data = error, None
                 continue
             batch = batch.select(self.schema.names)
             self.cache.put({(key, chunk.entry, number): batch}, batch.get_total_buffer_size())
@@ -332,32 +354,9 @@ class ColdLog:
         return int(segment.offsets[following]) if following < len(segment) else entry.next_offset
 
 
-def _index_of(entry: ArchivedObject, topic: str, partition: int, raw: memoryview) -> layout.Segment:
-    """Reads index and footer of an object, and checks them against the list."""
-    if crc32_of(as_bytes(raw)) != entry.index_crc32:
-        raise CorruptData("the object's index is not the one in the list")
-    flags = entry.flags
-    coding = layout.Coding(
-        layout.Compression(flags & ~layout.ENVELOPED), bool(flags & layout.ENVELOPED)
-    )
-    header = layout.Header(
-        coding=coding,
-        topic_hash=fnv1a_64(topic.encode()),
-        partition=partition,
-        base_offset=entry.base_offset,
-        max_offset=entry.max_offset,
-        record_count=entry.record_count,
-        created_at_ms=0,
-        min_timestamp_ms=entry.min_timestamp_ms,
-        max_timestamp_ms=entry.max_timestamp_ms,
-    )
-    footer = layout.decode_footer(raw[-layout.FOOTER.size :], entry.size_bytes)
-    return layout.decode_index(raw[: -layout.FOOTER.size], header, footer)
-
-
-def _sound(blocks: list[pa.RecordBatch | CorruptData], chunk: _Chunk) -> Iterator[pa.RecordBatch]:
+def _sound(blocks: _Read) -> Iterator[pa.RecordBatch]:
     for block in blocks:
-        if isinstance(block, CorruptData):
+        if isinstance(block, LaminaError):
             raise block
         yield block
 

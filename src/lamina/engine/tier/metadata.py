@@ -6,6 +6,7 @@ Rules.
 1. `topic.json` and `ledger.json` are copies of the local files, byte for byte.
 2. Other files are opaque: whoever owns them says what they are (`StateSource`), and a restore gives
    them back. The state of consumer groups is what is found in `groups/`.
+3. A copy that a newer version wrote is refused, and stays: it may say what we cannot.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lamina.engine.tier.shelf import Shelf
-from lamina.errors import CorruptData, ObjectConflict, ObjectMissing
+from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
 from lamina.formats import topic
+from lamina.formats.keratin import delta, snapshot
 from lamina.formats.ledger import Ledger
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
@@ -69,7 +71,9 @@ class Metadata:
             self._save(paths.archive_state(about.name, shelf.partition, name), data)
 
     def save_topic(self, about: TopicFile) -> None:
-        """Saves a topic's own file, if it has changed."""
+        """Saves a topic's own file, if it has changed; never a guess in place of a sound copy."""
+        if about.created_ms == topic.UNKNOWN_MS:
+            return
         self._save(paths.archive_topic_settings(about.name), topic.encode(about))
 
     def forget(self, topic_name: str, partition: int) -> None:
@@ -82,6 +86,8 @@ class Metadata:
         key = paths.archive_topic_settings(about.name)
         try:
             found = topic.decode(self.objects.read(key).data)
+        except NewerFormat as error:
+            raise error.at_path(f"{self.objects.url}/{key}") from error
         except CorruptData:
             found = about
         except ObjectMissing:
@@ -104,6 +110,7 @@ class Metadata:
             if stored.data == data:
                 self._put[key] = data
                 return
+            self._refuse_newer(key, stored.data)
         except ObjectMissing:
             pass
         try:
@@ -112,3 +119,17 @@ class Metadata:
             if self.objects.read(key).data != data:
                 raise
         self._put[key] = data
+
+    def _refuse_newer(self, key: str, data: bytes) -> None:
+        """Raises NewerFormat for a copy of a newer version; a damaged one may be replaced."""
+        try:
+            if key.endswith(f"/{paths.TOPIC_SETTINGS}"):
+                topic.decode(data)
+            elif key.endswith(".snap"):
+                snapshot.decode(data)
+            elif key.endswith(".delta"):
+                delta.decode_header(data)
+        except NewerFormat as error:
+            raise error.at_path(f"{self.objects.url}/{key}") from error
+        except CorruptData:
+            pass

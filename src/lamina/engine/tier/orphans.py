@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lamina.engine.tier.archive_store import archived_topic, archived_topics
+from lamina.engine.tier.archive_store import archived_topics
 from lamina.engine.tier.shelf import Shelf
-from lamina.errors import ObjectMissing
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
 from lamina.formats import archive
-from lamina.formats.topic import TopicFile
+from lamina.formats.ledger import REMOVED, Ledger
+from lamina.formats.topic import UNKNOWN_MS, TopicFile
 from lamina.storage import paths
 from lamina.storage.objects import ObjectInfo, Objects
 
@@ -26,9 +27,9 @@ AGE_MS_MIN = 3_600_000
 def orphans(objects: Objects, now_ms: int, age_ms_min: int = AGE_MS_MIN) -> list[ObjectInfo]:
     """Lists staged uploads, segments that no list names and deleted topics, older than an age."""
     found = [*objects.list(paths.STAGING)]
-    for name, about in archived_topics(objects).items():
+    for about in archived_topics(objects).values():
         for partition in range(about.partitions):
-            found += _unlisted(objects, name, partition)
+            found += _unlisted(objects, about, partition)
     old = [info for info in found if now_ms - info.modified_ms >= age_ms_min]
     for about in archived_topics(objects, deleted=True).values():
         old += _deleted(objects, about, now_ms - age_ms_min)
@@ -47,25 +48,36 @@ def _deleted(objects: Objects, about: TopicFile, until_ms: int) -> list[ObjectIn
     return sorted(old, key=lambda info: info.key == mark)
 
 
-def _unlisted(objects: Objects, name: str, partition: int) -> Iterator[ObjectInfo]:
+def _unlisted(objects: Objects, about: TopicFile, partition: int) -> Iterator[ObjectInfo]:
     """Yields what the list does not name; nothing without a good list: that is to be rebuilt.
 
-    One that was replaced is as old as what replaced it: readers may have an older list.
+    One that was replaced is as old as what replaced it: readers may have an older list. One that is
+    damaged, or holds what the list does not span, may be the only copy: it belongs to nobody else.
     """
+    shelf = Shelf(objects, about, partition)
     try:
-        manifest = archive.decode(objects.read(paths.archive_manifest(name, partition)).data)
-    except ObjectMissing:
+        stored = objects.read(paths.archive_manifest(about.name, partition))
+        manifest = archive.decode(stored.data)
+    except NewerFormat:
+        raise
+    except (ObjectMissing, CorruptData):
         return
-    keys = [
-        paths.ObjectKey(name, partition, entry.base_offset, entry.generation).name
-        for entry in manifest.objects
-    ]
-    there = {info.key: info for info in objects.list(paths.archive_partition(name, partition))}
+    known, judge = shelf.read_ledger(), shelf.judge()
+    gaps = Ledger(tuple(gap for gap in known.gaps if gap.reason in REMOVED))
+    keys = [shelf.key_of(entry) for entry in manifest.objects]
+    there = {info.key: info for info in shelf.listed()}
     bases = [entry.base_offset for entry in manifest.objects]
     for info in there.values():
         key = paths.object_key(info.key)
         if key is None or info.key in keys:
             continue
+        if key.base_offset < manifest.end_offset:  # what is above was never listed: a log has it
+            judged = judge.judge(info)
+            entry = judged.entry if judged is not None and not judged.problem else None
+            if entry is None or not archive.covers(
+                manifest.objects, gaps, entry.base_offset, entry.next_offset
+            ):
+                continue
         row = bisect_right(bases, key.base_offset) - 1
         instead = there.get(keys[row]) if row >= 0 else None
         modified_ms = max(info.modified_ms, instead.modified_ms if instead else 0)
@@ -78,12 +90,29 @@ def clean(objects: Objects, found: list[ObjectInfo]) -> None:
         objects.delete(info.key)
 
 
-def rebuild(objects: Objects, topic: str) -> int:
-    """Makes the lists of a topic again from the objects' headers; returns how many objects."""
-    about = archived_topic(objects, topic, 1)
-    count = 0
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """How many objects a topic's lists name now, and what is wrong: (key, problem)."""
+
+    objects: int
+    problems: tuple[tuple[str, str], ...]
+
+
+def rebuild(objects: Objects, topic: str) -> Rebuilt:
+    """Makes the lists of a topic again from the objects' headers.
+
+    Damaged objects stay listed, with what is known of them: what is left in them is read, and
+    nobody takes them for orphans. Raises InvalidRequest for a topic that is not archived.
+    """
+    about = archived_topics(objects).get(topic)
+    if about is None:
+        raise InvalidRequest(f"{objects.url} has no topic {topic!r}")
+    count, problems = 0, []
+    if about.created_ms == UNKNOWN_MS:
+        problems.append((paths.archive_topic_settings(topic), "it is damaged or gone"))
     for partition in range(about.partitions):
         shelf = Shelf(objects, about, partition)
         shelf.replace_by_rebuilt()
         count += len(shelf.manifest.objects)
-    return count
+        problems += shelf.problems
+    return Rebuilt(count, tuple(problems))

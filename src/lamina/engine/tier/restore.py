@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,9 @@ from lamina.engine.codec import CODECS, Codec
 from lamina.engine.place import Place
 from lamina.engine.tier.archive_store import ArchivedPartition, archived_topics
 from lamina.engine.tier.cold import BlockCache
-from lamina.engine.tier.restore_wal import Brought, restore_wal
+from lamina.engine.tier.restore_wal import Brought, explained, lost, restore_wal
+from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.view import WalView
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats import ledger as ledger_file
 from lamina.formats.ledger import Gap, Ledger
@@ -36,6 +39,13 @@ from lamina.storage.objects import Objects
 BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 
 
+class Loss(NamedTuple):
+    """Offsets that the archive should hold and does not give back, and why."""
+
+    partition: int
+    gap: Gap
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What was brought back of a topic."""
@@ -44,15 +54,18 @@ class Restored:
     partitions: int
     records: int
     end_offsets: tuple[int, ...]
+    losses: tuple[Loss, ...] = ()
 
 
 def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
     """Restores some topics of an archive (all of them) into a data directory.
 
-    Raises InvalidRequest for a topic that is not archived or that exists already.
+    What the archive cannot give back is entered as lost and named in `losses`; all else is
+    restored. Raises InvalidRequest for a topic that is not archived or that exists already.
     """
     archived = archived_topics(objects)
-    there = boot.catalog.peek()
+    behind = WalView(Ground(boot.files, boot.data, boot.now_ms))
+    there = boot.catalog.peek(behind.lost_topics)
     for name in names or archived:
         if name not in archived:
             known = ", ".join(sorted(archived)) or "none"
@@ -80,22 +93,25 @@ def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
     for number in range(about.partitions):
         _restore_state(objects, boot, about.name, number)
     boot.catalog.finish_restoring(about)
-    return Restored(about.name, about.partitions, brought.records, brought.end_offsets)
+    losses = tuple(Loss(number, gap) for number, gap in brought.losses)
+    return Restored(about.name, about.partitions, brought.records, brought.end_offsets, losses)
 
 
 def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:
     boot.catalog.begin_restoring(about)
-    records, ends = 0, []
+    records, ends, losses = 0, [], []
     for number in range(about.partitions):
         reader = ArchivedPartition(objects, about, number, cache)
         reader.refresh()
         place = boot.place(about.name, number)
         place.files.make_directory(place.segments)
-        records += _Restoring(place, CODECS[about.format], reader).run()
+        restoring = _Restoring(place, CODECS[about.format], reader)
+        records += restoring.run()
+        losses += [Loss(number, gap) for gap in restoring.losses]
         ends.append(reader.end_offset())
         _restore_state(objects, boot, about.name, number)
     boot.catalog.finish_restoring(about)
-    return Restored(about.name, about.partitions, records, tuple(ends))
+    return Restored(about.name, about.partitions, records, tuple(ends), tuple(losses))
 
 
 def _restore_state(objects: Objects, boot: Boot, topic: str, partition: int) -> None:
@@ -117,6 +133,7 @@ class _Restoring:
     codec: Codec
     reader: ArchivedPartition
     segment_bytes: int = 64 << 20
+    losses: list[Gap] = field(default_factory=list)
 
     def run(self) -> int:
         """Writes all records as segments, and the ledger; returns how many there were."""
@@ -124,8 +141,7 @@ class _Restoring:
         gaps = Ledger(self.reader.ledger.missing())
         for batch in self._batches():
             first = int(batch.column("offset")[0].as_py())
-            if first > expected and gaps.at(expected) is None:
-                gaps = gaps.with_gap(Gap(expected, first, "deleted", self.place.now_ms()))
+            gaps = self._explained(gaps, expected, first)
             if segment is not None and (
                 first > expected or segment.tail.position >= self.segment_bytes
             ):
@@ -137,6 +153,7 @@ class _Restoring:
             expected = first + batch.num_rows
             count += batch.num_rows
         end = self.reader.end_offset()
+        gaps = self._explained(gaps, expected, end)
         if segment is not None:
             _seal(segment)
         if segment is None or end > expected:
@@ -144,6 +161,10 @@ class _Restoring:
         path = os.path.join(self.place.directory, paths.LEDGER)
         self.place.files.replace(path, ledger_file.encode(gaps))
         return count
+
+    def _explained(self, gaps: Ledger, first: int, end: int) -> Ledger:
+        """Enters what is lost, and calls the rest of a hole that nobody explains deleted."""
+        return explained(gaps, self.losses, (first, end), self.place.now_ms())
 
     def _begin(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment.create(
@@ -168,6 +189,7 @@ class _Restoring:
                     yield from _dense(batch)
                 return
             except RecordsMissing as missing:
+                self.losses += lost(missing, start, self.place.now_ms())
                 start = missing.end
 
 

@@ -42,6 +42,7 @@ class Brought(NamedTuple):
     about: TopicFile
     records: int
     end_offsets: tuple[int, ...]
+    losses: tuple[tuple[int, Gap], ...]
 
 
 def restore_wal(
@@ -65,23 +66,30 @@ def _restore(
 ) -> Brought:
     boot.catalog.begin_restoring(replace(about, topic_ids=[]))
     claimed = engine.claim(about)
-    count, ends = 0, []
+    count, ends, losses = 0, [], []
     for number, partition in enumerate(engine.create(claimed)):
         reader = ArchivedTopic(objects, about, number, cache)
         reader.refresh()
-        count += _fill(engine, partition, reader)
+        missing: list[Gap] = []
+        count += _fill(engine, partition, reader, missing)
+        losses += [(number, gap) for gap in missing]
         ends.append(partition.durable_end)
-    return Brought(claimed, count, tuple(ends))
+    return Brought(claimed, count, tuple(ends), tuple(losses))
 
 
-def _fill(engine: WalEngine, partition: WalPartition, reader: ArchivedTopic) -> int:
-    """Appends every archived record at its sequence; returns how many there were."""
+def _fill(
+    engine: WalEngine, partition: WalPartition, reader: ArchivedTopic, losses: list[Gap]
+) -> int:
+    """Appends every archived record at its sequence; returns how many there were.
+
+    Adds what cannot be read to the losses.
+    """
     partition.settings = settings = TopicSettings()  # no cap and no clock of its own, for now
     gaps = Ledger(tuple(gap for gap in reader.ledger.missing() if gap.first >= reader.earliest))
     expected, count, size_bytes = reader.earliest, 0, 0
-    for batch in _batches(reader):
+    for batch in _batches(reader, losses):
         for part in runs(batch):
-            gaps = _explained(gaps, expected, first_of(part))
+            gaps = explained(gaps, losses, (expected, first_of(part)), 0)
             expected = after(part)
             given = part.select(INPUT_SCHEMAS["wal"].names)
             request = make_request(given, "wal", settings, acks=WRITTEN, now_ms=0)
@@ -95,26 +103,41 @@ def _fill(engine: WalEngine, partition: WalPartition, reader: ArchivedTopic) -> 
             size_bytes = 0
     end = reader.end_offset()
     partition.go_on_at(end)
-    gaps = _explained(gaps, expected, end)
+    gaps = explained(gaps, losses, (expected, end), 0)
     floors = reader.evict_floor, reader.earliest
     partition.exclusively(lambda: partition.take_over(floors, gaps))
     return count
 
 
-def _explained(gaps: Ledger, first: int, end: int) -> Ledger:
-    """Enters what the archive does not hold and nobody explains: it had been deleted."""
-    holes, start = [], first
-    for gap in gaps.between(first, end):
-        if start < gap.first:
-            holes.append(Gap(start, gap.first, "deleted", 0))
-        start = gap.end
-    if start < end:
-        holes.append(Gap(start, end, "deleted", 0))
+def lost(missing: RecordsMissing, start: int, at_ms: int) -> list[Gap]:
+    """Returns what a reader could not be given as a gap, unless somebody has removed it."""
+    if missing.reason != "lost":
+        return []
+    first = max(start, missing.first)
+    why = f"not in the archive: {missing.problem}"
+    return [Gap(first, missing.end, "lost", at_ms, why)] if first < missing.end else []
+
+
+def explained(gaps: Ledger, losses: list[Gap], span: tuple[int, int], at_ms: int) -> Ledger:
+    """Enters why the archive does not hold what nobody explains: lost, or else deleted before."""
+    start, end = span
+    lost_there = Ledger(tuple(losses))
+    holes: list[Gap] = []
+    for gap in (*gaps.between(start, end), None):
+        stop = end if gap is None else gap.first
+        for each in lost_there.between(start, stop):
+            if start < each.first:
+                holes.append(Gap(start, each.first, "deleted", at_ms))
+            first, start = max(start, each.first), min(stop, each.end)
+            holes.append(replace(each, first=first, end=start))
+        if start < stop:
+            holes.append(Gap(start, stop, "deleted", at_ms))
+        start = end if gap is None else gap.end
     return gaps.with_gaps(holes)
 
 
-def _batches(reader: ArchivedTopic) -> Iterator[pa.RecordBatch]:
-    """Yields all live records, over what is missing."""
+def _batches(reader: ArchivedTopic, losses: list[Gap]) -> Iterator[pa.RecordBatch]:
+    """Yields all live records, over what is missing; what is lost goes to the losses."""
     start, end = reader.earliest, reader.end_offset()
     while start < end:
         try:
@@ -123,4 +146,5 @@ def _batches(reader: ArchivedTopic) -> Iterator[pa.RecordBatch]:
                 yield batch
             return
         except RecordsMissing as missing:
+            losses += lost(missing, start, 0)
             start = missing.end

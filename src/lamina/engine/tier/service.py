@@ -15,6 +15,7 @@ Rules.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -24,16 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from lamina.config import TopicSettings
-from lamina.engine.partition import Partition
 from lamina.engine.sealed import Archivable
 from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.cold import BlockCache, ColdLog
 from lamina.engine.tier.joining import Policy
 from lamina.engine.tier.metadata import Metadata
-from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.shelf import Shelf, cold_log, lacking
 from lamina.engine.tier.source import PartitionSource
 from lamina.engine.tier.status import TierStatus
 from lamina.errors import (
+    ArchiveRefused,
     Busy,
     Closed,
     CorruptData,
@@ -48,6 +49,9 @@ from lamina.formats.topic import TopicFile
 from lamina.storage.objects import Objects
 
 TICK_MS = 1000
+DOUBT_S = 60.0
+_REFUSALS = (Fenced, InvalidRequest, CorruptData, ArchiveRefused)
+"""What no further try changes: whoever waits for the archive is told at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +68,11 @@ class _Kept:
     wanted_since: float | None = None
     last_error: str = ""
     fenced: bool = False
+    refused: LaminaError | None = None
+    """Why it was last refused to archive, where trying again changes nothing."""
+    tries: int = 0
+    doubted_until: float = 0.0
+    """When an object that was not whole is looked at again."""
     held: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -136,8 +145,12 @@ class Tier:
         ]
         return max(0.001, min([tick_ms / 1000, *windows]))
 
-    def tick(self, *, force: bool = False) -> None:
-        """Does for each partition what is due; with `force`, also archives small objects."""
+    def tick(self, *, force: bool = False) -> list[LaminaError]:
+        """Does for each partition what is due; with `force`, also archives small objects.
+
+        Returns what failed, having tried all partitions.
+        """
+        failed: list[LaminaError] = []
         with self._lock:
             self._mark_deleted()
             for kept in self._current():
@@ -145,21 +158,38 @@ class Tier:
                     continue
                 try:
                     self._look_after(kept, force=force)
-                    if not kept.archiver.pending():  # or a tick that tries nothing would hide it
+                    kept.refused = None
+                    # A tick that tries nothing must not hide why the last one failed.
+                    if not kept.archiver.pending() and not kept.doubted_until:
                         kept.last_error = ""
                 except LaminaError as error:
-                    self._note(kept, error)
+                    failed.append(self._note(kept, error))
                 except OSError as error:
-                    kept.last_error = str(error)
+                    failed.append(self._note(kept, Unavailable(str(error))))
+        return failed
 
-    def _note(self, kept: _Kept, error: LaminaError) -> None:
+    def archive(self) -> None:
+        """Archives now what is sealed; raises what failed, after all partitions were tried."""
+        failed = self.tick(force=True)
+        if failed:
+            worst = max(failed, key=lambda error: isinstance(error, _REFUSALS))
+            for other in failed:
+                if other is not worst:
+                    worst.add_note(str(other))
+            raise worst
+
+    def _note(self, kept: _Kept, error: LaminaError) -> LaminaError:
+        """Keeps why a partition is not archived; returns it with the partition's name."""
+        named = _named(error, kept.partition.place.name)
         if str(error) != kept.last_error:
-            _log.warning("archiving %s: %s", kept.partition.place.name, error)
+            _log.warning("archiving %s", str(named))  # not the error: it would keep the store
         kept.last_error = str(error)
         kept.fenced = isinstance(error, Fenced)
-        if isinstance(error, Fenced | InvalidRequest | CorruptData):
-            with kept.changed:
-                kept.changed.notify_all()
+        with kept.changed:
+            kept.tries += 1
+            kept.refused = named if isinstance(error, _REFUSALS) else None
+            kept.changed.notify_all()
+        return named
 
     def forget(self, about: TopicFile) -> None:
         """Is told that a topic was deleted; its archive is marked so at the next tick."""
@@ -192,17 +222,30 @@ class Tier:
         open_now = self._partitions()
         for partition in open_now:
             self.attach(partition)
-        self._kept = {each: kept for each, kept in self._kept.items() if each in open_now}
+        before = self._kept
+        self._kept = {each: kept for each, kept in before.items() if each in open_now}
+        for each, kept in before.items():
+            if not self._keeps(each):  # nobody waits for what is not archived any more
+                with kept.changed:
+                    kept.changed.notify_all()
         return [kept for kept in self._kept.values() if kept.partition.settings.is_archived]
 
-    def archived(self) -> list[Partition]:
-        """Returns the archived partitions of segmented topics, which jobs may rewrite."""
+    def lacking(self) -> Iterator[tuple[str, int, int]]:
+        """Yields what logs have handed over and the archive does not hold: name, first, end."""
+        for kept in self._current():
+            partition = kept.partition
+            if partition.ledger.archived():
+                held = kept.shelf.load().objects
+                for first, end in lacking(held, partition.ledger, partition.published):
+                    yield partition.place.name, first, end
+
+    def archived(self) -> list[Archivable]:
+        """Returns the archived partitions, whose objects jobs may rewrite."""
         with self._lock:
-            found = [kept.partition for kept in self._current()]
-        return [each for each in found if isinstance(each, Partition)]
+            return [kept.partition for kept in self._current()]
 
     @contextlib.contextmanager
-    def hold(self, partition: Partition, *, claim: bool = True) -> Iterator[Archiver]:
+    def hold(self, partition: Archivable, *, claim: bool = True) -> Iterator[Archiver]:
         """Gives a partition's archive to a job: until it ends, nothing else changes the list.
 
         What the job has listed is shown at its end. Appends with acks=archived wait for it. Without
@@ -251,7 +294,8 @@ class Tier:
         self.metadata.save(kept.shelf, kept.partition.published)
         self._drop_removed(kept)
         self._join(kept)
-        self._remove_local(kept)
+        if force or time.monotonic() >= kept.doubted_until:
+            self._remove_local(kept)
 
     def _seal_for_waiting(self, kept: _Kept) -> None:
         """Seals the active segment when appends with acks=archived have waited their window."""
@@ -311,9 +355,21 @@ class Tier:
             self._show(kept)
 
     def _remove_local(self, kept: _Kept) -> None:
-        partition, end = kept.partition, kept.shelf.manifest.end_offset
-        if partition.writer.failure is None and partition.has_local_excess(end):
-            partition.exclusively(lambda: partition.apply_local_retention(end))
+        """Removes local copies, object by object, each read once more: ours may be the last one."""
+        partition, listed = kept.partition, kept.shelf.manifest
+        kept.doubted_until = 0.0
+        if partition.writer.failure is not None:
+            return
+        spanning = [each for each in listed.objects if each.next_offset > partition.local_start]
+        ends = [*(each.base_offset for each in spanning[1:]), listed.end_offset]
+        for entry, end in zip(spanning, ends, strict=False):
+            if not partition.has_local_excess(listed.end_offset):
+                return
+            kept.doubted_until = time.monotonic() + DOUBT_S
+            kept.shelf.judge().require_whole(kept.shelf.key_of(entry), entry)
+            kept.doubted_until = 0.0
+            if partition.has_local_excess(end):
+                partition.exclusively(functools.partial(partition.apply_local_retention, end))
 
     # ------------------------------------------------------------------ waiting and looking
 
@@ -333,10 +389,14 @@ class Tier:
         with kept.changed:
             kept.wanted = max(kept.wanted, end_offset)
             kept.wanted_since = kept.wanted_since or time.monotonic()
+            begun = kept.tries
             self._wake.set()
             kept.changed.wait_for(
                 lambda: (
-                    kept.shelf.manifest.end_offset >= end_offset or self._stopping or kept.fenced
+                    kept.shelf.manifest.end_offset >= end_offset
+                    or self._stopping
+                    or (kept.refused is not None and kept.tries > begun)
+                    or not self._keeps(partition)
                 ),
                 timeout=timeout_s,
             )
@@ -346,9 +406,16 @@ class Tier:
         where = f"{partition.place.name}: the records are durable but not archived"
         if self._stopping:
             raise Closed(f"{where}: the store is closed")
+        if not self._keeps(partition):
+            raise Closed(f"{where}: the topic was deleted, or is archived no more")
         if kept.fenced:
             raise Fenced(f"{where}: {kept.last_error}")
+        if kept.refused is not None:
+            raise ArchiveRefused(f"{where}: {kept.last_error}") from kept.refused
         raise Unavailable(f"{where} in time: {kept.last_error or 'uploading'}")
+
+    def _keeps(self, partition: Archivable) -> bool:
+        return partition.settings.is_archived and partition in self._kept
 
     def status(self) -> list[TierStatus]:
         """Tells of each archived partition how far its archive is behind."""
@@ -368,6 +435,15 @@ class Tier:
             seconds_behind=0.0 if since is None else time.monotonic() - since,
             last_error=kept.last_error,
         )
+
+
+def _named(error: LaminaError, name: str) -> LaminaError:
+    """Returns an error of the same kind whose text names the partition; paths name it anyway."""
+    if isinstance(error, CorruptData):
+        return error
+    named = type(error)(f"{name}: {error}")
+    named.__cause__ = error
+    return named
 
 
 def _is_sealed(kept: _Kept) -> bool:

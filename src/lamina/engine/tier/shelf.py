@@ -8,7 +8,7 @@ Rules.
    the list is read again: what we wanted to write is there (our answer was lost), or another store
    is named in it (we are fenced), or objects were exchanged and the change is made to that list.
 2. A list that is missing or damaged is made again from the objects' headers; nothing is deleted
-   because a list forgot it.
+   because a list forgot it, and damaged objects stay listed: they may hold the only copy.
 3. Only a list of the same topic is taken over: the name alone is not enough, nor is an archive that
    holds more than the log, which then is not the log it came from.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lamina.engine.tier.cold import BlockCache, ColdLog
-from lamina.engine.tier.encoding import check_belongs, entry_of
+from lamina.engine.tier.judging import Judge, listing_of
 from lamina.errors import (
     CorruptData,
     Fenced,
@@ -31,18 +31,13 @@ from lamina.errors import (
 )
 from lamina.formats import archive, ledger
 from lamina.formats.archive import ArchivedObject, Manifest
-from lamina.formats.binary import as_bytes
-from lamina.formats.ledger import Ledger
-from lamina.formats.strm import layout
-from lamina.formats.strm.block import crc32_of
-from lamina.formats.topic import TopicFile
+from lamina.formats.ledger import Gap, Ledger
+from lamina.formats.topic import UNKNOWN_MS, TopicFile
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import ObjectInfo, Objects
 
 COMMIT_TRIES = 3
-UNKNOWN_MS = 0
-"""When a topic was created of which only objects are left."""
 
 
 @dataclass(slots=True)
@@ -58,6 +53,8 @@ class Shelf:
     _is_guessed: bool = False
     _ledger_etag: str | None = None
     _is_ledger_damaged: bool = False
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """What was wrong with objects when the list was last made again, by key."""
 
     def __post_init__(self) -> None:
         self.manifest = self._empty()
@@ -98,18 +95,21 @@ class Shelf:
         self._etag, self._is_guessed = stored.etag, False
         try:
             found = archive.decode(stored.data)
-        except NewerFormat:
-            raise
+        except NewerFormat as error:
+            raise self._named(error, paths.archive_manifest) from error
         except CorruptData:
             found, self._is_guessed = self.rebuilt(), True
         self._check_same_topic(found)
         self.manifest = found
         return found
 
+    def _named(self, error: NewerFormat, key: Callable[[str, int], str]) -> NewerFormat:
+        return error.at_path(f"{self.objects.url}/{key(self.about.name, self.partition)}")
+
     def _check_same_topic(self, found: Manifest) -> None:
         ours = self.about.name, self.partition, self.about.epoch, self.about.created_ms
         theirs = found.topic, found.partition, found.topic_epoch, found.topic_created_ms
-        if ours != theirs and self.about.created_ms != UNKNOWN_MS:
+        if ours != theirs and UNKNOWN_MS not in (self.about.created_ms, found.topic_created_ms):
             raise InvalidRequest(
                 f"{self.name} holds another topic of this name (epoch {found.topic_epoch}, created"
                 f" {found.topic_created_ms}); if that one was deleted,"
@@ -117,20 +117,32 @@ class Shelf:
                 " another prefix"
             )
 
-    def rebuilt(self) -> Manifest:
-        """Makes the list from the objects' headers alone, leaving out what was removed.
+    def rebuilt(self, known: archive.Objects = ()) -> Manifest:
+        """Makes the list from the objects alone, leaving out what was removed.
 
         Where objects overlap those count that span the most, of equal ones the last written.
+        Damaged ones are listed as far as they are known, from `known` or from what is left of them;
+        `problems` says what is wrong with each.
         """
         removed = self.read_ledger()
-        found = [self.entry_from_headers(info) for info in self.listed()]
-        kept = archive.without_overlap(
-            entry
-            for entry in found
-            if entry is not None and not removed.has_removed(entry.base_offset, entry.next_offset)
+        judge = self.judge(known)
+        there = self.listed()
+        judged = [each for info in there if (each := judge.judge(info)) is not None]
+        judged += judge.gone(there)
+        self.problems = [(each.info.key, each.problem) for each in judged if each.problem]
+        kept = listing_of(
+            each
+            for each in judged
+            if each.entry is None
+            or not removed.has_removed(each.entry.base_offset, each.entry.next_offset)
         )
         end_offset = kept[-1].next_offset if kept else 0
         return dataclasses.replace(self._empty(), end_offset=end_offset, objects=kept)
+
+    def judge(self, known: archive.Objects = ()) -> Judge:
+        """Makes the judge of this partition's objects."""
+        by_key = {self.key_of(entry): entry for entry in known}
+        return Judge(self.objects, self.about.name, self.partition, by_key)
 
     def listed(self) -> list[ObjectInfo]:
         """Lists the partition's segments in the store by offset, whether archived or orphans."""
@@ -139,28 +151,9 @@ class Shelf:
         return [info for key, info in sorted(_ours(found), key=lambda pair: pair[0].base_offset)]
 
     def entry_from_headers(self, info: ObjectInfo) -> ArchivedObject | None:
-        """Reads header, footer and index; None for what is not an object of this partition."""
-        size = info.size_bytes
-        if size < layout.HEADER.size + layout.BLOCK_BYTES_MIN + layout.FOOTER.size:
-            return None
-        key = paths.object_key(info.key)
-        try:
-            head = self.objects.read_range(info.key, 0, layout.HEADER.size)
-            header = layout.decode_header(head)
-            check_belongs(header, self.about.name, self.partition)
-            last = self.objects.read_range(info.key, size - layout.FOOTER.size, size)
-            footer = layout.decode_footer(last, size)
-            tail = self.objects.read_range(info.key, footer.index_offset, size)
-            index = memoryview(tail)[: -layout.FOOTER.size]
-            segment = layout.decode_index(index, header, footer)
-        except NewerFormat:
-            raise
-        except (CorruptData, ObjectMissing):
-            return None
-        if key is None or key.base_offset != header.base_offset:
-            return None
-        entry = entry_of(segment, crc32_of(as_bytes(tail)))
-        return dataclasses.replace(entry, generation=key.generation)
+        """Returns the entry of a sound object of this partition, None for any other."""
+        judged = self.judge().judge(info)
+        return judged.entry if judged is not None and not judged.problem else None
 
     def read_ledger(self) -> Ledger:
         """Reads the archived copy of the partition's ledger; empty without a good one."""
@@ -172,8 +165,8 @@ class Shelf:
         self._ledger_etag, self._is_ledger_damaged = stored.etag, False
         try:
             return ledger.decode(stored.data)
-        except NewerFormat:
-            raise
+        except NewerFormat as error:
+            raise self._named(error, paths.archive_ledger) from error
         except CorruptData:
             self._is_ledger_damaged = True
             return Ledger()
@@ -197,7 +190,14 @@ class Shelf:
                     f" {local_end}: this is not the log it came from; restore the topic instead"
                 )
             epoch = found.fencing_epoch + 1
-            claimed = dataclasses.replace(found, fencing_epoch=epoch, writer=self.writer)
+            is_sure = self.about.created_ms != UNKNOWN_MS
+            claimed = dataclasses.replace(
+                found,
+                topic_epoch=self.about.epoch if is_sure else found.topic_epoch,
+                topic_created_ms=self.about.created_ms if is_sure else found.topic_created_ms,
+                fencing_epoch=epoch,
+                writer=self.writer,
+            )
             try:
                 self._put(claimed)
             except ObjectConflict:
@@ -259,14 +259,23 @@ class Shelf:
 
     def replace_by_rebuilt(self) -> None:
         """Replaces the list, good or bad, by one made from the headers; fences whoever has it."""
-        epoch = 0
+        before = self._empty()
         try:
             stored = self.objects.read(paths.archive_manifest(self.about.name, self.partition))
             self._etag = stored.etag
-            epoch = archive.decode(stored.data).fencing_epoch
+            before = archive.decode(stored.data)
+        except NewerFormat as error:
+            raise self._named(error, paths.archive_manifest) from error
         except (ObjectMissing, CorruptData):
             pass
-        self._put(dataclasses.replace(self.rebuilt(), fencing_epoch=epoch + 1))
+        found = self.rebuilt(before.objects)
+        end_offset = max(found.end_offset, before.end_offset)
+        epoch = before.fencing_epoch + 1
+        self._put(
+            dataclasses.replace(
+                before, objects=found.objects, end_offset=end_offset, fencing_epoch=epoch, writer=""
+            )
+        )
 
     def save_ledger(self, gaps: Ledger) -> None:
         """Replaces the archived copy of the ledger, if it says anything else, or nothing sound."""
@@ -286,6 +295,22 @@ def _handed_over(found: Manifest, gaps: Ledger) -> Manifest:
         )
     )
     return dataclasses.replace(found, objects=kept, end_offset=kept[-1].next_offset if kept else 0)
+
+
+def lacking(held: archive.Objects, gaps: Ledger, published: Ledger) -> Iterator[tuple[int, int]]:
+    """Yields ranges that a log has handed over and that no object spans, removed ones left out."""
+    spans = Ledger(
+        tuple(Gap(entry.base_offset, entry.next_offset, ledger.ARCHIVED, 0) for entry in held)
+    )
+    known = spans.with_gaps(published.missing())
+    for gap in gaps.archived():
+        start = gap.first
+        for found in known.between(gap.first, gap.end):
+            if start < found.first:
+                yield start, found.first
+            start = found.end
+        if start < gap.end:
+            yield start, gap.end
 
 
 def cold_log(objects: Objects, about: TopicFile, partition: int, cache: BlockCache) -> ColdLog:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.engine.sealed import Archivable, SealedRange
-from lamina.errors import RecordsMissing
+from lamina.errors import UNREADABLE, RecordsMissing
 from lamina.formats.scan import Limit
 
 BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
@@ -27,7 +27,11 @@ class PartitionSource:
         return self.partition.sealed_ranges()
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yields the records of some sealed offsets, over gaps, which the ledger explains."""
+        """Yields the records of some sealed offsets, over gaps, which the ledger explains.
+
+        Raises RecordsMissing at what the device does not deliver just now: whatever is archived
+        without it would count as all there was, and the local copy would go.
+        """
         while start < end:
             try:
                 for batch in self.partition.scan(start, BATCH, end=end):
@@ -35,6 +39,8 @@ class PartitionSource:
                     start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
                 return
             except RecordsMissing as missing:
+                if missing.reason == UNREADABLE:
+                    raise
                 start = missing.end
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

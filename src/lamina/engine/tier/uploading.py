@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lamina.errors import ObjectMissing
+from lamina.errors import CorruptData, ObjectMissing
 from lamina.storage.objects import Objects
 
 READ_BACK_BYTES = 8 << 20
@@ -28,6 +28,6 @@ def reads_back(objects: Objects, key: str, data: memoryview, tries: int = READ_B
 def _is_same(objects: Objects, key: str, start: int, sent: memoryview) -> bool:
     try:
         found = objects.read_range(key, start, start + len(sent))
-    except ObjectMissing:
+    except (ObjectMissing, CorruptData):
         return False
     return bool(pa.py_buffer(found).equals(pa.py_buffer(sent)))  # views compare byte by byte
