@@ -4,13 +4,14 @@ Rules.
 1. Only the leader appends, syncs and seals. Readers see `written` or `durable`, never `tail`.
 2. Space beyond the records is prepared with zeros, which halves the cost of a small fsync; it is
    cut when the segment is sealed, and reads as a torn tail after a crash.
-3. Indexes are written behind the log and synced when the segment is sealed.
+3. Indexes are written behind the log and synced when the segment is sealed. Their files are open
+   only while they are written to; the log's is kept within the store's limit.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import threading
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,7 @@ from numpy.typing import NDArray
 from lamina.engine.codec import Codec
 from lamina.engine.index import Mark, SegmentIndex
 from lamina.engine.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, Segment
-from lamina.storage.files import File, Files, prepare_space
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from lamina.storage.files import NO_DESCRIPTORS, File, Files, prepare_space
 
 PREPARE_BYTES_MIN = 64 << 10
 PREPARE_BYTES_MAX = 4 << 20
@@ -43,11 +41,14 @@ class ActiveSegment(Segment):
         self.created_ms = created_ms
         self.tail = self.written = self.durable = Bound(base_offset, codec.header_bytes)
         self._index = SegmentIndex(codec, base_offset)
-        self._index_files: tuple[File, File] | None = None
+        self._has_indexes = False
         self._indexes_wait = False
         self._prepared = 0
         self._begun = 0  # where this process began to append
         self._file: File | None = None
+        self._opening = threading.Lock()
+        self._unsynced = False
+        self.used = True
 
     @classmethod
     def create(
@@ -59,11 +60,12 @@ class ActiveSegment(Segment):
             segment._file = files.create(segment.path("log"))
             segment._file.write_at(0, codec.log_header(base_offset, created_ms))
             segment._file.sync()
-            segment._open_indexes()
+            segment._write_indexes()
             files.sync_directory(directory)
         except OSError:
             segment.discard()
             raise
+        files.kept.enter(segment)
         return segment
 
     def discard(self) -> None:
@@ -85,11 +87,14 @@ class ActiveSegment(Segment):
         self._indexes_wait = indexes_wait
         if not indexes_wait:
             self._try_indexes()
+        self.files.kept.enter(self)
 
     def _try_indexes(self) -> None:
         self._indexes_wait = False
-        with contextlib.suppress(OSError):  # on a full disk they are rebuilt later
-            self._open_indexes()
+        try:
+            self._write_indexes()
+        except OSError as error:  # on a full disk they are rebuilt later
+            self._indexes_wait = error.errno in NO_DESCRIPTORS
 
     @property
     def segment(self) -> ActiveSegment:
@@ -104,13 +109,29 @@ class ActiveSegment(Segment):
     @property
     def file(self) -> File:
         """The open `.log`."""
-        assert self._file is not None, "a segment is created or resumed before it is used"
-        return self._file
+        return self._file or self._open()
 
-    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
-        """Reads the wanted bytes; a map could not follow the growing file."""
-        wanted = min(length, bound.position - position)
-        return self.file.read_at(position, wanted), position
+    def _open(self) -> File:
+        with self._opening:
+            if self._file is None:
+                self._file = self.files.open(self.path("log"))
+            file = self._file
+        self.files.kept.enter(self)
+        return file
+
+    def let_go(self) -> bool:
+        """Drops the file, unless something in it is not synced yet."""
+        with self._opening:
+            file, self._file = self._file, None
+            if self._unsynced:  # also where that has begun just now, with this very file
+                self._file = file
+                return False
+        return True
+
+    def close_file(self) -> None:
+        """Drops the file: everything is synced, or left to recovery."""
+        self._unsynced = False
+        self.let_go()
 
     # ------------------------------------------------------------------ for the leader
 
@@ -119,14 +140,17 @@ class ActiveSegment(Segment):
     ) -> None:
         """Writes encoded records at the tail; positions count from the first byte of `data`."""
         start = self.tail.position
+        self._unsynced = True
         self.file.write_at(start, data.data)
         self._index.extend(positions, timestamps, base_offset=self.tail.next_offset, origin=start)
         self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
 
     def undo(self, tail: Bound, mark: Mark) -> None:
         """Takes appended records back, durably: a refused append must not return after a crash."""
+        self._unsynced = True
         self.file.truncate(tail.position)
         self.file.sync()
+        self._unsynced = self.durable.position < tail.position
         self._prepared = tail.position
         self._index.rewind(mark)
         self.tail = tail
@@ -139,6 +163,7 @@ class ActiveSegment(Segment):
         start = self.tail.position
         if start + length <= self._prepared:
             return
+        self._unsynced = True
         ahead = min(max(start - self._begun, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
         self._prepared = prepare_space(self.file, start, start + length + ahead)
 
@@ -147,21 +172,33 @@ class ActiveSegment(Segment):
         tail = self.tail
         self.file.sync()
         self.written = self.durable = tail
+        self._unsynced = False
+        self.used = True
+
+    def show(self) -> None:
+        """Shows readers the tail, which was synced together with others."""
+        self.written = self.durable = self.tail
+        self._unsynced = False
 
     def save_index(self) -> None:
         """Writes new index entries; a failure only means that they are rebuilt later."""
         if self._indexes_wait:
             self._try_indexes()  # with all that there is
             return
-        if self._index_files is None:
+        if not self._has_indexes:
             return
         headers = self.codec.index_headers(self.base_offset, self.created_ms)
         before, *parts = self._index.take_unsaved()
         try:
-            for file, header, part in zip(self._index_files, headers, parts, strict=True):
-                file.write_at(len(header) + before * INDEX_ENTRY_BYTES, part)
-        except OSError:
-            self._index_files = None
+            for suffix, header, part in zip(self._suffixes, headers, parts, strict=True):
+                file = self.files.open(self.path(suffix))
+                try:
+                    file.write_at(len(header) + before * INDEX_ENTRY_BYTES, part)
+                finally:
+                    file.close()
+        except OSError as error:
+            self._has_indexes = False
+            self._indexes_wait = error.errno in NO_DESCRIPTORS
 
     def finish(self) -> SealedSegment:
         """Seals a synced segment: cuts prepared space, saves and syncs the indexes."""
@@ -169,12 +206,13 @@ class ActiveSegment(Segment):
         if self._prepared > self.tail.position:
             self.file.truncate(self.tail.position)
             self.file.sync()
-        if self._index_files is not None:
+        if self._has_indexes:
             with contextlib.suppress(OSError):
-                for file in self._index_files:
-                    file.sync()
-                    file.close()
-        self._index_files = None
+                for suffix in self._suffixes:
+                    with contextlib.closing(self.files.open(self.path(suffix))) as file:
+                        file.sync()
+        self._has_indexes = False
+        self._unsynced = False
         return SealedSegment(
             self.codec,
             self.files,
@@ -184,18 +222,20 @@ class ActiveSegment(Segment):
             index=self._index,
         )
 
-    def _open_indexes(self) -> None:
-        """Opens both index files with exactly the header and the saved entries in them."""
+    @property
+    def _suffixes(self) -> tuple[str, str]:
+        return "idx", self.codec.time_suffix
+
+    def _write_indexes(self) -> None:
+        """Has exactly the header and the saved entries in both index files."""
         headers = self.codec.index_headers(self.base_offset, self.created_ms)
         saved = self._index.saved_bytes()
-        opened = []
-        for suffix, header, part in zip(
-            ("idx", self.codec.time_suffix), headers, saved, strict=True
-        ):
+        for suffix, header, part in zip(self._suffixes, headers, saved, strict=True):
             path, whole = self.path(suffix), header + part
-            file = self.files.open(path) if self.files.exists(path) else self.files.create(path)
-            file.write_at(0, whole)
-            if self.files.size(path) > len(whole):
-                file.truncate(len(whole))
-            opened.append(file)
-        self._index_files = (opened[0], opened[1])
+            is_there = self.files.exists(path)
+            opened = self.files.open(path) if is_there else self.files.create(path)
+            with contextlib.closing(opened) as file:
+                file.write_at(0, whole)
+                if is_there and file.size() > len(whole):
+                    file.truncate(len(whole))
+        self._has_indexes = True

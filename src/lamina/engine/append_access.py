@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings
@@ -23,6 +25,7 @@ from lamina.engine.appending import (
     split_by_key,
 )
 from lamina.engine.boot import Boot
+from lamina.engine.calls import seconds, unsigned, whole
 from lamina.engine.log_reader import LogWriter
 from lamina.engine.reader import StoreReader
 from lamina.engine.requests import Ack, ProducerStamp, Request
@@ -30,13 +33,23 @@ from lamina.engine.sealed import Archivable
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.ledger import ARCHIVED
 from lamina.formats.topic import TopicFile
+from lamina.received import refuse_broken
 from lamina.records import Records
 
 if TYPE_CHECKING:
     from lamina.engine.tier.service import Tier
 
+ProducerId: TypeAlias = int
 
-class AppendAccess(StoreReader):
+
+def stamp(name: str, value: object) -> ProducerStamp:
+    """Checks a producer's stamp."""
+    if not isinstance(value, ProducerStamp):
+        raise InvalidRequest(f"{name} must be a ProducerStamp, not a {type(value).__name__}")
+    return value
+
+
+class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append", "append_async")):
     """What users of a store that writes can append."""
 
     _boot: Boot
@@ -66,7 +79,9 @@ class AppendAccess(StoreReader):
         partition in turn. With `producer`, a repeated append gets its first answer. Raises
         QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
         """
-        if acks == ARCHIVED:
+        if timeout_s is not None:
+            timeout_s = seconds("timeout_s", timeout_s)
+        if type(acks) is str and acks == ARCHIVED:
             self._require_archived(topic)
             appended = self.append(
                 *(topic, records),
@@ -85,6 +100,22 @@ class AppendAccess(StoreReader):
         ]
         wait(futures)
         return merged([future.result() for future in futures])
+
+    def append_batch(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int = 0,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+    ) -> tuple[int, int]:
+        """Appends records to one partition; returns the first one's offset and how many they are.
+
+        The name is that of the log's document; see `append`.
+        """
+        done = self.append(topic, records, partition=partition, acks=acks, timeout_s=timeout_s)
+        return done.base_offset, done.count
 
     def _require_archived(self, topic: str) -> None:
         """Refuses, before anything is appended, to wait for an archive that there is not."""
@@ -121,7 +152,7 @@ class AppendAccess(StoreReader):
         """
         import asyncio  # who is here has it already
 
-        if acks == ARCHIVED:
+        if type(acks) is str and acks == ARCHIVED:
             self._require_archived(topic)
             durable = await self.append_async(
                 topic, records, partition=partition, acks="all", producer=producer
@@ -152,14 +183,18 @@ class AppendAccess(StoreReader):
     ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
         level = acks_level(acks)
-        if type(records) is bytes and type(partition) is int and producer is None:
-            known = self._partitions.get((topic, partition))
+        if type(records) is bytes and type(topic) is str and type(partition) is int:
+            known = self._partitions.get((topic, partition)) if producer is None else None
             if known is not None and len(records) <= known.settings.max_message_bytes:
                 self._require_open()
                 request = Request([records], size_bytes=len(records), acks=known.level(level))
                 known.admit(request)
                 return [(known, request)]  # the short way of a lone record
         about = self._topic(topic)
+        if partition is not None and type(partition) is not int:
+            partition = whole("partition", partition)
+        if producer is not None:
+            stamp("producer", producer)
         now_ms = self._boot.now_ms()
         if partition is None and about.partitions == 1:
             partition = 0
@@ -180,8 +215,6 @@ class AppendAccess(StoreReader):
                 stamp=producer,
             )
             target.admit(request)
-            if request.count == 0:
-                raise InvalidRequest("there are no records to append")
             requests.append((target, request))
         return requests
 
@@ -191,6 +224,8 @@ class AppendAccess(StoreReader):
         """Decides which partitions take which records: by key, or all of them in turn."""
         if stamped:
             raise InvalidRequest("an idempotent append names its partition")
+        if isinstance(records, pa.RecordBatch | pa.Table):
+            refuse_broken(records)  # before anybody counts its nulls
         turn = next(self._turn) % about.partitions
         if "key" not in record_columns.KEPT_COLUMNS[about.format] or not has_keys(records):
             return [(turn, records)]
@@ -207,7 +242,7 @@ class AppendAccess(StoreReader):
         return {target.place.partition: ack}, request.count
 
     def producer_position(
-        self, topic: str, partition: int, producer_id: int
+        self, topic: str, partition: int, producer_id: ProducerId
     ) -> tuple[int, int] | None:
         """Returns the epoch of an idempotent producer and the sequence it must go on with."""
         target = self._writable(topic, partition)

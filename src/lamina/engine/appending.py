@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 
 from lamina import records as record_columns
 from lamina.config import TopicSettings
+from lamina.engine.calls import seconds
 from lamina.engine.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
 from lamina.errors import InvalidRequest
 from lamina.formats.partitioning import NO_KEY, partitions_of
 from lamina.records import Records
+
+if TYPE_CHECKING:
+    from lamina.engine.log_reader import LogWriter
 
 ACKS: dict[object, int] = {
     0: NOT_WAITED,
@@ -32,6 +37,9 @@ ACKS: dict[object, int] = {
 }
 OF_TOPIC = "topic"
 """The `acks` of an append that goes as far as its topic's settings say."""
+UNTIL_ARCHIVED = "archived"
+"""The `acks` of an append that waits for the object store, too."""
+_EMPTY = "there are no records to append"
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}
 
 
@@ -91,6 +99,8 @@ def make_request(
     """Makes the request for one partition; raises InvalidRequest for what cannot be stored."""
     values = _plain_values(records)
     if values is not None:
+        if not values:
+            raise InvalidRequest(_EMPTY)
         size_bytes = sum(map(len, values))
         if size_bytes > settings.max_message_bytes:
             _refuse_large(max(map(len, values)), settings)
@@ -98,11 +108,45 @@ def make_request(
     if not isinstance(records, Iterable | pa.RecordBatch | pa.Table):
         raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
+    if not batch.num_rows:
+        raise InvalidRequest(_EMPTY)
     size_bytes = batch.get_total_buffer_size()  # of a slice too large; exact, it would cost more
     if size_bytes > settings.max_message_bytes:
         size_bytes = batch.nbytes
         _refuse_large(_largest(batch), settings)
     return Request(batch, size_bytes=size_bytes, acks=acks, stamp=stamp)
+
+
+class AppendsBatch:
+    """A partition that is written, by the name that the log's document gives it."""
+
+    __slots__ = ()
+
+    def append_batch(
+        self: LogWriter,
+        records: Records | bytes,
+        *,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+    ) -> tuple[int, int]:
+        """Appends records; returns the first one's offset and how many they are.
+
+        See the store's `append`, which also knows the archive: `acks` here are 0, 1 or "all". With
+        0 nothing is waited for, and the offset is -1.
+        """
+        if acks == UNTIL_ARCHIVED and type(acks) is str:
+            raise InvalidRequest("acks=archived is for a store's append: it knows the archive")
+        timeout_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
+        request = make_request(
+            records,
+            self.format_name,
+            self.settings,
+            acks=self.level(acks_level(acks)),
+            now_ms=self.place.now_ms(),
+        )
+        self.admit(request)
+        ack = self.writer.append(request, timeout_s)
+        return -1 if ack is None else ack.base_offset, request.count
 
 
 def _plain_values(records: object) -> list[bytes] | None:

@@ -12,7 +12,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lamina.config import TopicSettings
@@ -25,12 +25,14 @@ from lamina.engine.producers import Producers
 from lamina.engine.recovery import Recovery
 from lamina.engine.removal import take_back
 from lamina.engine.report import RecoveryReport
+from lamina.engine.spares import NO_SPARES, Spares
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.frame import broker, checkpoint
 from lamina.formats.frame.checkpoint import PartitionCheckpoint
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files
+from lamina.storage.salvage import is_unreadable
 
 
 def wall_clock_ms() -> int:
@@ -52,6 +54,10 @@ class Boot:
     data: str
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int] | None = None
+    spares: Spares = NO_SPARES
+    """Copies of small files, where the directory has an archive."""
+    identity: broker.BrokerId | None = None
+    """Whose the directory is, once that is known: checkpoints carry it."""
 
     def path(self, name: str) -> str:
         """Returns the path of a file in the data directory."""
@@ -60,7 +66,12 @@ class Boot:
     @property
     def catalog(self) -> Catalog:
         """The directory's topics."""
-        return Catalog(self.files, self.data, self.now_ms)
+        return Catalog(self.files, self.data, self.now_ms, self.spares)
+
+    def identified(self) -> tuple[Boot, broker.BrokerId]:
+        """Returns the same with its identity known, and the identity."""
+        identity = self.identify()
+        return replace(self, identity=identity), identity
 
     def identify(self) -> broker.BrokerId:
         """Reads the broker's identity, or makes it on the first boot."""
@@ -102,6 +113,18 @@ class Boot:
 
     def read_checkpoint(self, report: RecoveryReport) -> dict[tuple[str, int], PartitionCheckpoint]:
         """Reads the checkpoint; a missing or damaged one only makes recovery longer."""
+        try:
+            return self.published_checkpoint(report)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            report.add("rebuilt", self.path(paths.CHECKPOINT), f"it cannot be read: {error}")
+            return {}
+
+    def published_checkpoint(
+        self, report: RecoveryReport
+    ) -> dict[tuple[str, int], PartitionCheckpoint]:
+        """Reads what a writer, which may be live, says is durable; raises OSError."""
         path = self.path(paths.CHECKPOINT)
         if not self.files.exists(path):
             return {}
@@ -112,7 +135,25 @@ class Boot:
         except CorruptData as error:
             report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
             return {}
+        self._refuse_other(found)
         return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def _refuse_other(self, found: checkpoint.Checkpoint) -> None:
+        """Refuses a `broker.id` that is not the one which the checkpoint was written under.
+
+        One of the two files comes from another store, and a program must not write into a directory
+        that may not be its own. A checkpoint of an older release says nothing, and is adopted.
+        """
+        own = self._owner
+        if own is None or found.broker in (None, own):
+            return
+        raise CorruptData(
+            "the directory is of another store than its broker.id: put the right broker.id back;"
+            f" or, if it is meant to be this one's, remove {paths.CHECKPOINT}",
+            path=self.path(paths.BROKER_ID),
+            expected=str(found.broker),
+            found=own,
+        )
 
     def has_wal(self, topics: Mapping[str, TopicFile]) -> bool:
         """Tells whether the directory has, or had, topics behind a write-ahead log."""
@@ -121,12 +162,16 @@ class Boot:
             self.files.is_directory(self.path(folder)) for folder in folders
         )
 
+    @property
+    def _owner(self) -> str | None:
+        return str(self.identity.uuid) if self.identity is not None else None
+
     def forget(self, topic: str) -> None:
         """Drops a topic from the checkpoint, which must not speak of the next one of its name."""
         known = self.read_checkpoint(RecoveryReport())
         kept = [entry for (name, _), entry in known.items() if name != topic]
         if len(kept) < len(known):
-            data = checkpoint.encode(checkpoint.checkpoint_of(kept))
+            data = checkpoint.encode(checkpoint.checkpoint_of(kept, self._owner))
             self.files.replace(self.path(paths.CHECKPOINT), data)
 
     def write_checkpoint(self, partitions: list[Partition]) -> None:
@@ -145,26 +190,37 @@ class Boot:
                     last_flushed_offset=durable.next_offset,
                 )
             )
-        data = checkpoint.encode(checkpoint.checkpoint_of(entries))
+        data = checkpoint.encode(checkpoint.checkpoint_of(entries, self._owner))
         self.files.replace(self.path(paths.CHECKPOINT), data)
 
-    def place(self, topic: str, partition: int) -> Place:
-        """Returns a partition's surroundings."""
-        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms)
+    def place(self, topic: str, partition: int, spares: Spares | None = None) -> Place:
+        """Returns a partition's surroundings; copies are those of an archived topic."""
+        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms, spares)
+
+    def place_of(self, about: TopicFile, partition: int) -> Place:
+        """Returns the surroundings of a topic's partition."""
+        is_archived = TopicSettings.parse(about.settings).is_archived
+        return self.place(about.name, partition, self.spares if is_archived else None)
 
     def open_partition(
-        self, about: TopicFile, number: int, flushed: int, report: RecoveryReport
+        self,
+        about: TopicFile,
+        number: int,
+        hint: PartitionCheckpoint | None,
+        report: RecoveryReport,
     ) -> Partition:
-        """Recovers one partition; `flushed` is the checkpoint's watermark."""
-        place = self.place(about.name, number)
+        """Recovers one partition; `hint` is what the checkpoint says of it."""
+        place = self.place_of(about, number)
         codec = CODECS[about.format]
-        watermark = flushed
+        watermark = (hint.last_flushed_offset or 0) if hint is not None else 0
+        vouched = {hint.active_segment_base_offset} if hint is not None else set()
         recorded = {}
         known = manifests.read(place, report) if codec.has_manifest else None
         if known is not None:
             watermark = max(watermark, known.next_offset)
             recorded = {segment.base_offset: segment for segment in known.segments}
-        recovered = Recovery(place, codec, watermark, report, recorded).run()
+            vouched |= {known.active_base_offset, *recorded}
+        recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
         producers = Producers(place)
         begun = producers.unfinished(recovered.active.tail.next_offset)
         if begun is not None and begun >= watermark:
@@ -173,8 +229,8 @@ class Boot:
                 f"an idempotent append had not finished: offsets from {begun} on were not answered"
             )
             report.add("cut", place.segments, why)
-            recovered = Recovery(place, codec, watermark, report, recorded).run()
-        producers.recover(recovered.active.tail.next_offset)
+            recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
+        producers.recover(recovered.active.tail.next_offset, report)
         settings = TopicSettings.parse(about.settings)
         partition = Partition(place, codec, settings, recovered, producers=producers)
         if not manifests.lists(known, codec, partition.layout, settings):

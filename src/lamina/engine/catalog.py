@@ -12,19 +12,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from lamina.config import WAL_ONLY_KEYS, TopicSettings
 from lamina.engine.codec import CODECS
+from lamina.engine.place import Place
 from lamina.engine.report import RecoveryReport
+from lamina.engine.spares import NO_SPARES, Spares
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
 from lamina.formats import topic
-from lamina.formats.topic import TopicFile
+from lamina.formats.flips import one_flip_away
+from lamina.formats.topic import UNKNOWN_MS, TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files
 
 PARTITIONS_MAX = 10_000
 FORMATS = (*CODECS, "wal")
+Lost: TypeAlias = Callable[[set[str]], list[TopicFile]]
+"""Returns the topics that something else knows, but for those of some names."""
 
 
 def check_settings(format_name: str, settings: Mapping[str, Any]) -> None:
@@ -42,6 +47,7 @@ class Catalog:
     files: Files
     data: str
     now_ms: Callable[[], int]
+    spares: Spares = NO_SPARES
 
     def directory(self, name: str) -> str:
         """Returns a topic's directory."""
@@ -70,22 +76,31 @@ class Catalog:
         names = self.files.list(os.path.join(self.data, paths.TOPICS))
         return [name for name in names if self.files.is_directory(self.directory(name))]
 
-    def peek(self) -> dict[str, TopicFile]:
-        """Reads every topic without changing anything."""
-        found = {}
+    def peek(self, lost: Lost = lambda known: []) -> dict[str, TopicFile]:
+        """Reads every topic without changing anything.
+
+        `lost` is asked for a topic whose file says nothing any more, and neither do its other
+        files: the write-ahead log knows the topics whose records it keeps.
+        """
+        found: dict[str, TopicFile] = {}
+        silent = set()
         for name in self._directories():
             path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
             try:
-                about = topic.decode(self.files.read(path))
+                about = self._believed(topic.decode(self.files.read(path)))
             except NewerFormat as error:
                 raise error.at_path(path) from error
             except (FileNotFoundError, CorruptData):
-                guessed = self._guess(name)
+                guessed = self._spare(name) or self._guess(name)
                 if guessed is None:
+                    silent.add(name)
                     continue
                 about = guessed
             if not about.deleted:
                 found[name] = about
+        for about in lost(set(found)) if silent else ():
+            if about.name in silent:
+                found.setdefault(about.name, about)
         return found
 
     def create(
@@ -201,16 +216,50 @@ class Catalog:
     def _read(self, name: str, report: RecoveryReport) -> TopicFile | None:
         path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
         try:
-            return topic.decode(self.files.read(path))
+            about: TopicFile | None = topic.decode(self.files.read(path))
+            assert about is not None
+            if (better := self._believed(about)) != about:
+                report.add("rebuilt", path, "a sound copy was found of what had been guessed")
+                self._write(better)
+            return better
         except NewerFormat as error:
             raise error.at_path(path) from error
         except (FileNotFoundError, CorruptData) as error:
+            about = self._spare(name)
+            if about is not None:
+                report.add("rebuilt", path, f"it could not be read ({error}); a copy was found")
+                self._write(about)
+                return about
             about = self._guess(name)
             if about is not None:
                 why = f"it could not be read ({error}); format and partitions are from the files"
                 report.add("rebuilt", path, why)
                 self._write(about)
             return about
+
+    def _spare(self, name: str) -> TopicFile | None:
+        """Finds out what a damaged file said: one bit away, or from a copy that fits the files."""
+        path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+        if self.files.exists(path):
+            found = one_flip_away(self.files.read(path), topic.decode)
+            if found is not None and found.name == name:
+                return found
+        elif not self._has_contents(name):  # a creation that was cut off has no copy anywhere
+            return None
+        spare, guessed = self.spares.topic(name), self._guess(name)
+        if spare is None or (guessed is not None and guessed.format != spare.format):
+            return None
+        return spare
+
+    def _has_contents(self, name: str) -> bool:
+        """Tells whether a topic's directory holds anything that an existing topic has."""
+        folder = self.directory(name)
+        ledgers = [os.path.join(folder, each, paths.LEDGER) for each in self.files.list(folder)]
+        return any(map(self.files.exists, ledgers)) or self._guess(name) is not None
+
+    def _believed(self, about: TopicFile) -> TopicFile:
+        """Returns a topic as it is, or as a copy says if it had only been guessed before."""
+        return about if about.created_ms != UNKNOWN_MS else self._spare(about.name) or about
 
     def _guess(self, name: str) -> TopicFile | None:
         """Tells from a directory's files what topic it is; None for one that holds no records."""
@@ -231,7 +280,14 @@ class Catalog:
         if not logs:
             return None
         format_name = "keratin" if any(map(self._is_keratin, logs)) else "frame"
-        return TopicFile(name, format_name, max(numbers) + 1, 1, self.now_ms())
+        is_archived = any(self._has_archived(name, number) for number in numbers)
+        settings = {"remote.storage.enable": True} if is_archived else {}
+        return TopicFile(name, format_name, max(numbers) + 1, 1, UNKNOWN_MS, settings=settings)
+
+    def _has_archived(self, name: str, number: int) -> bool:
+        """Tells from its ledger whether records of a partition are in an archive alone."""
+        place = Place(self.files, self.data, name, number, self.now_ms)
+        return bool(place.peek_ledger().archived())
 
     def _is_keratin(self, log: str) -> bool:
         """Tells a log by its header, or (where that is damaged) by the files beside it."""
@@ -266,7 +322,6 @@ class Catalog:
 
 def find(topics: Mapping[str, Any], name: str) -> Any:
     """Returns a topic by name, or raises UnknownTopic; topics are never created by a typo."""
-    if name not in topics:
-        known = ", ".join(sorted(topics)[:10]) or "none"
-        raise UnknownTopic(f"there is no topic {name!r}; there are: {known}")
+    if not isinstance(name, str) or name not in topics:
+        raise UnknownTopic(f"there is no topic {name!r}", tuple(sorted(topics)[:10]))
     return topics[name]

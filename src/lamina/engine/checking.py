@@ -5,8 +5,7 @@ job that checks everything looks at the three files together, and walks the log 
 
 Rules.
 1. Nothing here changes a file, and no damage raises.
-2. A segment that grows is read, not mapped: what its writer cuts off must not be touched. Its
-   indexes are read before its log, which then has all that they speak of.
+2. A segment may grow. Its indexes are read before its log, which then has all that they speak of.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from typing_extensions import Buffer
 
 from lamina.engine import filekinds, inspection
 from lamina.engine.codec import CODECS, Codec
-from lamina.engine.findings import Finding, map_file, named
+from lamina.engine.findings import Finding, named, salvage_file, with_holes
 from lamina.engine.index import SegmentIndex
 from lamina.formats.scan import Scan, Timed
 from lamina.storage.files import LocalFiles
+from lamina.storage.salvage import is_unreadable
 
 STEP = Timed(max_records=1 << 20, max_bytes=8 << 20)
 """How much is walked before it is indexed: what is noted of so many records is still cached."""
@@ -38,7 +38,7 @@ class Checked:
     records: int
 
 
-def check_segment(path: str, *, is_growing: bool = False) -> Checked | None:
+def check_segment(path: str) -> Checked | None:
     """Checks the segment of a `.log`, with the indexes beside it; None if it is not Lamina's.
 
     Raises InvalidRequest when the log cannot be read.
@@ -49,7 +49,8 @@ def check_segment(path: str, *, is_growing: bool = False) -> Checked | None:
         for suffix in ("idx", "timeidx", "tidx")
         if (raw := _read(f"{stem}.{suffix}")) is not None
     }
-    data: Buffer = _read(path) or b"" if is_growing else map_file(path)
+    found = salvage_file(path)
+    data = found.data
     kind = filekinds.kind_of(path, data)
     codec = _CODECS.get(kind) if isinstance(kind, inspection.LogFile) else None
     if codec is None or not isinstance(kind, inspection.LogFile):
@@ -63,6 +64,7 @@ def check_segment(path: str, *, is_growing: bool = False) -> Checked | None:
             _extend(codec, index, data, step)
         else:
             findings.append(step)
+    findings = with_holes(path, found, findings)
     entries = {"idx": index.offsets(), codec.time_suffix: index.times()}
     is_sound = not findings
     for suffix, raw in beside.items():
@@ -86,3 +88,7 @@ def _read(path: str) -> bytes | None:
         return LocalFiles().read(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return None  # the file's own check says so

@@ -45,6 +45,15 @@ class Codec(Protocol):
     def check_log_header(self, head: Buffer, base_offset: int) -> int | None:
         """Checks the beginning of a `.log`; returns when it was created, where it says so."""
 
+    def begins_record(self, buffer: Buffer, position: int, offset: int) -> bool:
+        """Tells whether the bytes there, as many as there are, begin a record of this offset.
+
+        So does what is left of one that was being written; nothing is said of its soundness.
+        """
+
+    def begins_log(self, head: Buffer, base_offset: int) -> bool:
+        """Tells whether a file's first bytes, as many as there are, are those of a `.log`."""
+
     def encode(
         self, batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
     ) -> Encoded:
@@ -92,6 +101,9 @@ class Codec(Protocol):
     def index_headers(self, base_offset: int, created_ms: int) -> tuple[bytes, bytes]:
         """Returns what the two index files begin with."""
 
+    def created_by_index(self, head: Buffer) -> int | None:
+        """Reads from an index when its segment was created, where it says so."""
+
     def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
         """Reads one entry of the offset index: (offset, position)."""
 
@@ -125,6 +137,23 @@ class FrameCodec:
         """Accepts anything: there is no header."""
         return None
 
+    def begins_record(self, buffer: Buffer, position: int, offset: int) -> bool:
+        """Compares magic, version, flags and offset."""
+        expected = frame_log.HEADER.pack(
+            magic=frame_log.MAGIC,
+            version=frame_log.VERSION,
+            flags=0,
+            offset=offset,
+            timestamp_ms=0,
+            key_len=0,
+            value_len=0,
+        )
+        return _begins(buffer, position, expected, (0, frame_log.HEADER.at("timestamp_ms")))
+
+    def begins_log(self, head: Buffer, base_offset: int) -> bool:
+        """A frame log begins with its first frame."""
+        return self.begins_record(head, 0, base_offset)
+
     def offset_at(self, buffer: Buffer, position: int) -> int:
         """Reads the offset of a sound frame."""
         return int(frame_log.HEADER.unpack(buffer, position)["offset"])
@@ -139,6 +168,10 @@ class FrameCodec:
         """Returns nothing: the indexes are plain entries."""
         return b"", b""
 
+    def created_by_index(self, head: Buffer) -> int | None:
+        """Says nothing: the indexes are plain entries."""
+        return None
+
     def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
         """Reads one entry of the offset index."""
         entry = np.frombuffer(raw, dtype=frame_index.ENTRY)[0]
@@ -152,6 +185,13 @@ class FrameCodec:
             frame_index.decode(_whole(offsets, frame_index.ENTRY.itemsize)),
             frame_times.decode(_whole(times, frame_times.ENTRY.itemsize)),
         )
+
+
+def _begins(buffer: Buffer, position: int, expected: bytes, *spans: tuple[int, int]) -> bool:
+    """Compares spans of the bytes at a position with those expected, as far as there are any."""
+    found = bytes(memoryview(buffer).cast("B")[position : position + len(expected)])
+    return all(found[start:end] == expected[start:end][: max(0, len(found) - start)]
+               for start, end in spans)  # fmt: skip
 
 
 def _whole(buffer: Buffer, entry_bytes: int) -> memoryview:
@@ -191,6 +231,28 @@ class KeratinCodec:
             )
         return header.created_ms
 
+    def begins_record(self, buffer: Buffer, position: int, offset: int) -> bool:
+        """Compares magic, version and offset."""
+        head = keratin_log.HEADER
+        expected = head.pack(
+            magic=keratin_log.MAGIC,
+            version=keratin_log.VERSION,
+            flags=0,
+            reserved0=0,
+            header_len=0,
+            payload_len=0,
+            timestamp_ms=0,
+            offset=offset,
+        )
+        return _begins(
+            buffer, position, expected, (0, head.at("flags")), (head.at("offset"), head.size)
+        )
+
+    def begins_log(self, head: Buffer, base_offset: int) -> bool:
+        """Compares the magic of the file header."""
+        magic = keratin_log.FILE_MAGIC
+        return _begins(head, 0, magic, (0, len(magic)))
+
     def offset_at(self, buffer: Buffer, position: int) -> int:
         """Reads the offset of a sound record."""
         return int(keratin_log.HEADER.unpack(buffer, position)["offset"])
@@ -210,6 +272,10 @@ class KeratinCodec:
             keratin_index.encode_header(base_offset, created_ms),
             keratin_times.encode_header(base_offset, created_ms),
         )
+
+    def created_by_index(self, head: Buffer) -> int | None:
+        """Reads it from the header, which has a checksum."""
+        return keratin_index.decode_header(head).created_ms
 
     def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
         """Reads one entry of the offset index; its offset is relative to the segment's base."""

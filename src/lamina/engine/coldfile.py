@@ -9,9 +9,9 @@ import numpy as np
 
 from lamina.engine.findings import Finding, Named, Row, described, named
 from lamina.engine.rendering import content_bytes, plain_rows, render_value
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.fnv import fnv1a_64
-from lamina.formats.strm import layout
+from lamina.formats.strm import layout, salvage
 from lamina.formats.strm import segment as strm_segment
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class ColdFile:
         """Checks the object as a whole, then says which blocks are damaged, if it is blocks."""
         try:
             segment = strm_segment.verify(data)
+        except NewerFormat as error:
+            yield Finding(path, error.position, f"a newer format: {described(error)}")
         except CorruptData as error:
             whole = Finding(path, error.position, described(error))
             yield from list(self._bad_blocks(path, data)) or [whole]
@@ -51,13 +53,20 @@ class ColdFile:
         """Yields the header, then the records from an offset on, decoding a block at a time.
 
         A compressed record has no bytes of its own in the file: `position` and `block_size` are
-        those of its block, `size` is that of its key, value and headers.
+        those of its block, `size` is that of its key, value and headers. One flipped bit outside
+        of the blocks is told and costs no record.
         """
         try:
             segment = strm_segment.open_segment(data)
+        except NewerFormat as error:
+            yield Finding(path, error.position, f"a newer format: {described(error)}").as_row()
+            return
         except CorruptData as error:
             yield Finding(path, error.position, described(error)).as_row()
-            return
+            right = salvage.mended(bytes(data))
+            if right is None:
+                return
+            segment, data = strm_segment.open_segment(right), right
         yield {"header": render_value(segment.header), "blocks": len(segment)}
         for number in range(segment.block_of(first), len(segment)):
             start, end = segment.block_range(number)

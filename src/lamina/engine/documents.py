@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lamina.engine.findings import FileKind, Finding, Named, Row, described, named
 from lamina.engine.rendering import render_value
 from lamina.errors import CorruptData
-from lamina.formats import ledger, topic
+from lamina.formats import ledger, location, roster, topic
 from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.wal import current
 from lamina.storage import paths
@@ -70,8 +70,10 @@ def _other_segment(value: tomb.Tomb, facts: Named) -> str | None:
 _BY_NAME: dict[str, FileKind] = {
     "broker.id": WholeFile("broker identity", broker.decode),
     "checkpoint.json": WholeFile("checkpoint", checkpoint.decode),
+    "archive.json": WholeFile("archive location", location.decode, checksum="ok"),
     paths.TOPIC_SETTINGS: WholeFile("topic settings", topic.decode, checksum="ok"),
     paths.LEDGER: WholeFile("ledger of gaps", ledger.decode, checksum="ok"),
+    os.path.basename(paths.ROSTER): WholeFile("list of groups", roster.decode, checksum="ok"),
     paths.CURRENT: WholeFile("current WAL file", current.decode),
 }
 _TOMBSTONE = WholeFile("tombstone", tomb.decode, _other_segment)

@@ -28,7 +28,7 @@ from typing_extensions import Buffer
 from lamina.engine import inspection
 from lamina.engine.checking import STEP
 from lamina.engine.codec import CODECS, Codec
-from lamina.engine.findings import Finding, map_file
+from lamina.engine.findings import Finding, load_file
 from lamina.engine.index import SegmentIndex
 from lamina.engine.layout import Layout
 from lamina.engine.partition import Partition
@@ -41,7 +41,7 @@ from lamina.formats.scan import Scan
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.paths import SegmentFile
 
-_LOGS = {"frame": inspection.FRAME_LOG, "keratin": inspection.KERATIN_LOG}
+LOGS = {"frame": inspection.FRAME_LOG, "keratin": inspection.KERATIN_LOG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def stage(
     Without a directory nothing is copied: for who only wants to know. `is_tainted` tells whether
     bytes that are no sound record hold what is to go.
     """
-    codec, log = CODECS[segment.format], _LOGS[segment.format]
-    data = memoryview(map_file(segment.path)).cast("B")
+    codec, log = CODECS[segment.format], LOGS[segment.format]
+    data = memoryview(load_file(segment.path)).cast("B")
     kept: list[NDArray[np.int64]] = [np.empty((0, 3), dtype=np.int64)]
     gone: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     tainted = False
@@ -130,7 +130,6 @@ def _write(
     if not len(rows):
         return ()
     files = LocalFiles()
-    files.make_directory(directory)
     try:
         created_ms = codec.check_log_header(data[: codec.header_bytes], segment.base_offset) or 0
     except CorruptData:
@@ -138,21 +137,37 @@ def _write(
     edges = np.flatnonzero((np.diff(rows[:, 0]) != 1) | (rows[1:, 1] != rows[:-1, 2])) + 1
     runs = []
     for part in np.split(rows, edges):
-        base, start, end = int(part[0, 0]), int(part[0, 1]), int(part[-1, 2])
-        header = codec.log_header(base, created_ms)
-        positions = part[:, 1] - start
-        body = data[start:end]
-        index = SegmentIndex(codec, base)
-        times = codec.timestamps_at(body, positions)
-        index.extend(positions, times, base_offset=base, origin=len(header))
-        headers = codec.index_headers(base, created_ms)
-        _put(files, directory, SegmentFile(base, "log").name, header + bytes(body))
-        for suffix, head, entries in zip(
-            ("idx", codec.time_suffix), headers, index.all_bytes(), strict=True
-        ):
-            _put(files, directory, SegmentFile(base, suffix).name, head + entries)
-        runs.append(Run(base, int(part[-1, 0]) + 1, len(header) + end - start))
+        start, end = int(part[0, 1]), int(part[-1, 2])
+        named = int(part[0, 0]), created_ms
+        body, positions = bytes(data[start:end]), part[:, 1] - start
+        runs.append(write_run(codec, (files, directory), named, body, positions))
     return tuple(runs)
+
+
+def write_run(
+    codec: Codec,
+    where: tuple[Files, str],
+    named: tuple[int, int],
+    body: bytes,
+    positions: NDArray[np.int64],
+) -> Run:
+    """Writes frames that follow each other as a segment with its indexes, durably.
+
+    `named` is its base offset and when it was made, `positions` where in `body` its frames begin.
+    """
+    base, created_ms = named
+    header = codec.log_header(base, created_ms)
+    index = SegmentIndex(codec, base)
+    times = codec.timestamps_at(body, positions)
+    index.extend(positions, times, base_offset=base, origin=len(header))
+    headers = codec.index_headers(base, created_ms)
+    where[0].make_directory(where[1])
+    _put(*where, SegmentFile(base, "log").name, header + body)
+    for suffix, head, entries in zip(
+        ("idx", codec.time_suffix), headers, index.all_bytes(), strict=True
+    ):
+        _put(*where, SegmentFile(base, suffix).name, head + entries)
+    return Run(base, base + len(positions), len(header) + len(body))
 
 
 def _put(files: Files, directory: str, name: str, data: bytes) -> None:

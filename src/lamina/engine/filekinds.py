@@ -1,7 +1,8 @@
 """Which kind of file this is, by content and name, and the kinds that are indexes.
 
-A name that only the WAL or a document uses decides (its bytes may look like any magic number), then
-a magic number, then the name (`storage.paths` parses it).
+A name that only the WAL, a document or an object uses decides (its bytes may look like any magic
+number), then a magic number that a file of this name may have, then the name (`storage.paths`
+parses it).
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ import numpy as np
 
 from lamina.engine import coldfile, documents, inspection
 from lamina.engine.documents import WholeFile
-from lamina.engine.findings import FileKind, Finding, Named, Row, described, map_file, named
+from lamina.engine.findings import (
+    FileKind,
+    Finding,
+    Named,
+    Row,
+    described,
+    load_file,
+    named,
+    salvage_file,
+    with_holes,
+)
 from lamina.engine.producer_file import ProducersJournal
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.frame import index as frame_index
@@ -72,7 +83,7 @@ class IndexFile:
             if not os.path.exists(log):
                 return None
             try:
-                return self.rebuild(map_file(log), facts, entries)
+                return self.rebuild(load_file(log), facts, entries)
             except InvalidRequest:  # no index can be made of this log: its own findings say why
                 return None
 
@@ -257,8 +268,10 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return document
     if name == paths.PRODUCERS:
         return _PRODUCERS
+    if name.endswith(".seg"):
+        return coldfile.STRM
     for magic, kind in _BY_MAGIC.items():
-        if head.startswith(magic):
+        if head.startswith(magic) and _may_be(path, kind):
             return kind
     if name == paths.MANIFEST:
         return _BY_MAGIC[b"KERATIN\0"]
@@ -268,7 +281,16 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return _BY_MAGIC[b"KSNAP\0\0\0" if group.suffix == "snap" else b"KDELTA\0\0"]
     if paths.snapshot_number(name) is not None:
         return _BY_MAGIC[b"LAMSNAP\0"]
-    return coldfile.STRM if name.endswith(".seg") else None
+    return None
+
+
+def _may_be(path: str, kind: FileKind) -> bool:
+    """Tells whether a file of this name may be of a kind: a segment's log is no index or object."""
+    segment = paths.segment_file(os.path.basename(path))
+    if segment is None:
+        return True
+    is_log = kind in (inspection.KERATIN_LOG, inspection.FRAME_LOG)
+    return is_log == (segment.suffix == "log")
 
 
 def _segment_kind(path: str, suffix: str) -> FileKind | None:
@@ -294,9 +316,9 @@ def verify_file(path: str) -> list[Finding] | None:
 
     Raises InvalidRequest when it cannot be read.
     """
-    data = map_file(path)
-    kind = kind_of(path, data)
-    return None if kind is None else list(kind.verify(path, data))
+    found = salvage_file(path)
+    kind = kind_of(path, found.data)
+    return None if kind is None else with_holes(path, found, kind.verify(path, found.data))
 
 
 __all__ = ["kind_of", "recognise", "verify_file"]

@@ -5,29 +5,38 @@ Imports neither formats nor Arrow: a JSON document is looked into without waitin
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
+from lamina.storage.salvage import Salvaged, is_unreadable, salvage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Row: TypeAlias = dict[str, Any]
+Severity: TypeAlias = Literal["damage", "note"]
+NOTE: Severity = "note"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged spot: where it begins, what is wrong, and where sound data goes on, if it does."""
+    """A damaged spot: where it begins, what is wrong, and where sound data goes on, if it does.
+
+    A `NOTE` is worth knowing, and no damage. `offsets` are those that the spot may have cost.
+    """
 
     path: str
     position: int
     problem: str
     resumes_at: int | None = None
+    severity: Severity = "damage"
+    offsets: tuple[int, int] | None = None
 
     def as_row(self) -> Row:
         """The finding as a row of a dump."""
@@ -63,12 +72,17 @@ class Named:
 
     def is_last_segment(self) -> bool:
         """Tells whether no later segment lies beside this one; so does a file that is none."""
+        return self.following() is None
+
+    def following(self) -> int | None:
+        """Returns the number of the next segment beside this one; None without one."""
+        if self.number is None:
+            return None
         suffix = os.path.splitext(self.path)[1]
         beside = LocalFiles().list(os.path.dirname(self.path))
         numbers = (_number_of(name) for name in beside if name.endswith(suffix))
-        return self.number is None or all(
-            number <= self.number for number in numbers if number is not None
-        )
+        later = (number for number in numbers if number is not None and number > self.number)
+        return min(later, default=None)
 
 
 def named(path: str) -> Named:
@@ -98,16 +112,42 @@ def described(error: CorruptData) -> str:
     return str(error).removeprefix(f"byte {error.position}: ")
 
 
-def map_file(path: str) -> Buffer:
-    """Maps a file read-only; raises InvalidRequest when it cannot be opened."""
+def load_file(path: str) -> Buffer:
+    """Reads a file whole; raises InvalidRequest when it cannot be read."""
     try:
-        file = LocalFiles().open_read_only(path)
-        try:
-            return file.map()
-        finally:
-            file.close()
+        with contextlib.closing(LocalFiles().open_read_only(path)) as file:
+            return file.load()
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from error
+
+
+def salvage_file(path: str) -> Salvaged:
+    """Reads what the device delivers of a file; raises InvalidRequest when it cannot be opened."""
+    try:
+        with contextlib.closing(LocalFiles().open_read_only(path)) as file:
+            try:
+                return Salvaged(file.load(), ())
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+            return salvage(file, 0, file.size())
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from error
+
+
+def with_holes(path: str, found: Salvaged, findings: Iterable[Finding]) -> list[Finding]:
+    """Names the bytes that were not read, in place of the damage that seems to be there."""
+    if not found.holes:
+        return list(findings)
+    why = "cannot be read: the device does not deliver these bytes"
+    named = [Finding(path, first, why, end) for first, end in found.holes]
+    size = memoryview(found.data).nbytes
+    for each in findings:
+        end = size if each.resumes_at is None else each.resumes_at
+        if not any(first < max(end, each.position + 1) and each.position < last
+                   for first, last in found.holes):  # fmt: skip
+            named.append(each)
+    return sorted(named, key=lambda each: each.position)
 
 
 _OF_THE_MOMENT = (".tmp", f"/{paths.LOCK}", f"/{paths.RESERVE}", f"/{paths.RECOVERY_REPORT}")

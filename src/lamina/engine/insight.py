@@ -18,7 +18,7 @@ from lamina.engine.reader import StoreReader
 from lamina.engine.sealed import Archivable
 from lamina.engine.strata import Block, Layer, RawRecord, Window
 from lamina.engine.writer import Writer
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.transaction import decode_state
 from lamina.storage import paths
 
@@ -59,7 +59,13 @@ class SinkFacts:
     stored_ms: int
 
 
-class InsightAccess(StoreReader):
+def _window(name: str, value: object) -> Window:
+    if not isinstance(value, Window):
+        raise InvalidRequest(f"{name} must be a Window, not a {type(value).__name__}")
+    return value
+
+
+class InsightAccess(StoreReader, rules={"Window": _window}):
     """What can be seen of a store that writes."""
 
     _boot: Boot

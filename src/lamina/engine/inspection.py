@@ -7,7 +7,8 @@ Rules.
 1. Nothing here changes a file, and no damage raises: damage is what this module reports.
 2. Verifying never decodes records; dumping decodes a bounded number at a time.
 3. Space that was prepared but never written (zeros to the end) is no damage in a partition's last
-   segment, nor in a WAL file or a group's journal. Anywhere else it is records that are gone.
+   segment, nor in one whose records end where the next one begins (sealing it had not finished), a
+   WAL file or a group's journal. Anywhere else it is records that are gone.
 4. A newer format is reported and left alone: its records are not walked.
 """
 
@@ -106,13 +107,19 @@ class LogFile:
             position = found.end
             if found.stop.is_damage:
                 zeros = is_prepared_space(data, found.end)
-                if zeros and facts.is_last_segment():
-                    return
+                following = facts.following()
+                if zeros and following in (None, expected.number):
+                    return  # never written: of the last segment, or of an unfinished roll
                 position = None if zeros else self._format.resync(data, found.end, expected, budget)
                 problem = _ZEROS if zeros else describe_stop(found.stop, resumes_at=position)
-                yield Finding(path, found.end, problem, position)
+                number = following
                 if position is not None:
-                    expected = replace(expected, number=self._format.number_at(data, position))
+                    number = self._format.number_at(data, position)
+                yield Finding(
+                    path, found.end, problem, position, offsets=_lost(expected.number, number)
+                )
+                if position is not None:
+                    expected = replace(expected, number=number)
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Yields every damaged spot."""
@@ -162,7 +169,7 @@ class _OffsetLog:
 
     def _check_header(self, facts: Named, data: Buffer) -> tuple[int | None, list[Finding]]:
         try:
-            header = self._module.decode_header(memoryview(data)[: self.header_bytes])
+            header = self._module.decode_header(data)
         except NewerFormat:
             raise
         except CorruptData as error:
@@ -257,7 +264,7 @@ class _Delta(_Unnumbered):
 
     def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
         try:
-            delta.decode_header(memoryview(data)[: self.header_bytes])
+            delta.decode_header(data)
         except NewerFormat:
             raise
         except CorruptData as error:
@@ -347,6 +354,11 @@ def _control_row(kind: FrameType, body: bytes) -> Row:
         return {"body": render_value(control.decode(kind, body))}
     except CorruptData as error:
         return {"problem": f"a {kind.name} frame that makes no sense: {error.problem}"}
+
+
+def _lost(first: int | None, end: int | None) -> tuple[int, int] | None:
+    """The offsets that a damaged spot may have held, as far as numbers tell."""
+    return None if first is None or end is None or end <= first else (first, end)
 
 
 _ZEROS = "zeros where records should be"

@@ -19,9 +19,10 @@ from lamina.config import TopicSettings
 from lamina.engine.requests import Request
 from lamina.engine.retention import Decision, SegmentFacts
 from lamina.engine.writer import Writer
-from lamina.errors import Closed
+from lamina.errors import Closed, LaminaError
 from lamina.formats.ledger import Ledger
 from lamina.formats.scan import Limit
+from lamina.records import Records
 
 if TYPE_CHECKING:
     from lamina.engine.place import Place
@@ -32,7 +33,12 @@ Isolation: TypeAlias = Literal["durable", "written"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Where a partition begins and ends, and what it holds."""
+    """Where a partition begins and ends, and what it holds.
+
+    `earliest_offset` is the first that can be read, from whatever tier. `segments` and `size_bytes`
+    are on the local disk; the archived ones hold what nothing local does, as far as the archive
+    has been asked.
+    """
 
     partition: int
     earliest_offset: int
@@ -40,6 +46,8 @@ class PartitionInfo:
     written_offset: int
     segments: int
     size_bytes: int
+    archived_segments: int = 0
+    archived_bytes: int = 0
 
 
 class LogReader(Protocol):
@@ -67,6 +75,11 @@ class LogReader(Protocol):
         self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yields batches from an offset up to the end as it is now; RecordsMissing at a gap."""
+
+    def scan_from(
+        self, from_offset: int, *, max_bytes: int | None = None, max_msgs: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams durable records from an offset: `scan` as the log's document names it."""
 
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
         """Waits until the end is beyond an offset."""
@@ -145,8 +158,16 @@ class LogWriter(LogReader, Protocol):
     def admit(self, request: Request) -> None:
         """Refuses, in the producer's own thread, what the partition could not store."""
 
+    def append_batch(
+        self, records: Records | bytes, *, acks: object = "topic", timeout_s: float | None = None
+    ) -> tuple[int, int]:
+        """Appends records; returns the first one's offset and how many they are."""
+
     def producer_position(self, producer_id: int) -> tuple[int, int] | None:
         """Returns an idempotent producer's epoch and the sequence it must go on with."""
+
+    def ask_archive(self) -> None:
+        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
 
     def trim(self, before: int) -> int:
         """Removes what is below an offset; returns the earliest one left."""
@@ -171,3 +192,10 @@ class LogWriter(LogReader, Protocol):
 
     def retire(self, reason: Closed) -> None:
         """Refuses further appends for good: the topic was deleted."""
+
+    def fail(self, error: BaseException) -> LaminaError:
+        """Takes no more appends until the store is opened again; returns why."""
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why it takes no more appends until the store is opened again, if it does not."""

@@ -20,6 +20,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest
 from lamina.formats.keratin.manifest import Manifest, SealedSegment
 from lamina.storage.paths import MANIFEST
+from lamina.storage.salvage import is_unreadable
 
 OPEN_SEGMENTS_MAX = 64
 
@@ -35,13 +36,11 @@ def read(place: Place, report: RecoveryReport) -> Manifest | None:
         raise error.at_path(path) from error
     except CorruptData as error:
         report.add("rebuilt", path, f"the manifest is damaged: {error.problem}")
-        return None
-
-
-def read_watermark(place: Place, report: RecoveryReport) -> int:
-    """Returns the offset up to which the manifest knows data to be durable; 0 without one."""
-    found = read(place, report)
-    return 0 if found is None else found.next_offset
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        report.add("rebuilt", path, f"the manifest cannot be read: {error.strerror}")
+    return None
 
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:

@@ -18,11 +18,12 @@ from typing import TypeVar
 from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
 from lamina.engine import manifests, retention
 from lamina.engine.active import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
+from lamina.engine.appending import AppendsBatch
 from lamina.engine.codec import Codec
 from lamina.engine.grouping import GroupEncoder, Judged, Piece, cut
 from lamina.engine.layout import Layout
 from lamina.engine.log_reader import Deletion
-from lamina.engine.place import Place
+from lamina.engine.place import Place, refusal_of
 from lamina.engine.producers import Producers
 from lamina.engine.reading import PartitionReader
 from lamina.engine.recovery import Recovered
@@ -31,17 +32,23 @@ from lamina.engine.requests import DURABLE, Outcome, Request
 from lamina.engine.sealed import SealedRange
 from lamina.engine.segment import Damaged, SealedSegment
 from lamina.engine.writer import Writer
-from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull
-from lamina.formats.archive import ArchivedObject, covers
+from lamina.errors import (
+    ArchiveUnavailable,
+    Closed,
+    InvalidRequest,
+    LaminaError,
+    Poisoned,
+)
+from lamina.formats.archive import covers
 from lamina.formats.frame import tomb
-from lamina.formats.ledger import Gap, Ledger
-from lamina.storage.files import NO_SPACE
+from lamina.formats.ledger import ARCHIVED, Gap, Ledger
+from lamina.storage.files import PASSING
 from lamina.storage.paths import SegmentFile
 
 _Result = TypeVar("_Result")
 
 
-class Partition(PartitionReader):
+class Partition(AppendsBatch, PartitionReader):
     """One partition, opened for writing."""
 
     def __init__(
@@ -89,6 +96,15 @@ class Partition(PartitionReader):
             " format wal does"
         )
 
+    def fail(self, error: BaseException) -> LaminaError:
+        """Takes no more appends until it is opened again; returns why."""
+        return self.writer.poison(error)
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why it takes no more appends until it is opened again, if it does not."""
+        return self.writer.failure
+
     def retire(self, reason: Closed) -> None:
         """Refuses further appends for good: the topic was deleted."""
         self.writer.close(reason)
@@ -103,11 +119,12 @@ class Partition(PartitionReader):
             if judged.accepted:
                 self._store(judged)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in PASSING:
                 raise
             self.producers.take_back()
-            raise StorageFull(
-                f"{self.place.name}: no space left on the device; nothing of the append was kept"
+            raise refusal_of(
+                error,
+                f"{self.place.name}: no space left on the device; nothing of the append was kept",
             ) from error
         except InvalidRequest:
             self.producers.take_back()
@@ -197,11 +214,11 @@ class Partition(PartitionReader):
         *full, last = touched
         if full:
             sealed = tuple(segment.finish() for segment in full)
-            last.written = last.durable = last.tail
+            last.show()
             self.active = last
             self.layout = Layout(self.layout.sealed + sealed, last)
             for segment in full:  # for readers that still hold the layout from before
-                segment.written = segment.durable = segment.tail
+                segment.show()
             self.save_manifest()
         else:
             last.written = last.tail
@@ -221,7 +238,7 @@ class Partition(PartitionReader):
         try:
             manifests.save(self.place, self.codec, self.layout, self.settings)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in PASSING:
                 raise
 
     def roll(self) -> None:
@@ -249,13 +266,15 @@ class Partition(PartitionReader):
 
     def explain_retention(self) -> list[retention.Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
+        if self._is_archive_hidden():
+            return retention.wait_for_archive(self.facts())
         waits = retention.waited_for(self.settings, self.progress())
         return retention.explain(self.facts(), self.settings, self.place.aging_ms(), waits)
 
     def has_expired(self) -> bool:
         """Tells whether retention would remove anything now."""
         limits = (self.settings.retention_ms, self.settings.retention_bytes)
-        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.only_archived()):
+        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.cold_facts()):
             return False
         return any(decision.goes for decision in self.explain_retention())
 
@@ -263,31 +282,50 @@ class Partition(PartitionReader):
         """Removes what retention lets go; returns how many segments went. For the leader."""
         decisions = self.explain_retention()
         going = {decision.segment.base_offset for decision in decisions if decision.goes}
-        for entry in [each for each in self.only_archived() if each.base_offset in going]:
-            self._give_up(entry, "retention")
+        for fact in [each for each in self.cold_facts() if each.base_offset in going]:
+            self._give_up(fact, "retention")
         for segment in [each for each in self.layout.sealed if each.base_offset in going]:
             self.remove(segment, "retention")
         return len(going)
 
     def trim(self, before: int) -> int:
         """Removes whole segments below an offset; returns the new earliest one. For the leader."""
+        if before > self.earliest_offset() and self._is_archive_hidden():
+            raise ArchiveUnavailable(
+                f"{self.place.name}: what is below {before} is in the archive, which has not"
+                " answered yet; nothing was removed"
+            )
         active = self.active
         if active.base_offset < active.tail.next_offset <= before:
             self.roll()
-        for entry in self.only_archived():
-            if entry.next_offset <= before:
-                self._give_up(entry, "trim")
+        for fact in self.cold_facts():
+            if fact.next_offset <= before:
+                self._give_up(fact, "trim")
         for segment in self.layout.sealed:
             if segment.next_offset <= before:
                 self.remove(segment, "trim")
         return self.earliest_offset()
 
-    def _give_up(self, entry: ArchivedObject, reason: str) -> None:
+    def _is_archive_hidden(self) -> bool:
+        """Tells whether records are archived that nobody has asked the object store for yet."""
+        is_known = self.cold is not None and self.cold.is_loaded
+        return not is_known and bool(self.ledger.archived())
+
+    def _give_up(self, cold: retention.SegmentFacts, reason: str) -> None:
         """Enters archived records as removed: from now on no reader sees them; the object goes."""
-        first = max(entry.base_offset, self.earliest_offset())
-        gap = Gap(first, entry.next_offset, reason, self.place.now_ms())
-        with self._noting:
-            self.ledger = self.place.enter_gap(self.ledger, gap)
+        now_ms, first, end = self.place.now_ms(), cold.base_offset, cold.next_offset
+        self.enter_gaps(
+            [
+                Gap(max(gap.first, first), min(gap.end, end), reason, now_ms)
+                for gap in self.ledger.between(first, end)
+                if gap.reason == ARCHIVED
+            ]
+        )
+
+    @property
+    def local_start(self) -> int:
+        """The first offset that lies here, and not only in the archive."""
+        return self.layout.earliest_offset
 
     @property
     def published(self) -> Ledger:
@@ -356,6 +394,14 @@ class Partition(PartitionReader):
             with self._noting:
                 self.ledger = self.place.enter_gaps(self.ledger, gaps)
 
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Takes back, durably, that the records of some ranges are lost."""
+        with self._noting:
+            found = self.ledger.found_again(spans)
+            if found != self.ledger:
+                self.place.write_ledger(found)
+                self.ledger = found
+
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
         with self._noting, contextlib.suppress(OSError):
@@ -373,3 +419,4 @@ class Partition(PartitionReader):
         self.sync()
         self.active.finish()
         self.save_manifest()
+        self.active.close_file()

@@ -9,6 +9,10 @@ Rules.
 2. The last `REMEMBERED` batches of a producer are kept; an older repeat is refused, not stored.
 3. A producer is forgotten when it appended nothing for the expiration time, counted from the
    opening where it was idle before: by a clock that does not jump, so never too early.
+4. A producer that stores transactions (`TRANSACTIONAL` in its id) is not forgotten for being idle:
+   a transaction that was decided and cut off may be finished at any later time, and only what is
+   known here says how much of it is stored. Of those that are idle, the last `TRANSACTIONAL_MAX`
+   are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass, field
 
 from lamina.engine.grouping import Stamped
 from lamina.engine.place import Place
+from lamina.engine.report import RecoveryReport
 from lamina.engine.requests import Ack, Outcome, ProducerStamp
 from lamina.errors import Fenced, OutOfSequence
 from lamina.formats import producers as journal
@@ -32,6 +37,10 @@ from lamina.storage.files import File, prepare_space
 REMEMBERED = 5
 COMPACT_ENTRIES = 65_536
 PREPARE_BYTES = 64 << 10
+TRANSACTIONAL = 1 << 62
+"""The bit of a producer's id that says that it stores transactions; sessions never have it."""
+TRANSACTIONAL_MAX = 10_000
+"""A client may choose any id: more idle ones than this expire as others do."""
 
 
 @dataclass(slots=True)
@@ -71,12 +80,11 @@ class Producers:
             default=None,
         )
 
-    def recover(self, log_end_offset: int) -> None:
+    def recover(self, log_end_offset: int, report: RecoveryReport | None = None) -> None:
         """Reads the journal, drops what speaks of records that are not there, and rewrites it."""
         entries = self.entries()
-        self.restore(
-            [entry for entry in entries if entry.base_offset + entry.count <= log_end_offset]
-        )
+        stored = [each for each in entries if each.base_offset + each.count <= log_end_offset]
+        self.restore(stored, report)
 
     @property
     def has_journal(self) -> bool:
@@ -89,16 +97,34 @@ class Producers:
             return []
         return journal.decode(self._place.files.read(self._path))
 
-    def restore(self, entries: Sequence[Entry]) -> None:
+    def restore(self, entries: Sequence[Entry], report: RecoveryReport | None = None) -> None:
         """Remembers those entries of the journal whose records are stored, and rewrites it.
 
         It is rewritten in any case: a killed process may have left entries that are not durable.
         """
         if not self.has_journal:
             return
+        self._set_aside(report)
         for entry in entries:
             self._remember(entry)
         self.compact()
+
+    def _set_aside(self, report: RecoveryReport | None) -> None:
+        """Keeps a copy of a journal that holds more than entries and one that was cut off.
+
+        Rewriting leaves out what is no entry: a damaged one, or another file's bytes.
+        """
+        data = self._place.files.read(self._path)
+        unsound = [position for position, entry in journal.walk(data) if entry is None]
+        last = max((position for position, _ in journal.walk(data)), default=0)
+        if not unsound or unsound == [last]:
+            return
+        kept = self._place.set_aside(self._path, data, unsound[0])
+        if report is not None:
+            why = (
+                f"{len(unsound)} entries are damaged: a retry of their batches may be stored twice"
+            )
+            report.add("quarantined", self._path, why, kept_in=kept)
 
     def position(self, producer_id: int) -> tuple[int, int] | None:
         """Returns a producer's epoch and the sequence it must go on with; None if not known."""
@@ -203,9 +229,13 @@ class Producers:
         """Forgets producers that appended nothing for so long; returns how many."""
         limit_s = self._clock() - idle_ms / 1000
         idle = [number for number, known in self._known.items() if known.seen_s < limit_s]
+        kept = [number for number in idle if number & TRANSACTIONAL]
+        kept.sort(key=lambda number: self._known[number].seen_s)
+        idle = [each for each in idle if not each & TRANSACTIONAL] + kept[:-TRANSACTIONAL_MAX]
         for number in idle:
             del self._known[number]
-        seen = (known.seen_s for known in self._known.values())
+        still = set(kept[-TRANSACTIONAL_MAX:])
+        seen = (known.seen_s for number, known in self._known.items() if number not in still)
         self._all_seen_since_s = min(seen, default=self._clock())
         if idle:
             with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import pyarrow as pa
 
 from lamina.config import TopicSettings
+from lamina.engine import calls
+from lamina.engine.calls import TypedCalls, text, wait_s, whole
 from lamina.engine.catalog import find
 from lamina.engine.diffing import Diff, diff
 from lamina.engine.groups.about import GroupInfo
+from lamina.engine.log_names import bounded
 from lamina.engine.log_reader import Isolation, LogReader, PartitionInfo
 from lamina.engine.retention import SegmentFacts
+from lamina.engine.routing import RouterInfo
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
 from lamina.formats.scan import Limit
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1 << 20
+DURABLE: Isolation = "durable"
+_NONE = type(None)
+_USUAL = {(str, int, kind, until) for kind in (int, _NONE) for until in (int, _NONE)}
+_USUAL_FETCH = (str, int, int, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
 
-class StoreReader:
+class StoreReader(TypedCalls, leave=("scan", "fetch")):
     """What can be asked of a store without changing it."""
 
     _closed = False
@@ -73,6 +81,11 @@ class StoreReader:
         """Returns a topic's format and how many partitions it has."""
         about = self._topic(topic)
         return about.format, about.partitions
+
+    def routers(self) -> list[RouterInfo]:
+        """Lists all routers, by name; an archive keeps none."""
+        self._require_open()
+        return []
 
     # ------------------------------------------------------------------ groups
 
@@ -126,19 +139,46 @@ class StoreReader:
         end: int | None = None,
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
-        isolation: Isolation = "durable",
+        isolation: Isolation = DURABLE,
     ) -> Iterator[pa.RecordBatch]:
         """Streams records from `start` (the earliest) to the end as it is now, or to `end`.
 
         Each batch holds at most `max_records` and about `max_bytes`, and at least one record.
         Raises RecordsMissing at offsets that are gone, naming the reason and where to go on.
         """
+        kinds = type(topic), type(partition), type(start), type(end)
+        if kinds not in _USUAL or isolation is not DURABLE:
+            topic, partition = text("topic", topic), whole("partition", partition)
+            start = None if start is None else whole("start", start)
+            end = None if end is None else whole("end", end)
+            calls.isolation("isolation", isolation)
         reader = self._partition(topic, partition)
         first = reader.earliest_offset() if start is None else start
         if first < 0:
             raise OffsetOutOfRange(f"offsets count from 0, got {first}")
         limit = _limit(max_records, max_bytes)
         return reader.scan(first, limit, isolation=isolation, end=end)
+
+    def scan_from(
+        self,
+        topic: str,
+        partition: int,
+        from_offset: int,
+        *,
+        max_bytes: int | None = None,
+        max_msgs: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams durable records from an offset, `max_msgs` or about `max_bytes` in all.
+
+        The name is that of the log's document; see `scan`.
+        """
+
+        def scan(max_records: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+            return self.scan(
+                topic, partition, from_offset, max_records=max_records, max_bytes=max_bytes
+            )
+
+        return bounded(scan, max_bytes, max_msgs)
 
     def fetch(
         self,
@@ -149,16 +189,21 @@ class StoreReader:
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         wait_ms: int = 0,
-        isolation: Isolation = "durable",
+        isolation: Isolation = DURABLE,
     ) -> pa.RecordBatch:
         """Returns one batch from `start`, waiting up to `wait_ms` for the first record there.
 
         The wait ends with the append that brings it. Without records the batch is empty. Raises
         Closed or UnknownTopic when the store is closed, or the topic deleted, while it waits.
         """
+        if (type(topic), type(partition), type(start), wait_ms) != _USUAL_FETCH:
+            topic, partition = text("topic", topic), whole("partition", partition)
+            start, wait_ms = whole("start", start), whole("wait_ms", wait_ms)
+        if isolation is not DURABLE:
+            calls.isolation("isolation", isolation)
         reader = self._partition(topic, partition)
         if wait_ms > 0:
-            reader.wait_beyond(start, wait_ms / 1000, isolation)
+            reader.wait_beyond(start, wait_s(wait_ms), isolation)
             reader = self._partition(topic, partition)  # it may have been closed or deleted
         limit = _limit(max_records, max_bytes)
         for batch in reader.scan(start, limit, isolation=isolation):
@@ -210,17 +255,28 @@ class StoreReader:
 
 
 class UnchangingStore(StoreReader):
-    """A store that only reads: every change is refused."""
+    """A store that only reads: every change is refused, and what only a writer knows."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise InvalidRequest("the store is open read-only; an archive can be restored to write")
 
-    append = append_async = create_topic = alter_topic = delete_topic = _refuse
+    create_router = alter_router = delete_router = _refuse
+    append = append_async = append_batch = create_topic = alter_topic = delete_topic = _refuse
     trim = delete = apply_retention = roll = flush = _refuse
     group = reset_group = delete_group = _refuse
+    archive = maintain = purge_wal = write_ahead_log = _refuse
+
+    def _refuse_insight(self, *_: object, **__: object) -> NoReturn:
+        raise InvalidRequest("only a store that is open for writing knows this of itself")
+
+    blocks = layers = raw_record = extents = writers = sinks = _refuse_insight
+    segmented = wal_partitions = failures = _refuse_insight
+    explain_retention = producer_position = _refuse_insight
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:
+    if type(max_records) is not int or type(max_bytes) is not int:
+        max_records, max_bytes = whole("max_records", max_records), whole("max_bytes", max_bytes)
     try:
         return Limit(max_records=max_records, max_bytes=max_bytes)
     except ValueError as error:

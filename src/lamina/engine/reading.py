@@ -11,7 +11,6 @@ Rules.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
@@ -22,9 +21,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.engine import cold_facts
 from lamina.engine.batches import after, first_of, runs
 from lamina.engine.codec import Codec
+from lamina.engine.damage import missing_of
 from lamina.engine.layout import Layout
+from lamina.engine.log_names import ScansFrom
 from lamina.engine.log_reader import Isolation, PartitionInfo
 from lamina.engine.place import Place, typed_errors
 from lamina.engine.retention import SegmentFacts
@@ -74,7 +76,7 @@ class Cold(Protocol):
         """Returns an offset such that all records of an object before it are older than a time."""
 
 
-class PartitionReader:
+class PartitionReader(ScansFrom):
     """The reading half of a partition; who owns it keeps `layout` and `ledger` current."""
 
     def __init__(self, place: Place, codec: Codec, layout: Layout, ledger: Ledger) -> None:
@@ -103,13 +105,16 @@ class PartitionReader:
         """Describes the partition."""
         layout = self.layout
         tail = layout.active.written
+        archived = self.cold_facts()
         return PartitionInfo(
             self.place.partition,
-            layout.earliest_offset,
+            self.earliest_offset(),
             layout.active.durable.next_offset,
             tail.next_offset,
             len(layout.sealed) + 1,
             sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+            len(archived),
+            sum(each.size_bytes for each in archived),
         )
 
     def earliest_offset(self) -> int:
@@ -123,21 +128,17 @@ class PartitionReader:
 
     def facts(self) -> list[SegmentFacts]:
         """Returns what is known of each segment, oldest first; those in the archive only, too."""
-        cold = [
-            SegmentFacts(
-                *(entry.base_offset, entry.next_offset, entry.size_bytes, entry.max_timestamp_ms),
-                sealed=True,
-                cold=True,
-            )
-            for entry in self.only_archived()
-        ]
-        return cold + self.local_facts()
+        return self.cold_facts() + self.local_facts()
 
-    def only_archived(self) -> list[ArchivedObject]:
-        """The archived objects that nothing local holds and nobody has removed."""
-        earliest, local = self.earliest_offset(), self.layout.earliest_offset
+    def cold_facts(self) -> list[SegmentFacts]:
+        """Returns what is known of the archived objects that nothing local holds, oldest first."""
         entries = self.cold.entries if self.cold is not None else ()
-        return [each for each in entries if earliest < each.next_offset <= local]
+        return cold_facts.facts_of(entries, self.earliest_offset(), self.layout.earliest_offset)
+
+    def ask_archive(self) -> None:
+        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+        if self.ledger.archived():
+            self._ask_archive(self.ledger.archived()[0])
 
     def local_facts(self) -> list[SegmentFacts]:
         """Returns what is known of each local segment, oldest first."""
@@ -208,13 +209,18 @@ class PartitionReader:
                 self._bookmark = (weakref.ref(segment), offset, position)
                 yield chunk.batch, offset
         except Damaged as error:
-            missing = self._missing(segment, bound, error)
+            missing = missing_of(self, segment, bound, error)
+            if missing is None:  # the device delivers it after all
+                return
             self._look_for_copy()
-            if self._is_archived(missing.first) and offset == missing.first:
-                yield from self._scan_cold(missing.first, min(stop, missing.end), limit)
+            if missing.first <= offset < missing.end and self._is_archived(offset):
+                yield from self._scan_cold(offset, min(stop, missing.end), limit)
                 return
             raise missing from error
         except FileNotFoundError as error:
+            now = self.layout.segment_for(offset, isolation)
+            if now is not None and now[0] is not segment:
+                return  # it was written anew since the layout was taken
             self._look_for_copy()
             if self._is_archived(offset):
                 yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
@@ -237,10 +243,12 @@ class PartitionReader:
         return segment.locate(offset, bound)
 
     def _look_for_copy(self) -> None:
-        """Has the archive's list read, if nobody has asked for it yet and it can be reached."""
+        """Has the archive's list read, if nobody has asked for it yet.
+
+        Raises ArchiveUnavailable rather than call lost what the archive may have.
+        """
         if self.cold is not None and not self.cold.is_loaded:
-            with contextlib.suppress(ArchiveUnavailable):
-                self.cold.load()
+            self.cold.load()
 
     def _is_archived(self, offset: int) -> bool:
         gap = self.ledger.at(offset)
@@ -311,7 +319,9 @@ class PartitionReader:
 
         Raises ArchiveUnavailable rather than call missing what only cannot be reached.
         """
-        if gap is None or gap.reason != ARCHIVED or (self.cold is not None and self.cold.is_loaded):
+        if gap is None or (self.cold is not None and self.cold.is_loaded):
+            return False
+        if gap.reason not in (ARCHIVED, "lost") or (self.cold is None and gap.reason == "lost"):
             return False
         if self.cold is None:
             raise ArchiveUnavailable(
@@ -342,25 +352,6 @@ class PartitionReader:
         is_there = self.place.files.exists(self.place.segments) and not self.is_deleted()
         self.reread_ledger()
         return self._gone(offset, bound.next_offset, otherwise="lost" if is_there else "deleted")
-
-    def _missing(self, segment: Segment, bound: Bound, error: Damaged) -> RecordsMissing:
-        """Enters newly found damage as lost, sets the bytes aside, and says where to go on."""
-        offset = error.offset
-        sound = segment.sound_after(error.position, offset, bound)
-        end = sound[0] if sound else bound.next_offset
-        last_byte = sound[1] if sound else bound.position
-        if self.ledger.at(offset) is None:
-            damaged, start = segment.window(error.position, last_byte - error.position, bound)
-            view = memoryview(damaged).cast("B")[error.position - start : last_byte - start]
-            gap = Gap(offset, end, "lost", self.place.now_ms(), str(error))
-            self.note_damage(gap, error, bytes(view))
-        known = self.ledger.at(offset)
-        return RecordsMissing(
-            f"{self.place.name}: {error}",
-            first=offset,
-            end=end,
-            reason=known.reason if known else "lost",
-        )
 
     def is_deleted(self) -> bool:
         """Tells whether the topic is being deleted, as far as one can know."""
@@ -462,10 +453,7 @@ class PartitionReader:
         layout = self.layout
         bounds = [(segment, segment.end) for segment in layout.sealed]
         tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
-        total = 0
-        for archived in self.cold.entries if self.cold is not None else ():
-            if offset < archived.next_offset <= layout.earliest_offset:
-                total += archived.size_bytes
+        total = sum(each.size_bytes for each in self.cold_facts() if offset < each.next_offset)
         for segment, bound in [*bounds, tail]:
             if bound.next_offset <= offset:
                 continue
@@ -477,9 +465,14 @@ class PartitionReader:
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on, below the durable end, have no record any more."""
         end = self.end_offset("durable")
-        gaps = [gap for gap in self.ledger.between(offset, end) if gap.reason != ARCHIVED]
+        gaps = [gap for gap in self.ledger.between(offset, end) if self._is_gone(gap)]
         starts = np.array([max(gap.first, offset) for gap in gaps], dtype=np.int64)
         return starts, np.array([min(gap.end, end) for gap in gaps], dtype=np.int64)
+
+    def _is_gone(self, gap: Gap) -> bool:
+        """Tells whether a gap cannot be read: what is lost here may be in the archive."""
+        is_there = self.cold is not None and self.cold.entry_for(gap.first) is not None
+        return gap.reason != ARCHIVED and not (gap.reason == "lost" and is_there)
 
     def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
         """Where in an archived object a search by time starts; its beginning if that fails."""

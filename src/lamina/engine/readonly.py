@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lamina.config import TopicSettings, WalSettings
-from lamina.engine.boot import Boot, wall_clock_ms
+from lamina.engine.boot import Boot, steady_clock, wall_clock_ms
 from lamina.engine.codec import CODECS
 from lamina.engine.groups import registry
 from lamina.engine.groups.about import GroupInfo
 from lamina.engine.log_reader import LogReader
-from lamina.engine.reader import UnchangingStore
+from lamina.engine.place import typed_errors
+from lamina.engine.reader import TopicInfo, UnchangingStore
 from lamina.engine.report import RecoveryReport
 from lamina.engine.retention import SegmentFacts
+from lamina.engine.routing import RouterInfo
 from lamina.engine.tier.cold import BlockCache
 from lamina.engine.tier.opening import Archive, open_archive
 from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.engine.tier.spares import ArchiveSpares
 from lamina.engine.tier.status import TierStatus
 from lamina.engine.view import PartitionView
 from lamina.engine.wal.ground import Ground
+from lamina.engine.wal.reading import TopicReader
 from lamina.engine.wal.view import WalView
-from lamina.errors import InvalidRequest
+from lamina.errors import ArchiveUnavailable, InvalidRequest
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.objects import Objects
+
+
+def _with_list(reader: LogReader) -> LogReader:
+    """Has the list of a partition's archived objects read, where it has any."""
+    if isinstance(reader, PartitionView | TopicReader) and reader.cold is not None:
+        reader.cold.load()
+    return reader
 
 
 class ReadOnlyStore(UnchangingStore):
@@ -38,10 +54,14 @@ class ReadOnlyStore(UnchangingStore):
         files: Files | None = None,
         archive: Archive = None,
         wal: WalSettings | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), wall_clock_ms)
+        steady_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
+        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms, steady_ms)
         self._boot.require_directory()
-        self._archive = open_archive(archive, self._boot.files)
+        self._archive = open_archive(archive, self._boot.files, self._boot.data)
+        if self._archive is not None:
+            self._boot = replace(self._boot, spares=ArchiveSpares(self._archive))
         self._cache = BlockCache()
         self._views: dict[tuple[str, int, int], PartitionView] = {}
         ground = Ground(
@@ -49,12 +69,21 @@ class ReadOnlyStore(UnchangingStore):
             self._boot.data,
             self._boot.now_ms,
             wal or WalSettings.from_environment(os.environ),
+            steady_ms,
+            self._boot.spares,
         )
         self._wal = WalView(ground)
 
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return self._boot.catalog.peek()
+    def routers(self) -> list[RouterInfo]:
+        """Lists all routers, by name, as they are now."""
+        self._require_open()
+        return self._wal.routers(self._files_of_topics().values())
 
+    @typed_errors("reading the topics")
+    def _files_of_topics(self) -> Mapping[str, TopicFile]:
+        return self._boot.catalog.peek(self._wal.lost_topics)
+
+    @typed_errors("looking at a partition")
     def _reader(self, about: TopicFile, partition: int) -> LogReader:
         is_archived = TopicSettings.parse(about.settings).is_archived
         if about.topic_ids:
@@ -64,22 +93,43 @@ class ReadOnlyStore(UnchangingStore):
             return reader
         key = about.name, about.epoch, partition
         if key not in self._views:
-            place = self._boot.place(about.name, partition)
+            place = self._boot.place_of(about, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
         if self._archive is not None and is_archived:
             view.cold = cold_log(self._archive, about, partition, self._cache)
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        entry = self._boot.read_checkpoint(RecoveryReport()).get((about.name, partition))
+        entry = self._boot.published_checkpoint(RecoveryReport()).get((about.name, partition))
+        if entry is not None:
+            view.vouched = {entry.active_segment_base_offset}
         view.refresh((entry.last_flushed_offset or 0) if entry else 0, live=live)
         return view
 
     def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
         """Returns what is known of each segment, oldest first; the last one is active."""
-        found = self._partition(topic, partition)
-        if isinstance(found, PartitionView) and found.cold is not None:
-            found.cold.load()
-        return found.facts()
+        return _with_list(self._partition(topic, partition)).facts()
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Describes a topic and its partitions; archived bytes if the archive answers."""
+        about = self._topic(name)
+        readers = [self._reader(about, number) for number in range(about.partitions)]
+        with contextlib.suppress(ArchiveUnavailable):  # the first that fails speaks for all
+            for reader in readers:
+                _with_list(reader)
+        return TopicInfo(
+            about.name,
+            about.format,
+            about.epoch,
+            about.created_ms,
+            TopicSettings.parse(about.settings).as_dict(),
+            tuple(reader.info() for reader in readers),
+        )
+
+    def gone_from(
+        self, topic: str, partition: int, offset: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on have no record any more, single deleted ones too."""
+        return self._partition(topic, partition).gone_from(offset)
 
     def tier_status(self) -> list[TierStatus]:
         """Tells of each archived partition how far its archive is behind its segments."""
@@ -109,11 +159,13 @@ class ReadOnlyStore(UnchangingStore):
             last_error="",
         )
 
+    @typed_errors("looking at groups")
     def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
         """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
         self._require_open()
         return registry.peek(self._boot, self._files_of_topics(), topic)
 
+    @typed_errors("looking at a group")
     def describe_group(self, topic: str, group: str) -> GroupInfo:
         """Tells for each partition what a group has acked, holds, and how far it is behind."""
         return registry.peek_group(self._boot, self._topic(topic), group, self._partition)

@@ -5,12 +5,17 @@ tail of the last one, cut what is torn, rebuild what is derived. What each stop 
 here and nowhere else, by one number: the durable watermark, up to which an fsync is known to have
 succeeded.
 
-    above the watermark   torn tail: cut (and kept aside if a sound record follows the cut)
+    above the watermark   torn tail: cut (and kept aside unless it is provably a torn record or
+                          space that was prepared)
     below the watermark   damage: kept aside, entered as lost, what follows it is served
+    a newer format        refused: the store does not open, and nothing of the file is changed
+
+Before that, files that are no segments and segments that overlap are settled (`arrangement`).
 
 Rules.
 1. Bytes are kept aside durably before they are cut. Nothing else is ever removed, except files
-   whose tombstone says so.
+   whose tombstone says so. A sealed segment loses only what lies behind its last record: the zeros
+   of a roll that did not finish, once.
 2. What was recovered is fsynced before it is served: a page cache may have survived what a disk
    did not. What lies above the watermark is written once more for that: an fsync that failed may
    have left it in the cache, marked as clean.
@@ -21,35 +26,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lamina.engine import tombs
 from lamina.engine.active import ActiveSegment
+from lamina.engine.cheap_check import CheapCheck, holds
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.place import Place
 from lamina.engine.removal import remove_files
 from lamina.engine.report import RecoveryReport
-from lamina.engine.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, load_entries
+from lamina.engine.segment import (
+    INDEX_ENTRY_BYTES,
+    Bound,
+    SealedSegment,
+    load_entries,
+    newer_record,
+)
+from lamina.engine.settling import Settling, cut_behind
 from lamina.engine.stops import describe_stop, is_prepared_space
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.frame import tomb
 from lamina.formats.keratin import manifest
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop, Timed
-from lamina.storage.files import TEMPORARY_SUFFIX, File, Files
+from lamina.storage.files import TEMPORARY_SUFFIX, File
 from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 REWRITE_BYTES = 4 << 20
-
-
-CHEAP_CHECK_BYTES = 4 << 20
-"""How much of a sealed segment's end an open reads at most before it looks at all of it."""
 
 
 @dataclass(slots=True)
@@ -61,11 +70,25 @@ class Recovered:
     ledger: Ledger
 
 
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Where the records that are kept end, and those below the watermark; what ended the walk.
+
+    `resumes` says that a sound record follows the end: it is no torn tail.
+    """
+
+    end: Bound
+    known: int
+    why: str = ""
+    resumes: bool = False
+
+
 @dataclass(slots=True)
 class Recovery:
     """One recovery of one partition; `watermark` is the offset up to which data was durable.
 
-    `recorded` are the sealed segments of a sound manifest, by their first offset.
+    `recorded` are the sealed segments of a sound manifest, by their first offset; `vouched` the
+    first offsets of all segments that a manifest or the checkpoint knows.
     """
 
     place: Place
@@ -73,14 +96,23 @@ class Recovery:
     watermark: int
     report: RecoveryReport
     recorded: Mapping[int, manifest.SealedSegment] = field(default_factory=dict)
+    vouched: Collection[int] = ()
     ledger: Ledger = field(default_factory=Ledger)
+    _settling: Settling = field(init=False)
 
     def run(self) -> Recovered:
         """Recovers the partition and returns it ready to be served."""
         names = self._durable_names()
         self.ledger = self.place.read_ledger(self.report)
-        bases = _bases(self._finish_deletions(names))
+        self._settling = Settling(
+            CheapCheck(self.place, self.codec, self.recorded, self._explained_from),
+            self.report,
+            self.vouched,
+        )
+        bases = self._settling.settle(_bases(self._finish_deletions(names)))
         sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
+        if (bases[0] if bases else self.watermark) > 0 and not self.ledger.gaps:
+            self._recall_ledger()
         if not bases:
             return Recovered([], self._start_at(self._first_offset()), self.ledger)
         active = self._active(bases[-1])
@@ -125,7 +157,7 @@ class Recovery:
             parsed = segment_file(name)
             if parsed and parsed.suffix == "tomb":
                 path = os.path.join(self.place.segments, name)
-                reason = self._tomb_reason(path)
+                reason = tombs.reason_at(self.place.files, path)
                 end = self._end_of_segment(parsed.base_offset, _bases(left))
                 known = self.ledger.at(parsed.base_offset)
                 if end is not None and end > (known.end if known else parsed.base_offset):
@@ -134,13 +166,6 @@ class Recovery:
                 self.report.add("deletion finished", path, f"a tombstone was left: {reason}")
                 left = self.place.files.list(self.place.segments)
         return left
-
-    def _tomb_reason(self, path: str) -> str:
-        try:
-            reason = tomb.decode(self.place.files.read(path)).reason or "retention"
-            return "deleted" if reason == "delete" else reason
-        except CorruptData:
-            return "retention"
 
     def _end_of_segment(self, base_offset: int, bases: list[int]) -> int | None:
         """One past the last offset of a segment that is going, if its log is still there."""
@@ -164,9 +189,12 @@ class Recovery:
     def _first_offset(self) -> int:
         """Where an empty partition goes on: behind all that it ever held."""
         gone = max((gap.end for gap in self.ledger.gaps), default=0)
-        if gone < self.watermark:
-            self._lose(gone, self.watermark, self.place.segments)
-        return max(gone, self.watermark)
+        known = max(
+            self.watermark, self._settling.dropped
+        )  # a file's name tells what was there before it
+        if gone < known:
+            self._miss(gone, known, is_front=True)
+        return max(gone, known)
 
     def _start_at(self, offset: int) -> ActiveSegment:
         return ActiveSegment.create(
@@ -181,18 +209,16 @@ class Recovery:
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
         """Checks a sealed segment: its last records must end where the next one begins."""
+        whole = self._settling.whole.get(base_offset)
+        if whole is not None and whole.next_offset == following:
+            return whole
         segment = self._as_sealed(base_offset, Bound(following, 0))
-        if self._is_as_recorded(segment, following):
-            return segment
         path = segment.path("log")
-        whole = self._ends_where_indexed(segment, following)
-        if whole is not None:
-            return self._as_sealed(base_offset, whole)
         buffer = self._map(path)
         created_ms = self._check_header(path, buffer, base_offset)
         index = SegmentIndex(self.codec, base_offset)
-        position, offset = load_entries(segment, index, buffer)
-        end, _ = self._walk(
+        position, offset = load_entries(segment, index)
+        walked = self._walk(
             path,
             buffer,
             Bound(offset, position),
@@ -200,63 +226,15 @@ class Recovery:
             durable_to=following,
             end_offset=following,
         )
-        if end.next_offset < following:
+        end = walked.end
+        if end.next_offset < self._explained_from(following):
             self._lose(end.next_offset, following, path)
+        elif end.next_offset >= following or is_prepared_space(buffer, end.position):
+            with contextlib.suppress(OSError):  # a disk that takes nothing: read as it is
+                cut_behind(self.place, path, end.position, walked.why, self.report)
         sealed = self._as_sealed(base_offset, Bound(following, end.position), index)
         self._restore_index(sealed, created_ms or 0)
         return sealed
-
-    def _is_as_recorded(self, segment: SealedSegment, following: int) -> bool:
-        """Takes a segment whose files are as long as the manifest says: it was durable by then.
-
-        A manifest is written behind the sync of all that it names, and has a checksum. What bytes
-        have become since is found by whoever reads them, as everywhere else in a segment.
-        """
-        known = self.recorded.get(segment.base_offset)
-        if known is None or known.next_offset != following:
-            return False
-        files, log = self.place.files, segment.path("log")
-        stem = log.removesuffix("log")
-        try:
-            for suffix in ("idx", self.codec.time_suffix):
-                if files.size(stem + suffix) != known.idx_bytes:
-                    return False
-            size, head = _beginning(files, log, self.codec.header_bytes)
-            if size != known.log_bytes:
-                return False
-            self.codec.check_log_header(head, segment.base_offset)
-        except (OSError, CorruptData, NewerFormat):
-            return False
-        segment.end = Bound(following, known.log_bytes)
-        segment.recorded = known
-        return True
-
-    def _ends_where_indexed(self, segment: SealedSegment, following: int) -> Bound | None:
-        """Looks only at the last index entry and the records behind it, whatever the size.
-
-        None sends the segment to the full check: something is missing, damaged or merely odd.
-        """
-        files = self.place.files
-        log, index, times = (
-            segment.path(suffix) for suffix in ("log", "idx", self.codec.time_suffix)
-        )
-        try:
-            index_bytes, size = files.size(index), files.size(log)
-            if index_bytes != files.size(times) or index_bytes < INDEX_ENTRY_BYTES:
-                return None
-            raw = _read(files, index, index_bytes - INDEX_ENTRY_BYTES, INDEX_ENTRY_BYTES)
-            offset, position = self.codec.decode_entry(raw, segment.base_offset)
-            if not self.codec.header_bytes <= position < size <= position + CHEAP_CHECK_BYTES:
-                return None
-            head = _read(files, log, 0, self.codec.header_bytes)
-            self.codec.check_log_header(head, segment.base_offset)
-            buffer = _read(files, log, position, size - position)
-        except (OSError, CorruptData):
-            return None
-        found = self.codec.scan(buffer, 0, expected_offset=offset, limit=Limit())
-        if found.stop is not Stop.END or offset + len(found) != following:
-            return None
-        return Bound(following, size)
 
     def _restore_index(self, segment: SealedSegment, created_ms: int) -> None:
         """Writes the index files of a sealed segment again if they are not what they should be."""
@@ -267,10 +245,16 @@ class Recovery:
         ):
             path, right = segment.path(suffix), header + entries
             is_there = files.exists(path) and files.size(path) == len(right)
-            if not is_there or (index.trusted and files.read(path) != right):
+            if not is_there or (index.trusted and not holds(files, path, right)):
                 with contextlib.suppress(OSError):  # without it, the next open walks the log again
                     files.replace(path, right)
                 self.report.add("rebuilt", path, "the index was not what the log says")
+
+    def _explained_from(self, following: int) -> int:
+        """Returns where the range begins, before an offset, of which the ledger knows all."""
+        while following and (gap := self.ledger.at(following - 1)) is not None:
+            following = gap.first
+        return following
 
     def _as_sealed(
         self, base_offset: int, end: Bound, index: SegmentIndex | None = None
@@ -295,22 +279,23 @@ class Recovery:
         )
         path = segment.path("log")
         file = files.open(path)
-        buffer = file.map()
+        buffer = file.load()
         if memoryview(buffer).nbytes < self.codec.header_bytes or (
             self.codec.header_bytes and is_prepared_space(buffer, 0)
         ):
             self._rewrite_header(file, path, base_offset, created_ms)
-            buffer = file.map()
+            buffer = file.load()
         segment.created_ms = self._check_header(path, buffer, base_offset) or created_ms
         index = SegmentIndex(self.codec, base_offset)
-        position, offset = load_entries(segment, index, buffer, durable_to=self.watermark)
+        position, offset = load_entries(segment, index, durable_to=self.watermark)
         waits = self._has_no_more_entries(segment, len(index.offsets()) + 1)
         start = Bound(offset, position)
-        end, known = self._walk(path, buffer, start, index, durable_to=self.watermark)
-        size = memoryview(buffer).nbytes
-        if end.position < size:
+        walked = self._walk(path, buffer, start, index, durable_to=self.watermark)
+        end = walked.end
+        if end.position < memoryview(buffer).nbytes:
+            self._cut(path, buffer, walked)
             file.truncate(end.position)
-        for first in range(known, end.position, REWRITE_BYTES):
+        for first in range(walked.known, end.position, REWRITE_BYTES):
             part = memoryview(buffer)[first : min(first + REWRITE_BYTES, end.position)]
             file.write_at(first, bytes(part))
         file.sync()
@@ -337,22 +322,38 @@ class Recovery:
         file.sync()
 
     def _check_header(self, path: str, buffer: Buffer, base_offset: int) -> int | None:
-        """Refuses a newer format; a damaged header is reported, records speak for themselves."""
+        """Refuses a newer format; writes a damaged header again: records speak for themselves."""
         head = memoryview(buffer)[: self.codec.header_bytes]
         try:
-            return self.codec.check_log_header(head, base_offset)
+            return self.codec.check_log_header(buffer, base_offset)
         except NewerFormat as error:
             raise error.at_path(path) from error
         except CorruptData as error:
             kept = self.place.set_aside(path, bytes(head), 0)
-            self.report.add(
-                "quarantined",
-                path,
-                f"the file header is damaged: {error.problem}",
-                byte_range=(0, len(head)),
-                kept_in=kept,
-            )
-            return None
+            why = f"the file header was damaged: {error.problem}"
+            self.report.add("rebuilt", path, why, byte_range=(0, len(head)), kept_in=kept)
+            return self._restore_header(path, base_offset)
+
+    def _created_by_index(self, path: str) -> int:
+        """When a segment was created, as its index says; when it was last changed without one."""
+        try:
+            head = self.place.files.read(path.removesuffix("log") + "idx")
+            created_ms = self.codec.created_by_index(head)
+        except (OSError, CorruptData):
+            created_ms = None
+        return self.place.files.modified_ms(path) if created_ms is None else created_ms
+
+    def _restore_header(self, path: str, base_offset: int) -> int:
+        """Writes a damaged header again: the name tells all of it but when it was created."""
+        created_ms = self._created_by_index(path)
+        with contextlib.suppress(OSError):  # a disk that takes nothing: the records are served
+            file = self.place.files.open(path)
+            try:
+                file.write_at(0, self.codec.log_header(base_offset, created_ms))
+                file.sync()
+            finally:
+                file.close()
+        return created_ms
 
     # ------------------------------------------------------------------ walking and judging
 
@@ -365,11 +366,10 @@ class Recovery:
         *,
         durable_to: int,
         end_offset: int = OFFSET_MAX,
-    ) -> tuple[Bound, int]:
+    ) -> Walked:
         """Walks records to the last that is kept, indexing them; judges every stop on the way.
 
         Behind damage, records from `end_offset` on do not count: the next segment begins there.
-        Returns where they end, and where those end that are below `durable_to`.
         """
         offset, position = start.next_offset, start.position
         known = position
@@ -387,6 +387,8 @@ class Recovery:
             offset, position = offset + len(found), found.end
             if not found.stop.is_damage:
                 continue
+            if found.stop is Stop.BAD_VERSION:
+                raise newer_record(path, position)
             following = None
             if not is_prepared_space(buffer, position):
                 following = self.codec.resync(
@@ -396,27 +398,38 @@ class Recovery:
                 following = None  # a misplaced file must not speak for its neighbours' records
             why = describe_stop(found.stop)
             if offset >= durable_to:
-                self._cut(path, buffer, position, why, keep=following is not None)
-                break
+                resumes = following is not None
+                return Walked(Bound(offset, position), known, why, resumes)
             if following is None:
                 if not is_prepared_space(buffer, position):
-                    self._quarantine(path, buffer, (position, size), why)
+                    self._quarantine(path, buffer, (position, size), why, offset)
                 break
             sound = self.codec.offset_at(buffer, following)
-            self._quarantine(path, buffer, (position, following), why)
+            self._quarantine(path, buffer, (position, following), why, offset)
             self._lose(offset, sound, path)
             offset, position = sound, following
-        return Bound(offset, position), known
+        return Walked(Bound(offset, position), known)
 
-    def _cut(self, path: str, buffer: Buffer, position: int, why: str, *, keep: bool) -> None:
+    def _cut(self, path: str, buffer: Buffer, walked: Walked) -> None:
+        """Reports a cut; keeps what is no record that was being written, nor prepared space."""
+        offset, position = walked.end
         size = memoryview(buffer).nbytes
         if is_prepared_space(buffer, position):
             self.report.add("cut", path, "prepared space", byte_range=(position, size))
             return
-        kept = self._copy(path, buffer, (position, size)) if keep else None
-        self.report.add("cut", path, why, byte_range=(position, size), kept_in=kept)
+        if not walked.why:
+            return  # damage below the watermark, kept aside and reported as such
+        is_torn = not walked.resumes and self.codec.begins_record(buffer, position, offset)
+        kept = None if is_torn else self._copy(path, buffer, (position, size))
+        self.report.add("cut", path, walked.why, byte_range=(position, size), kept_in=kept)
 
-    def _quarantine(self, path: str, buffer: Buffer, byte_range: tuple[int, int], why: str) -> None:
+    def _quarantine(
+        self, path: str, buffer: Buffer, byte_range: tuple[int, int], why: str, offset: int
+    ) -> None:
+        """Keeps damaged bytes aside, and reports them, unless that was done when it was found."""
+        known = self.ledger.at(offset)
+        if known is not None and known.reason == "lost":
+            return
         kept = self._copy(path, buffer, byte_range)
         self.report.add("quarantined", path, why, byte_range=byte_range, kept_in=kept)
 
@@ -430,6 +443,25 @@ class Recovery:
         self._enter(Gap(first, end, "lost", self.place.now_ms(), f"damage in {path}"))
         self.report.add("gap", path, f"offsets {first} to {end} were durable and are lost")
 
+    def _recall_ledger(self) -> None:
+        """Takes a copy of a ledger that is gone, where there is one."""
+        spares = self.place.spares
+        copy = spares.ledger(self.place.topic, self.place.partition) if spares else None
+        if copy is not None and copy.gaps:
+            self.ledger = copy
+            self.place.write_ledger(copy)
+            self.report.add("rebuilt", self.place.ledger_path, "it was gone; a copy was found")
+
+    def _miss(self, first: int, end: int, *, is_front: bool) -> None:
+        """Enters a range that no file holds: lost, or at the front perhaps in the archive."""
+        reason = self.place.unexplained() if is_front else "lost"
+        if reason == "lost":
+            self._lose(first, end, self.place.segments)
+            return
+        self._enter(Gap(first, end, reason, self.place.now_ms()))
+        why = f"offsets {first} to {end}: nobody says why; the archive is asked for them"
+        self.report.add("gap", self.place.segments, why)
+
     def _enter(self, gap: Gap) -> None:
         self.ledger = self.place.enter_gap(self.ledger, gap)
 
@@ -442,7 +474,7 @@ class Recovery:
                 if known is None:
                     later = [gap.first for gap in self.ledger.gaps if gap.first > expected]
                     end = min([segment.base_offset, *later])
-                    self._lose(expected, end, self.place.segments)
+                    self._miss(expected, end, is_front=segment is segments[0])
                     expected = end
                 else:
                     expected = known.end
@@ -452,7 +484,7 @@ class Recovery:
     def _map(self, path: str) -> Buffer:
         file = self.place.files.open_read_only(path)
         try:
-            return file.map()
+            return file.load()
         finally:
             file.close()
 
@@ -461,20 +493,3 @@ def _bases(names: list[str]) -> list[int]:
     """The first offsets of the logs among files."""
     parsed = map(segment_file, names)
     return sorted(name.base_offset for name in parsed if name and name.suffix == "log")
-
-
-def _beginning(files: Files, path: str, length: int) -> tuple[int, bytes]:
-    """Returns a file's size and its first bytes."""
-    file = files.open_read_only(path)
-    try:
-        return file.size(), file.read_at(0, length)
-    finally:
-        file.close()
-
-
-def _read(files: Files, path: str, position: int, length: int) -> bytes:
-    file = files.open_read_only(path)
-    try:
-        return file.read_at(position, length)
-    finally:
-        file.close()

@@ -43,9 +43,8 @@ def take_back(
         position = codec.header_bytes
         if bound.next_offset > first:
             position = segment.locate(first, bound)
-            window, start = segment.window(position, bound.position - position, bound)
-            cut = memoryview(window).cast("B")[position - start : bound.position - start]
-            place.set_aside(segment.path("log"), bytes(cut), position)
+            cut = segment.window(position, bound.position - position, bound)
+            place.set_aside(segment.path("log"), bytes(memoryview(cut)), position)
         if segment.base_offset > offset:
             for suffix in ("idx", codec.time_suffix, "log"):
                 if files.exists(segment.path(suffix)):

@@ -2,9 +2,13 @@
 
 Rules.
 1. Only sealed segments go, only whole ones, only from the front: what remains is one unbroken run.
+   A cap keeps at least what it names: a segment goes by it only if what follows still reaches the
+   cap, so one that straddles it stays.
 2. A segment that a group is waited for stays until the group has acked all of it, or until its
    newest record is older than `retention.wait.ms`: one that stands still does not fill the disk.
-3. A segment is as old as its newest record, by the record's own time. A time in the future makes a
+3. Cold and local segments are one pile: while the archive has not said what it holds of the front,
+   nothing goes.
+4. A segment is as old as its newest record, by the record's own time. A time in the future makes a
    segment young, never old: a clock that jumps ahead cannot make retention delete early.
 """
 
@@ -14,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.config import NO_LIMIT, TopicSettings
+
+WITHIN_LIMITS = "it is within the limits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,13 @@ class SegmentFacts:
     sealed: bool
     cold: bool = False
     """Whether it is only in the archive."""
+    removed: int = 0
+    """How many of its offsets have no record that could be read: deleted singly, or trimmed."""
+
+    @property
+    def records(self) -> int:
+        """How many records a cap counts."""
+        return self.next_offset - self.base_offset - self.removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +76,16 @@ def explain(
             excess_bytes -= segment.size_bytes
         else:
             why = _why_it_stays(segment, settings, why_goes, held_for)
+            if why == WITHIN_LIMITS and settings.retention_bytes != NO_LIMIT and excess_bytes > 0:
+                why = "without it less than retention.bytes would be left"
             decisions.append(Decision(segment, False, why))
     return decisions
+
+
+def wait_for_archive(segments: Sequence[SegmentFacts]) -> list[Decision]:
+    """Decides that all stay: older ones are archived, and the archive has not answered yet."""
+    why = "older records are in the archive, which has not answered yet"
+    return [Decision(segment, False, why) for segment in segments]
 
 
 def _why_it_goes(
@@ -77,9 +98,14 @@ def _why_it_goes(
             return (
                 f"its newest record is {age_ms} ms old, over retention.ms {settings.retention_ms}"
             )
-    if settings.retention_bytes != NO_LIMIT and excess_bytes > 0:
+    if settings.retention_bytes != NO_LIMIT and is_beyond_cap(segment.size_bytes, excess_bytes):
         return f"the partition is {excess_bytes} bytes over retention.bytes"
     return None
+
+
+def is_beyond_cap(held: int, excess: int) -> bool:
+    """Tells whether the oldest segment lies wholly beyond a cap that a partition is over."""
+    return 0 < excess >= held
 
 
 def who_needs_it(
@@ -104,4 +130,4 @@ def _why_it_stays(
         return f"an older segment stays, though {why_goes}"
     if settings.retention_ms == NO_LIMIT and settings.retention_bytes == NO_LIMIT:
         return "no retention is set"
-    return "it is within the limits"
+    return WITHIN_LIMITS

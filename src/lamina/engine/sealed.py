@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lamina.engine.log_reader import LogWriter
-from lamina.formats.ledger import Ledger
+from lamina.formats.ledger import Gap, Ledger
 
 if TYPE_CHECKING:
     from lamina.engine.reading import Cold
@@ -39,6 +40,16 @@ class Archivable(LogWriter, Protocol):
     @property
     def published(self) -> Ledger:
         """Every missing range, for the archive's own copy of the ledger."""
+
+    @property
+    def local_start(self) -> int:
+        """The first offset that lies here, and not only in the archive."""
+
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Takes back, durably, that the records of some ranges are lost."""
 
     @property
     def sealed_end(self) -> int:

@@ -2,14 +2,19 @@
 
     active ──seal──▶ sealed ──tomb──▶ gone
 
-A sealed segment never changes and is read through a map; `active.py` has the one that grows.
-Readers hold the segment object: when its files are removed, those who hold it finish.
+A sealed segment never changes; `active.py` has the one that grows. Both are read by windows.
 
-Rule: a reader names the bound up to which it may look; what lies beyond is never scanned.
+Rules.
+1. A reader names the bound up to which it may look; what lies beyond is never scanned.
+2. Pages that the device cannot deliver cost the records on them: `window` has `FILLER` there, so
+   that these are `Damaged` as if their bytes were wrong. `read_error` tells one from the other.
+3. A segment's file is opened when it is needed and kept within the store's limit. What is opened
+   again must be the same file: one that was replaced since is as one that is gone.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from dataclasses import dataclass
@@ -20,17 +25,23 @@ import pyarrow as pa
 
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest
 from lamina.formats.scan import Budget, Limit, Scan, Stop, Timed
 from lamina.formats.sparse import Entries
-from lamina.storage.files import Files
+from lamina.storage import salvage
+from lamina.storage.files import File, Files
 from lamina.storage.paths import SegmentFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 READ_AHEAD_BYTES = 64 << 10
+RECORD_BYTES_GUESS = 1 << 10
+"""How large a record is taken to be where a reader wants only some of them."""
+NEAR_BYTES = 1 << 20
+RECORD_BYTES_MAX = 40 << 20
+"""More than a record of any format takes."""
 INDEX_ENTRY_BYTES = 16
 
 
@@ -64,6 +75,11 @@ class Damaged(CorruptData):
         self.offset = offset
 
 
+def newer_record(path: str, position: int) -> NewerFormat:
+    """Makes the error of a sound record that a newer version wrote: no damage to step over."""
+    return NewerFormat("a sound record of an unknown version or flag", path=path, position=position)
+
+
 class Segment:
     """What sealed and active segments share: names, index and reading.
 
@@ -86,9 +102,22 @@ class Segment:
         """The segment's two indexes."""
         raise NotImplementedError
 
-    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
-        """Returns bytes from a position on, within the bound, and where in the file they start."""
+    @property
+    def file(self) -> File:
+        """The open `.log`."""
         raise NotImplementedError
+
+    def window(self, position: int, length: int, bound: Bound) -> Buffer:
+        """Returns bytes from a position on, within the bound; `FILLER` where a page is bad."""
+        wanted = min(length, bound.position - position)
+        try:
+            return self.file.read_at(position, wanted)
+        except OSError:
+            return salvage.salvage(self.file, position, max(wanted, 0)).data
+
+    def read_error(self, first: int, end: int) -> OSError | None:
+        """Reads a range once more; returns the device's error if it cannot deliver it."""
+        return salvage.read_error(self.file, first, end)
 
     def distrust_index(self) -> None:
         """Is told that an index entry is not what the log says."""
@@ -119,14 +148,14 @@ class Segment:
             entry = self.index.position_for(offset)
             if entry is None or self.index.trusted:
                 break
-            if self._holds(*entry, bound):
+            if self.holds(*entry, bound):
                 return entry
             self.distrust_index()
         else:
             entry = None
         return entry if entry else (self.base_offset, self.codec.header_bytes)
 
-    def _holds(self, offset: int, position: int, bound: Bound) -> bool:
+    def holds(self, offset: int, position: int, bound: Bound) -> bool:
         """Tells whether a sound record with this offset starts at this byte."""
         if not self.codec.header_bytes <= position < bound.position:
             return False
@@ -168,47 +197,62 @@ class Segment:
     def read(self, offset: int, position: int, limit: Limit, bound: Bound) -> Chunk:
         """Reads records from a byte on; raises CorruptData where the bytes are damaged."""
         limit = Limit(min(limit.max_records, bound.next_offset - offset), limit.max_bytes)
-        found, shift, buffer = self.scan(position, offset, limit, bound)
+        found, start, buffer = self.scan(position, offset, limit, bound)
         batch = self.codec.decode(buffer, found)
-        return Chunk(batch, offset + len(found), found.end + shift)
+        return Chunk(batch, offset + len(found), found.end + start)
 
     def scan(
         self, position: int, offset: int, limit: Limit, bound: Bound
     ) -> tuple[Scan, int, Buffer]:
         """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
-        length = READ_AHEAD_BYTES  # enough for a lone record, mostly; more is asked for if not
-        if limit.max_records > 1:
-            length += min(limit.max_bytes, 1 << 26)
-        seen = -1
+        most = min(limit.max_bytes, 1 << 26) + RECORD_BYTES_GUESS
+        length = min(most, READ_AHEAD_BYTES + limit.max_records * RECORD_BYTES_GUESS)
         while True:
-            buffer, start = self.window(position, length, bound)
-            end = start + memoryview(buffer).nbytes
-            if position > end:  # the file is shorter than it was
+            if position > bound.position:  # the file is shorter than it was
                 raise Damaged(self, position, offset, Stop.TORN)
-            found = self.codec.scan(buffer, position - start, expected_offset=offset, limit=limit)
+            buffer = self.window(position, length, bound)
+            found = self.codec.scan(buffer, 0, expected_offset=offset, limit=limit)
+            if len(found) and found.stop is Stop.LIMIT:
+                return found, position, buffer
+            end = position + memoryview(buffer).nbytes
+            is_whole = end >= bound.position or end < position + length
             if len(found):
-                return found, start, buffer
-            whole = end >= bound.position or end == seen  # no more comes, however much is asked for
-            if whole or found.stop is not Stop.TORN:
+                if is_whole or length >= most or found.stop not in (Stop.TORN, Stop.END):
+                    return found, position, buffer
+                length = most  # records are larger than they were taken to be
+                continue
+            if found.stop is Stop.BAD_VERSION:
+                raise newer_record(self.path("log"), position)
+            if is_whole or found.stop is not Stop.TORN:
                 raise Damaged(self, position, offset, found.stop)
-            length, seen = 4 * length, end
+            length = max(4 * length, most)
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
-        """Finds the first sound record behind a damaged one: (offset, position)."""
-        buffer, start = self.window(position, bound.position - position, bound)
-        if position - start + 1 >= memoryview(buffer).nbytes:
-            return None
-        found = self.codec.resync(buffer, position - start + 1, minimum_offset=offset + 1)
+        """Finds the first sound record behind a damaged one: (offset, position).
+
+        One that is found near is the first for certain only if all that begins before it would
+        have been seen whole: so as much as a record may have is looked at behind it.
+        """
+        start, reach = position + 1, NEAR_BYTES
+        while True:
+            buffer = self.window(start, reach, bound)
+            size = memoryview(buffer).nbytes
+            found = self.codec.resync(buffer, 0, minimum_offset=offset + 1) if size else None
+            if size < reach or (found is not None and found + RECORD_BYTES_MAX <= reach):
+                break
+            reach = bound.position if found is None else found + RECORD_BYTES_MAX
         if found is None:
             return None
         return self.codec.offset_at(buffer, found), found + start
 
 
 class SealedSegment(Segment):
-    """An immutable segment, mapped when it is first read.
+    """An immutable segment, opened when it is first read.
 
     `recorded` is what a manifest says of it, once it was in one.
     """
+
+    used = True
 
     def __init__(
         self,
@@ -224,8 +268,8 @@ class SealedSegment(Segment):
         self.end = end
         self.recorded: manifest.SealedSegment | None = None
         self._index = index
-        self._map: Buffer | None = None
-        self._map_bytes = -1
+        self._file: File | None = None
+        self._identity: tuple[int, ...] | None = None
         self._log = self.path("log")
         self._lock = threading.Lock()
 
@@ -244,75 +288,106 @@ class SealedSegment(Segment):
         """The segment's indexes, loaded or rebuilt when they are first needed."""
         with self._lock:
             if self._index is None:
-                self._index = SegmentIndex(self.codec, self.base_offset)
-                resume = load_entries(self, self._index, self._mapped())
-                extend_index(self, self._index, self._mapped(), resume)
+                index = SegmentIndex(self.codec, self.base_offset)
+                extend_index(self, index, load_entries(self, index))
+                self._index = index
             return self._index
 
     def distrust_index(self) -> None:
         """Builds the index anew from the log; its files are left to `verify` and rebuilding."""
         with self._lock:
-            self._index = SegmentIndex(self.codec, self.base_offset)
-            fresh = self.codec.header_bytes, self.base_offset
-            extend_index(self, self._index, self._mapped(), fresh)
+            index = SegmentIndex(self.codec, self.base_offset)
+            extend_index(self, index, (self.codec.header_bytes, self.base_offset))
+            self._index = index
 
-    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
-        """Returns the map from its start up to the bound: it costs nothing."""
-        return memoryview(self.mapped())[: bound.position], 0
+    @property
+    def file(self) -> File:
+        """The open `.log`; raises FileNotFoundError where it is another one by now."""
+        self.used = True
+        file = self._file
+        return self._open() if file is None else file
 
-    def mapped(self) -> Buffer:
-        """Returns the map of the whole file."""
-        with self._lock:
-            return self._mapped()
+    def _open(self) -> File:
+        file = self.files.open_read_only(self._log)
+        identity = self._identify(file)
+        if self._identity not in (None, identity):
+            file.close()
+            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self._log)
+        self._file, self._identity = file, identity
+        self.files.kept.enter(self)
+        return file
 
-    def _mapped(self) -> Buffer:
-        if self._map is None:
-            file = self.files.open_read_only(self._log)
-            try:
-                self._map = file.map()
-            finally:
-                file.close()
-            self._map_bytes = memoryview(self._map).nbytes
-        return self._map
+    def _identify(self, file: File) -> tuple[int, ...]:
+        return file.identity()
+
+    def hold(self) -> None:
+        """Opens the file: what takes its name from now on is not what is read."""
+        _ = self.file
+
+    def let_go(self) -> bool:
+        """Drops the file; readers that are using it finish."""
+        self._file = None
+        return True
 
     def is_unchanged(self) -> bool:
-        """Tells whether the file is as long as the one that is mapped: an erasure replaces it.
+        """Tells whether the file is the one that was opened, or else as long: an erasure replaces.
 
         Readers that follow a writer ask this of every segment they know, with each look.
         """
-        if self._map is None:
-            self.mapped()
-        return self.files.size(self._log) == self._map_bytes
+        if self._identity is None:
+            self.hold()
+            return True
+        return self.files.size(self._log) == self._identity[-1]
 
 
-def extend_index(
-    segment: SealedSegment, index: SegmentIndex, buffer: Buffer, start: tuple[int, int]
-) -> int:
+WALK_BYTES = 8 << 20
+"""How much of a segment a walk reads at a time."""
+
+
+def extend_index(segment: SealedSegment, index: SegmentIndex, start: tuple[int, int]) -> int:
     """Indexes a segment's records from (position, offset) on; returns where the last one ends.
 
-    Never looks beyond the last record: there may be prepared space, about to be cut by its writer,
-    and what is cut off a mapped file must not be touched.
+    Never looks beyond the last record: there may be prepared space, about to be cut by its writer.
     """
     position, offset = start
-    size = memoryview(buffer).nbytes
+    size = segment.file.size()
+    bound = Bound(segment.next_offset, size)
+    while position < size and offset < segment.next_offset:
+        limit = Timed(max_records=min(segment.next_offset - offset, 1 << 20), max_bytes=WALK_BYTES)
+        try:
+            found, begin, _ = segment.scan(position, offset, limit, bound)
+        except Damaged:
+            return _index_over_damage(segment, index, (position, offset), bound)
+        index.extend(found.positions, found.timestamps, base_offset=offset, origin=begin)
+        offset, position = offset + len(found), found.end + begin
+    return position
+
+
+def _index_over_damage(
+    segment: SealedSegment, index: SegmentIndex, start: tuple[int, int], bound: Bound
+) -> int:
+    """Indexes the rest of a segment behind damage, all of it at once: there may be more."""
+    origin, offset = start
+    buffer = segment.window(origin, bound.position - origin, bound)
+    position, size = 0, memoryview(buffer).nbytes
     budget = Budget(size)
     while position < size and offset < segment.next_offset:
         limit = Timed(max_records=min(segment.next_offset - offset, 1 << 20), budget=budget)
         found = segment.codec.scan(buffer, position, expected_offset=offset, limit=limit)
-        index.extend(found.positions, found.timestamps, base_offset=offset, origin=0)
+        index.extend(found.positions, found.timestamps, base_offset=offset, origin=origin)
         offset, position = offset + len(found), found.end
         if found.stop.is_damage and offset < segment.next_offset:
             following = segment.codec.resync(
-                buffer, position + 1, minimum_offset=offset + 1, budget=budget
+                buffer, min(position + 1, size), minimum_offset=offset + 1, budget=budget
             )
             if following is None:
                 break
             position, offset = following, segment.codec.offset_at(buffer, following)
-    return position
+    return origin + position
 
 
 def load_entries(
-    segment: Segment, index: SegmentIndex, buffer: Buffer, *, durable_to: int | None = None
+    segment: Segment, index: SegmentIndex, *, durable_to: int | None = None
 ) -> tuple[int, int]:
     """Takes the index files if they fit the log; returns the (position, offset) to go on from.
 
@@ -339,22 +414,28 @@ def load_entries(
         return fresh
     if int(offsets["offset"][0]) != segment.base_offset:
         return fresh
-    if not _last_agree(segment.codec, buffer, offsets[-2:], times[-2:]):
+    if not _last_agree(segment, offsets[-2:], times[-2:]):
         return fresh
     offset, position = (int(number) for number in offsets[-1].tolist())
     index.load(offsets, times)
     return position, offset
 
 
-def _last_agree(codec: Codec, buffer: Buffer, offsets: Entries, times: Entries) -> bool:
+def _last_agree(segment: Segment, offsets: Entries, times: Entries) -> bool:
     """Tells whether the last two entries (or the only one) are what the log says."""
+    codec = segment.codec
     at, position = (int(number) for number in offsets[0].tolist())
     last, last_position = (int(number) for number in offsets[-1].tolist())
-    if not codec.header_bytes <= position <= last_position < memoryview(buffer).nbytes:
+    size = segment.file.size()
+    if not codec.header_bytes <= position <= last_position < size:
         return False
     wanted = last - at + 1
-    found = codec.scan(buffer, position, expected_offset=at, limit=Limit(max_records=wanted))
-    if len(found) < wanted or int(found.positions[-1]) != last_position:
+    limit = Limit(max_records=wanted, max_bytes=1 << 26)
+    try:
+        found, start, buffer = segment.scan(position, at, limit, Bound(last + 1, size))
+    except Damaged:
+        return False
+    if len(found) < wanted or int(found.positions[-1]) + start != last_position:
         return False
     newest = int(codec.timestamps_at(buffer, found.positions).max())
     if len(times) > 1:

@@ -21,7 +21,7 @@ def describe_stop(stop: Stop, *, resumes_at: int | None = None) -> str:
 _STOPS = {
     Stop.TORN: "the file ends inside a record",
     Stop.BAD_MAGIC: "no record starts here (bad magic)",
-    Stop.BAD_VERSION: "an unknown version, type or flag",
+    Stop.BAD_VERSION: "a sound record of an unknown version, type or flag: a newer format",
     Stop.BAD_LENGTH: "lengths that contradict each other",
     Stop.BAD_CHECKSUM: "the checksum does not fit",
     Stop.BAD_OFFSET: "the record does not continue the ones before it",

@@ -22,11 +22,11 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lamina.config import TopicSettings, WalSettings, WriterSettings
+from lamina.config import WalSettings, WriterSettings
 from lamina.engine import retention
-from lamina.engine.append_access import AppendAccess
 from lamina.engine.boot import Boot, steady_clock, wall_clock_ms
 from lamina.engine.groups.access import GroupAccess
 from lamina.engine.groups.registry import Groups
@@ -37,33 +37,38 @@ from lamina.engine.partition import Partition
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
 from lamina.engine.reserve import Reserve
+from lamina.engine.router_access import RouterAccess
 from lamina.engine.sealed import Archivable
-from lamina.engine.tier.opening import Archive, open_archive
+from lamina.engine.tier.opening import Archive, Memory
+from lamina.engine.tier.spares import ArchiveSpares
 from lamina.engine.tier.status import TierStatus
 from lamina.errors import (
+    ArchiveUnavailable,
     Closed,
     InvalidRequest,
     Poisoned,
-    StorageFull,
-    Unavailable,
     UnknownTopic,
 )
 from lamina.formats.frame.checkpoint import PartitionCheckpoint
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, Files, LocalFiles
+from lamina.storage.files import Files, LocalFiles, Lock
 
 if TYPE_CHECKING:
     from lamina.engine.tier.service import Tier
     from lamina.engine.wal.engine import WalEngine
     from lamina.engine.wal.partition import WalPartition
+    from lamina.storage.objects import Objects
 
 TICK_MS = 1000
 _THREADS = 8
 
 
-class Store(AppendAccess, GroupAccess, InsightAccess):
+class Store(RouterAccess, GroupAccess, InsightAccess):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
+
+    _lock: Lock | None = None
+    _released = False
 
     @typed_errors("opening the store")
     def __init__(  # noqa: PLR0913 - a store's choices, each by its name
@@ -93,16 +98,18 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._changing = threading.Lock()
         self.recovery_report = RecoveryReport()
         self._is_reported = False
-        self.tier = self._open_tier(archive)
+        memory = Memory(archive, self._boot.files, self.path, self.recovery_report)
+        self.tier = self._open_tier(memory.objects)
         self._boot.files.make_directory(self._boot.path(paths.META))
-        self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
         try:
-            self.identity = self._boot.identify()
+            self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
+            self._boot, self.identity = self._boot.identified()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], Archivable] = {}
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
             known = self._reserve.use(lambda: self._recover(on_progress))
+            memory.keep(self.tier.lacking if self.tier is not None else list)
             self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             self._maintenance = Maintenance(
                 self._boot,
@@ -120,15 +127,15 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self._maintenance.start(min(tick_ms, writer.flush_ms))
             if self.tier is not None:
                 self.tier.start(tick_ms)
+            _OPEN.add(self)
         except BaseException:
-            self._lock.release()
+            self._abandon()
             raise
-        _OPEN.add(self)
 
-    def _open_tier(self, archive: Archive) -> Tier | None:
-        objects = open_archive(archive, self._boot.files)
+    def _open_tier(self, objects: Objects | None) -> Tier | None:
         if objects is None:
             return None
+        self._boot = replace(self._boot, spares=ArchiveSpares(objects))
         from lamina.engine.tier.metadata import Metadata, group_files
         from lamina.engine.tier.service import Tier
 
@@ -145,17 +152,15 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         topics = self._boot.catalog.load(report)
         if self._boot.has_wal(topics):
             self._wal = self._new_wal()
-            for about in self._wal.load(report).lost_topics(set(topics)):
+            for about in self._wal.load(report, topics.values()).lost_topics(set(topics)):
                 if self._boot.catalog.restore(about):
                     report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
                     topics[about.name] = about
         total = sum(about.partitions for about in topics.values())
         for name, about in topics.items():
             for number in range(about.partitions):
-                hint = hints.get((name, number))
-                flushed = hint.last_flushed_offset if hint is not None else None
                 on_progress(len(self._partitions), total)
-                self._open_partition(about, number, flushed or 0)
+                self._open_partition(about, number, hints.get((name, number)))
             self._topics[name] = about
             self._attach(about)
         if self._wal is not None:
@@ -169,7 +174,7 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
 
         boot = self._boot
         ground = Ground(
-            boot.files, boot.data, boot.now_ms, self._wal_settings, steady_ms=boot.steady_ms
+            *(boot.files, boot.data, boot.now_ms, self._wal_settings, boot.steady_ms, boot.spares)
         )
         return WalEngine(ground, self._writer_settings, self._executor)
 
@@ -182,12 +187,14 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             self._wal = begun
         return self._wal
 
-    def _open_partition(self, about: TopicFile, number: int, flushed: int) -> None:
+    def _open_partition(
+        self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
+    ) -> None:
         if about.topic_ids:
             assert self._wal is not None, "a topic with ids has a write-ahead log"
             opened: Archivable = self._wal.open_topic(about, number)
         else:
-            partition = self._boot.open_partition(about, number, flushed, self.recovery_report)
+            partition = self._boot.open_partition(about, number, hint, self.recovery_report)
             partition.start(self._writer_settings, self._executor)
             opened = partition
         opened.progress = functools.partial(self._groups.progress, about.name, number)
@@ -224,11 +231,6 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             if self.tier is not None:
                 self.tier.attach(self._partitions[about.name, number])
 
-    def _require_tier(self, config: Mapping[str, Any] | None) -> None:
-        """Refuses to promise an archive that there is not."""
-        if self.tier is None and TopicSettings.parse(config or {}).is_archived:
-            raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
-
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
 
@@ -242,107 +244,17 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._partition(topic, partition)
         return self._reader(self._topic(topic), partition)
 
-    # ------------------------------------------------------------------ topics
-
-    @typed_errors("creating a topic")
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        format: str = "keratin",  # the word users know
-        config: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Creates a topic; it exists for good when this returns."""
-        self._require_open()
-        self._require_tier(config)
-        with self._changing:
-            self._refuse_half_deleted(name)
-            if name not in self._topics:
-                self._boot.forget(name)
-                self._groups.forget_topic(name)
-            about = self._boot.catalog.create(
-                name,
-                partitions=partitions,
-                format_name=format,
-                settings=config or {},
-                claim=self._claim,
-            )
-            try:
-                for number in range(partitions):
-                    self._open_partition(about, number, 0)
-            except BaseException:
-                for number in range(partitions):  # or the next checkpoint would speak of them
-                    made = self._partitions.pop((name, number), None)
-                    if made is not None:
-                        made.retire(Closed(f"topic {name!r} was never made"))
-                with contextlib.suppress(OSError):
-                    self._boot.catalog.mark_deleted(about)
-                raise
-            self._topics[name] = about
-            self._attach(about)
-
-    def _refuse_half_deleted(self, name: str) -> None:
-        """Refuses a topic's name whose deletion has failed: it may come back, or not."""
-        if name in self._topics and self._boot.catalog.is_deleted(name):
-            raise Poisoned(f"deleting topic {name!r} failed; open again")
-
-    def _claim(self, about: TopicFile) -> TopicFile:
-        return self.write_ahead_log().claim(about) if about.format == "wal" else about
-
-    @typed_errors("changing a topic")
-    def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
-        """Changes settings of a topic; what is not named stays as it is."""
-        self._require_tier(config)
-        with self._changing:
-            about = self._boot.catalog.alter(self._topic(name), config)
-            self._topics[name] = about
-            for number in range(about.partitions):
-                self._partitions[name, number].settings = TopicSettings.parse(about.settings)
-            if about.topic_ids and self._wal is not None:
-                self._wal.describe(about)
-
-    def delete_topic(self, name: str) -> None:
-        """Deletes a topic with all of its records; the same name can be created again."""
-        with self._changing:
-            about = self._topic(name)
-            try:
-                self._reserve.use(lambda: self._mark_deleted(about))
-            except (OSError, StorageFull) as error:
-                if isinstance(error, StorageFull) and not self._boot.catalog.is_deleted(name):
-                    raise
-                for number in range(about.partitions):  # what is appended now might be deleted
-                    self._partitions[name, number].writer.poison(error)
-                raise Poisoned(f"deleting topic {name!r} failed: {error}; open again") from error
-            del self._topics[name]
-            for number in range(about.partitions):
-                partition = self._partitions.pop((name, number))
-                partition.end_waits()
-                partition.retire(Closed(f"topic {name!r} was deleted"))
-            self._groups.close_topic(name)
-            if about.topic_ids and self._wal is not None:
-                wal = self._wal
-                self._reserve.use(lambda: wal.delete(about))
-            with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
-                self._boot.catalog.remove_deleted(about)
-                self._groups.forget_topic(name)
-            if self.tier is not None:
-                self.tier.forget(about)
-            self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
-
-    def _mark_deleted(self, about: TopicFile) -> None:
-        try:
-            self._boot.catalog.mark_deleted(about)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise StorageFull(f"no space left to delete topic {about.name!r}") from error
-            raise
+    def _asked(self, topic: str, partition: int) -> LogWriter:
+        target = self._writable(topic, partition)
+        with contextlib.suppress(ArchiveUnavailable):
+            target.ask_archive()  # which has the oldest, and those go first
+        return target
 
     # ------------------------------------------------------------------ keeping and removing
 
     def trim(self, topic: str, partition: int, before_offset: int) -> int:
         """Removes whole segments below an offset; returns the earliest offset that is left."""
-        target = self._writable(topic, partition)
+        target = self._asked(topic, partition)
         return self._reserve.use(lambda: target.exclusively(lambda: target.trim(before_offset)))
 
     def delete(
@@ -367,11 +279,11 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:
         """Says for each segment, oldest first, why it stays or goes."""
-        return self._writable(topic, partition).explain_retention()
+        return self._asked(topic, partition).explain_retention()
 
     def apply_retention(self, topic: str, partition: int = 0) -> int:
         """Removes what retention lets go now; returns how many segments went."""
-        target = self._writable(topic, partition)
+        target = self._asked(topic, partition)
         return self._reserve.use(lambda: target.exclusively(target.apply_retention))
 
     def roll(self, topic: str, partition: int = 0) -> None:
@@ -395,11 +307,11 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         self._maintenance.tick(force=True)
 
     def archive(self) -> None:
-        """Archives now what is sealed, also where objects stay small."""
+        """Archives now what is sealed, also where objects stay small; raises what failed."""
         self._require_open()
         if self.tier is None:
             raise InvalidRequest("the store was opened without `archive`")
-        self.tier.tick(force=True)
+        self.tier.archive()
 
     def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
         """Returns the partitions that have segments of their own, for jobs that work on those."""
@@ -431,19 +343,19 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
         So it does of groups that take no more acks, as `group 'g' of t/0`.
         """
         partitions = {
-            partition.place.name: str(partition.writer.failure)
+            partition.place.name: str(partition.failure)
             for partition in list(self._partitions.values())
-            if partition.writer.failure is not None
+            if partition.failure is not None
         }
         return partitions | self._groups.failures()
 
     def close(self) -> None:
         """Answers what was accepted, makes everything durable and lets the directory go."""
-        if self._closed:
+        if self._released:
             return
-        self._closed = True
+        self._closed = True  # what an interrupt cuts off here, the next close does
         with contextlib.ExitStack() as last_to_first:
-            last_to_first.callback(self._lock.release)
+            last_to_first.callback(self._release)
             last_to_first.callback(self._executor.shutdown)
             last_to_first.callback(self._appending.shutdown)
             partitions = self._segmented()
@@ -460,10 +372,31 @@ class Store(AppendAccess, GroupAccess, InsightAccess):
             if self.tier is not None:
                 self.tier.stop()
 
+    def _release(self) -> None:
+        """Lets the directory go, and every file of it that is still open."""
+        self._boot.files.kept.release()
+        if self._lock is not None:
+            self._lock.release()
+        self._released = True
+
+    def _abandon(self) -> None:
+        """Leaves nothing of an opening that failed: no thread, no file, no lock."""
+        self._closed = True
+        with contextlib.ExitStack() as last_to_first:
+            last_to_first.callback(self._release)
+            last_to_first.callback(self._executor.shutdown)
+            last_to_first.callback(self._appending.shutdown)
+            if self.tier is not None:
+                last_to_first.callback(self.tier.stop)
+            begun = getattr(self, "_maintenance", None)
+            if begun is not None:
+                last_to_first.callback(begun.stop)
+
     def _disown(self) -> None:
         """Closes the copy of a store that a forked child has; its locks may be held by nobody."""
-        self._closed = True
-        self._lock.release()
+        self._closed = self._released = True
+        if self._lock is not None:
+            self._lock.release()
 
 
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -132,9 +132,9 @@ def raw_record(reader: LogReader, offset: int) -> RawRecord | None:
         return None
     segment, bound = holder
     position = segment.locate(offset, bound)
-    found, start, buffer = segment.scan(position, offset, Limit(max_records=1), bound)
+    found, _, buffer = segment.scan(position, offset, Limit(max_records=1), bound)
     view = memoryview(buffer).cast("B")
-    return RawRecord(segment.path("log"), position, bytes(view[position - start : found.end]))
+    return RawRecord(segment.path("log"), position, bytes(view[: found.end]))
 
 
 # ---------------------------------------------------------------------- segmented partitions
@@ -278,7 +278,7 @@ def _as_topic(reader: LogReader) -> TopicReader | None:
 
 
 def _write_ahead(reader: TopicReader) -> list[Layer]:
-    found = _archived(reader, reader.earliest, reader.local_start)
+    found = _archived(reader, reader.earliest_offset(), reader.local_start)
     archived_end = _archived_end(reader)
     inside = os.path.join(reader.place.data, "")
     oldest: int | None = None
@@ -300,7 +300,7 @@ def _write_ahead(reader: TopicReader) -> list[Layer]:
             )
         )
         oldest = segment.newest_ms
-    first, end = max(reader.absorbed_end, reader.earliest), reader.written_end
+    first, end = max(reader.absorbed_end, reader.earliest_offset()), reader.written_end
     if end > first or not found:
         count = max(1, -(-(end - first) // WAL_BLOCK_RECORDS))
         name = "the write-ahead log"

@@ -9,11 +9,12 @@ Nothing is cut, rebuilt on disk, or entered in the ledger.
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lamina.engine import manifests
+from lamina.engine import manifests, tombs
+from lamina.engine.arrangement import Arranger, Extent
+from lamina.engine.cheap_check import CheapCheck
 from lamina.engine.codec import Codec
 from lamina.engine.index import SegmentIndex
 from lamina.engine.layout import Layout
@@ -29,11 +30,12 @@ from lamina.engine.segment import (
     extend_index,
     load_entries,
 )
+from lamina.engine.settling import extent_of
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.frame import tomb
+from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.ledger import Gap, Ledger
 from lamina.formats.scan import Limit
-from lamina.storage.files import File
+from lamina.storage.files import GROWING, File
 from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
@@ -41,19 +43,14 @@ if TYPE_CHECKING:
 
 REFRESH_ATTEMPTS = 10
 _NEVER = 1 << 62
+_HEAD = HEADER_BYTES_MAX, Bound(0, HEADER_BYTES_MAX)
 
 
 class TailView(SealedSegment):
-    """The last segment, as it was when it was looked at."""
+    """The last segment, as it was when it was looked at. Its file may grow."""
 
-    @cached_property
-    def file(self) -> File:
-        """The open `.log`."""
-        return self.files.open_read_only(self.path("log"))
-
-    def window(self, position: int, length: int, bound: Bound) -> tuple[Buffer, int]:
-        """Reads the wanted bytes: of a map, the live writer could cut off the end."""
-        return self.file.read_at(position, min(length, bound.position - position)), position
+    def _identify(self, file: File) -> tuple[int, ...]:
+        return file.identity()[:GROWING]
 
     def walk(self, stop: int, *, watermark: int) -> None:
         """Walks on over sound records to an offset, below the watermark over damaged spots."""
@@ -91,6 +88,10 @@ class TailView(SealedSegment):
         return self.end
 
 
+def _leave(base_offset: int, winner: int | None) -> None:
+    """Changes nothing: a reader only leaves out what another segment serves."""
+
+
 class PartitionView(PartitionReader):
     """The reading half alone."""
 
@@ -104,6 +105,10 @@ class PartitionView(PartitionReader):
             index=SegmentIndex(codec, 0),
         )
         super().__init__(place, codec, Layout((), empty), Ledger())
+        self.vouched: set[int] = set()
+        """The first offsets of the segments that a checkpoint or a manifest knows."""
+        self._settled: tuple[int, ...] = ()
+        self._counted: list[int] = []
 
     def refresh(self, published: int, *, live: bool) -> None:
         """Looks at the directory again.
@@ -112,8 +117,15 @@ class PartitionView(PartitionReader):
         (without one) of those that are not a torn tail.
         """
         watermark = published
+        known = None
         if not live and self.codec.has_manifest:
-            watermark = max(watermark, manifests.read_watermark(self.place, RecoveryReport()))
+            known = manifests.read(self.place, RecoveryReport())
+        if known is not None:
+            watermark = max(watermark, known.next_offset)
+            self.vouched |= {
+                known.active_base_offset,
+                *(each.base_offset for each in known.segments),
+            }
         for attempt in range(REFRESH_ATTEMPTS):
             try:
                 return self._look(watermark, live=live)
@@ -134,6 +146,9 @@ class PartitionView(PartitionReader):
         if not bases:
             return
         self._explain_tombs(gone, [name.base_offset for name in names if name])
+        bases = bases if live else self._arranged(bases)
+        if not bases:
+            return
         tail = self._tail(bases[-1], watermark, live=live)
         begun = None if live else Producers(self.place).unfinished(tail.end.next_offset)
         if begun is not None and begun >= watermark:  # recovery will take that append back
@@ -145,6 +160,23 @@ class PartitionView(PartitionReader):
             for base, following in pairwise(bases)
         )
         self.layout = Layout(sealed, tail)
+        if self.place.spares is not None:  # no loss before the archive has said so
+            self.ledger = self.ledger.with_archived(0, bases[0], 0)
+
+    def _arranged(self, bases: list[int]) -> list[int]:
+        """Leaves out what recovery would set aside; a live writer has done so already."""
+        if tuple(bases) == self._settled:
+            return self._counted
+
+        def extent(base: int, following: int | None, before: int) -> Extent:
+            if following is not None and check.take(base, following) is not None:
+                return Extent(base, following)
+            return extent_of(self.codec, self.place, base, following, before)
+
+        check = CheapCheck(self.place, self.codec, {}, lambda following: following)
+        counted = Arranger(self.vouched, extent, _leave, _leave).arrange(bases)
+        self._settled, self._counted = tuple(bases), counted
+        return counted
 
     def _still(self, known: SealedSegment | None, following: int) -> SealedSegment | None:
         """Returns a segment that was seen before, unless an erasure has replaced its file since."""
@@ -162,11 +194,7 @@ class PartitionView(PartitionReader):
 
     def _tomb_reason(self, base_offset: int) -> str:
         path = os.path.join(self.place.segments, SegmentFile(base_offset, "tomb").name)
-        try:
-            reason = tomb.decode(self.place.files.read(path)).reason or "retention"
-        except CorruptData:
-            return "retention"
-        return "deleted" if reason == "delete" else reason
+        return tombs.reason_at(self.place.files, path)
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
         files, folder = self.place.files, self.place.segments
@@ -174,10 +202,9 @@ class PartitionView(PartitionReader):
             self.codec, files, folder, base_offset=base_offset, end=Bound(following, 0)
         )
         path = segment.path("log")
-        buffer = segment.mapped()
-        self._refuse_newer(path, memoryview(buffer)[: self.codec.header_bytes], base_offset)
+        self._refuse_newer(path, segment.window(0, *_HEAD), base_offset)
         index = SegmentIndex(self.codec, base_offset)
-        position = extend_index(segment, index, buffer, load_entries(segment, index, buffer))
+        position = extend_index(segment, index, load_entries(segment, index))
         return SealedSegment(
             self.codec,
             files,
@@ -206,7 +233,7 @@ class PartitionView(PartitionReader):
         if isinstance(before, TailView) and before.base_offset == base_offset and stop == _NEVER:
             end, index = before.end, before.index  # durable then, so still there
         view = TailView(self.codec, files, folder, base_offset=base_offset, end=end, index=index)
-        head, _ = view.window(0, self.codec.header_bytes, Bound(0, self.codec.header_bytes))
+        head = view.window(0, *_HEAD)
         self._refuse_newer(view.path("log"), head, base_offset)
         if not live:
             view.file.sync()

@@ -30,6 +30,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lamina.config import WriterSettings
+from lamina.engine.place import refusal_of
 from lamina.engine.pulse import Pulse
 from lamina.engine.requests import (
     LOCK,
@@ -47,10 +48,9 @@ from lamina.errors import (
     LaminaError,
     Poisoned,
     QueueFull,
-    StorageFull,
     Unavailable,
 )
-from lamina.storage.files import NO_SPACE
+from lamina.storage.files import NO_DESCRIPTORS, PASSING
 
 if TYPE_CHECKING:
     import asyncio
@@ -155,8 +155,9 @@ class Writer:
                 raise copy.copy(self._failure)
             result = action()
         except OSError as error:
-            if error.errno in NO_SPACE:
-                raise StorageFull("no space left on the device; nothing was changed") from error
+            if error.errno in PASSING:
+                problem = "no space left on the device; nothing was changed"
+                raise refusal_of(error, problem) from error
             raise copy.copy(self.poison(error)) from error
         except LaminaError:
             raise
@@ -409,7 +410,7 @@ class Writer:
     def _write_alone(self, request: Request) -> Outcome:
         try:
             return self._log.write([request])[0]
-        except (InvalidRequest, StorageFull) as refusal:  # others of the group may be kept
+        except (InvalidRequest, Unavailable) as refusal:  # others of the group may be kept
             return refusal
 
     def _commit(self, group: list[Request]) -> None:
@@ -423,6 +424,9 @@ class Writer:
             answer_all(group, refusal)
             return
         except OSError as error:
+            if error.errno in NO_DESCRIPTORS:  # nothing was begun without the file
+                answer_all(group, refusal_of(error, ""))
+                return
             answer_all(group, self.poison(error))
             return
         waiting = answer_written(group, outcomes)

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from lamina.config import TopicSettings
 from lamina.engine.appending import acks_level
+from lamina.engine.calls import typed_calls, wait_s
 from lamina.engine.groups import deadletter
 from lamina.engine.groups.about import GroupInfo, PartitionLag, Skipped
 from lamina.engine.groups.partition import Chosen, GroupPartition
@@ -49,6 +50,7 @@ Held: TypeAlias = pa.RecordBatch | pa.Table | int | range | Sequence[int] | np.n
 _Target: TypeAlias = tuple[GroupPartition, Numbers, Numbers | None]
 
 
+@typed_calls()
 class Group:
     """A group of consumers of one topic. Get it from `store.group`."""
 
@@ -96,7 +98,7 @@ class Group:
         chosen = [self._partition(number) for number in self._numbers(partitions)]
         if wait_ms <= 0:
             return self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
-        until = time.monotonic() + wait_ms / 1000
+        until = time.monotonic() + wait_s(wait_ms)
         while True:
             event = threading.Event()
             for each in chosen:
@@ -339,7 +341,12 @@ def as_offsets(held: Any) -> Numbers:
     if isinstance(held, range):
         offsets = np.arange(held.start, held.stop, held.step, dtype=np.int64)
     else:
-        offsets = np.atleast_1d(np.asarray(held))
+        try:
+            offsets = np.atleast_1d(np.asarray(held))
+        except ValueError as error:  # lists of different lengths
+            raise InvalidRequest(f"offsets are whole numbers: {error}") from error
+    if offsets.ndim != 1:
+        raise InvalidRequest("offsets are a list of whole numbers, not a list of lists")
     if len(offsets) and (offsets.dtype.kind not in "iu" or int(offsets.min()) < 0):
         raise InvalidRequest("offsets are whole numbers from 0 on")
     return offsets.astype(np.int64)
@@ -356,6 +363,8 @@ def numbers_of(held: Any, name: str) -> Numbers:
     column = held.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise InvalidRequest(f"column {name!r} must hold whole numbers, not {column.type}")
     numbers: Numbers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return numbers
 

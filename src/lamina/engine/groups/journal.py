@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lamina.engine.groups.state import State, events_of
-from lamina.engine.place import Place
+from lamina.engine.place import Place, refusal_of
 from lamina.engine.report import RecoveryReport
-from lamina.errors import CorruptData, NewerFormat, StorageFull
-from lamina.formats.crc import crc32c_of
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, File, prepare_space, replace_file
+from lamina.storage.files import PASSING, File, prepare_space, replace_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -211,21 +210,16 @@ def _without_torn_reset(events: Events) -> Events:
 
 def _refuse_newer(path: str, data: bytes, piece: Scan) -> None:
     """Refuses an event that is sound but unknown; one with a bad checksum is damage."""
-    at = piece.end
     if piece.stop is not Stop.BAD_VERSION:
         return
-    fields = delta.HEADER.unpack(data, at)
-    end = at + delta.HEADER.size + fields["len"]
-    if end + 4 > len(data) or fields["len"] > delta.PAYLOAD_BYTES_MAX:
-        return
-    if crc32c_of(data[at + 2 : end]) == int.from_bytes(data[end : end + 4], "big"):
-        raise NewerFormat(
-            "an event of an unknown kind",
-            path=path,
-            position=at,
-            expected="version 1, types 1 to 5",
-            found=f"version {fields['version']}, type {fields['event_type']}",
-        )
+    fields = delta.HEADER.unpack(data, piece.end)
+    raise NewerFormat(
+        "an event of an unknown kind",
+        path=path,
+        position=piece.end,
+        expected="version 1, types 1 to 5",
+        found=f"version {fields['version']}, type {fields['event_type']}",
+    )
 
 
 def _next_sound(data: bytes, position: int) -> int | None:
@@ -262,9 +256,12 @@ class Journal:
 
     @classmethod
     def open(
-        cls, names: Names, report: RecoveryReport, log_end_offset: int
+        cls, names: Names, report: RecoveryReport, log_end_offset: int, acked_once: int = 0
     ) -> tuple[Journal, State]:
-        """Recovers a group: reads it, sets damage aside, and never lets it be ahead of the log."""
+        """Recovers a group: reads it, sets damage aside, and never lets it be ahead of the log.
+
+        Where something of it is lost, what the list of groups knows (`acked_once`) stays acked.
+        """
         found = read(names)
         place = names.place
         for problem in found.problems:
@@ -275,6 +272,8 @@ class Journal:
             where = (start, start + len(problem.data)) if problem.data else None
             report.add(problem.kind, problem.path, problem.why, byte_range=where, kept_in=kept)  # type: ignore[arg-type]
         state = found.state
+        if found.problems:
+            state = state.apply(events_of(Event.BUMP_ACKED_UNTIL, acked_once))
         if state.is_beyond(log_end_offset):
             why = (
                 f"group {names.group!r} was ahead of {place.name}, which ends at"
@@ -299,14 +298,15 @@ class Journal:
             self._prepare(len(data))
             self._file.write_at(self._end, data.data)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in PASSING:
                 raise
             self._file.truncate(self._end)
             self._file.sync()
             self._prepared = self._end
-            raise StorageFull(
+            raise refusal_of(
+                error,
                 f"group {self._names.group!r} of {self._names.place.name}: no space left on the"
-                " device; its state is unchanged"
+                " device; its state is unchanged",
             ) from error
         self._end += len(data)
         self._prepared = max(self._prepared, self._end)
@@ -336,7 +336,7 @@ class Journal:
         try:
             self._write_anew(state)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in PASSING:
                 raise
             self._since_bytes = self._since_events = 0
 

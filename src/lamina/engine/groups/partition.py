@@ -13,6 +13,8 @@ Rules.
 3. Only durable records are handed out, and nothing at or above the durable end can be acked.
 4. Offsets that are not there (trimmed, lost, deleted) count as acked for the frontier. Ranges of
    them are found again by reading, so only the frontier that went past them is journaled.
+5. Records that the device does not deliver do not count as acked: the frontier waits for them,
+   what follows them is delivered, and they are tried again after a while.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 from lamina.config import WriterSettings
 from lamina.engine.groups.about import PartitionLag, Skipped
 from lamina.engine.groups.journal import Journal
+from lamina.engine.groups.lag import lag_of
 from lamina.engine.groups.state import (
     NO_RANGES,
     NONE,
@@ -47,7 +50,7 @@ from lamina.engine.groups.state import (
 from lamina.engine.log_reader import LogReader
 from lamina.engine.requests import DURABLE, Ack, Outcome, Request
 from lamina.engine.writer import Writer
-from lamina.errors import LaminaError, OffsetOutOfRange, Poisoned, RecordsMissing
+from lamina.errors import UNREADABLE, LaminaError, OffsetOutOfRange, Poisoned, RecordsMissing
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit
 
@@ -55,6 +58,8 @@ SKIPPED_MAX = 1000
 READ_APART = 32
 """Records this close to each other are read in one go."""
 READ_BYTES_MIN = 4 << 10
+UNREAD_MS = 10_000
+"""How long records that the device did not deliver are left alone before they are tried again."""
 
 Plan = Callable[[State], Events | None]
 
@@ -108,6 +113,8 @@ class GroupPartition:
         self._set_apart: dict[int, tuple[Numbers, ...]] = {}
         self._tickets = itertools.count()
         self._holes: Ranges = NO_RANGES
+        self._unread: Ranges = NO_RANGES
+        self._unread_until_ms = 0
         self._record_bytes = 1 << 10
         self._listeners: list[threading.Event] = []
         self.writer: Writer
@@ -224,6 +231,8 @@ class GroupPartition:
     def _apart(self) -> Ranges:
         """All that is set apart, and the holes, as ranges; with the mutex."""
         apart = self._holes
+        if len(self._unread[0]) and self.now_ms() < self._unread_until_ms:
+            apart = merged(apart, self._unread)
         for parts in self._set_apart.values():
             for offsets in parts:
                 if len(offsets):
@@ -289,9 +298,21 @@ class GroupPartition:
                 return batches
             except RecordsMissing as missing:
                 first, after = max(at, missing.first), min(end, missing.end)
-                self._add_hole(first, after, missing.reason)
+                if missing.reason == UNREADABLE:
+                    self._leave_for_later(first, after)
+                else:
+                    self._add_hole(first, after, missing.reason)
                 at = max(after, at + 1)
         return batches
+
+    def _leave_for_later(self, first: int, end: int) -> None:
+        """Notes records that the device did not deliver: they are not acked, and tried again."""
+        with self._mutex:
+            now_ms = self.now_ms()
+            if now_ms >= self._unread_until_ms:
+                self._unread, self._unread_until_ms = NO_RANGES, now_ms + UNREAD_MS
+            self._unread = merged(self._unread, (np.array([first]), np.array([end])))
+            self.skipped.append(Skipped(self.partition, first, end, UNREADABLE))
 
     def _note_holes(self, start: int, offsets: Numbers) -> None:
         """Notes the offsets from `start` to the last one that are not there."""
@@ -446,28 +467,6 @@ class GroupPartition:
     def lag(self) -> PartitionLag:
         """Tells how far behind the durable state is."""
         return lag_of(self.reader, self.durable, self.now_ms())
-
-
-def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
-    """Tells from a state and the partition's indexes how far behind a group is."""
-    end = reader.end_offset("durable")
-    first = max(state.acked_until, reader.earliest_offset())
-    starts, ends = np.maximum(state.starts, first), np.minimum(state.ends, end)
-    acked = (starts[starts < ends], ends[starts < ends])
-    ahead = int((acked[1] - acked[0]).sum())
-    done = merged(acked, reader.gone_from(first))  # what was acked may be gone, too
-    records = max(0, end - first - int((done[1] - done[0]).sum()))
-    newest = reader.time_at(first) if records else None
-    return PartitionLag(
-        partition=reader.place.partition,
-        committed=state.acked_until,
-        end=end,
-        records=records,
-        bytes=reader.bytes_from(first) if records else 0,
-        seconds=max(0.0, (now_ms - newest) / 1000) if newest is not None else 0.0,
-        inflight=state.running(now_ms),
-        acked_ahead=ahead,
-    )
 
 
 def _deliverable(

@@ -23,12 +23,15 @@ from lamina.engine.groups.about import GroupInfo, Move
 from lamina.engine.groups.deadletter import Host
 from lamina.engine.groups.group import LEASE_MS_MAX, Group
 from lamina.engine.groups.journal import Journal, Names, read
-from lamina.engine.groups.partition import GroupPartition, lag_of
+from lamina.engine.groups.lag import lag_of
+from lamina.engine.groups.partition import GroupPartition
+from lamina.engine.groups.roster import Roster, listed_groups
 from lamina.engine.groups.state import State
 from lamina.engine.log_reader import LogReader
 from lamina.engine.place import typed_errors
 from lamina.engine.report import RecoveryReport
 from lamina.errors import Closed, InvalidRequest, UnknownGroup
+from lamina.formats.roster import Listed
 from lamina.formats.topic import TopicFile
 from lamina.storage import paths
 
@@ -62,6 +65,7 @@ def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list
     found = names_on_disk(boot)
     gone = {_key_of(names) for names in found if names.is_deleted}
     there = {_key_of(names) for names in found} - gone
+    there |= set(listed_groups(boot, topics, RecoveryReport())) - gone
     for left in published.pending(boot):
         for about in topics.values():
             if published.part_of(left, about) is not None:
@@ -77,11 +81,13 @@ def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> Gro
         if (names.place.topic, names.group) == (about.name, name)
     }
     left = published.left_in(boot, about, name)
-    if not (there or left) or any(names.is_deleted for names in there.values()):
+    listed = listed_groups(boot, {about.name: about}, RecoveryReport()).get((about.name, name))
+    if not (there or left or listed) or any(names.is_deleted for names in there.values()):
         raise _unknown(about.name, name)
     lags = []
     for number in range(about.partitions):
-        state = read(there[number]).state if number in there else State()
+        lost = State(acked_until=listed.at(number)) if listed is not None else State()
+        state = read(there[number]).state if number in there else lost
         state = published.advanced(state, left, number)
         reader = readers(about.name, number)
         lags.append(lag_of(reader, state.clamped(reader.end_offset("durable")), boot.now_ms()))
@@ -106,6 +112,9 @@ class Groups:
         self._now_ms = now_ms
         self._changing = threading.RLock()
         self._groups: dict[_Key, list[GroupPartition]] = {}
+        self._epochs: dict[str, int] = {}
+        self._roster = Roster(boot)
+        self._known_listed: set[_Key] = set()
 
     def failures(self) -> dict[str, str]:
         """Says which partitions of groups are poisoned, and why."""
@@ -120,6 +129,7 @@ class Groups:
     def recover(self, topics: Mapping[str, TopicFile], report: RecoveryReport) -> None:
         """Opens every group there is; removes what deleted topics have left."""
         partial: dict[_Key, dict[int, GroupPartition]] = {}
+        listed = listed_groups(self._boot, topics, report)
         for names in self._without_deleted(names_on_disk(self._boot), report):
             place = names.place
             about = topics.get(place.topic)
@@ -129,14 +139,41 @@ class Groups:
                     report.add("deletion finished", names.path("snap"), "its topic was deleted")
                 continue
             if place.partition < about.partitions:
-                opened = self._open(names, report)
+                known = listed.get((place.topic, names.group))
+                opened = self._open(names, report, known.at(place.partition) if known else 0)
                 partial.setdefault((place.topic, names.group), {})[place.partition] = opened
-        for key, found in partial.items():
-            about = topics[key[0]]
+        self._epochs = {name: about.epoch for name, about in topics.items()}
+        for key in sorted({*partial, *listed}):
+            about, found = topics[key[0]], partial.get(key, {})
             for number in range(about.partitions):
-                if number not in found:  # a crash while the group was made
+                if number not in found and key in listed:
+                    found[number] = self._create_lost(listed[key], number, report)
+                elif number not in found:  # a crash while the group was made
                     found[number] = self._create(key, number, "earliest")
             self._groups[key] = [found[number] for number in range(about.partitions)]
+
+    def _create_lost(
+        self, listed: Listed, partition: int, report: RecoveryReport
+    ) -> GroupPartition:
+        """Makes a group's state again whose files are lost: from the list, which is older."""
+        names = Names(self._boot.place(listed.topic, partition), listed.group)
+        reader = self._readers(listed.topic, partition)
+        acked_until = min(listed.at(partition), reader.end_offset("durable"))
+        why = (
+            f"both files of group {listed.group!r} are lost; it goes on at {acked_until}, where it"
+            " was when the list of groups was written: what it acked since comes again"
+        )
+        report.add("rebuilt", names.path("snap"), why)
+        state = State(acked_until=acked_until)
+        return self._started(reader, Journal.create(names, state), state, listed.group)
+
+    def _listed(self, *, without: _Key | None = None) -> list[Listed]:
+        """What the list of groups should say now."""
+        return [
+            Listed(topic, self._epochs[topic], name, [each.durable.acked_until for each in found])
+            for (topic, name), found in list(self._groups.items())
+            if (topic, name) != without and topic in self._epochs
+        ]
 
     def _without_deleted(self, every: list[Names], report: RecoveryReport) -> list[Names]:
         """Finishes deletions that were cut short; returns the files of the other groups."""
@@ -147,10 +184,10 @@ class Groups:
             report.add("deletion finished", parts[0].path("delta"), "its group was deleted")
         return [names for names in every if _key_of(names) not in gone]
 
-    def _open(self, names: Names, report: RecoveryReport) -> GroupPartition:
+    def _open(self, names: Names, report: RecoveryReport, acked_once: int) -> GroupPartition:
         place = names.place
         reader = self._readers(place.topic, place.partition)
-        journal, state = Journal.open(names, report, reader.end_offset("durable"))
+        journal, state = Journal.open(names, report, reader.end_offset("durable"), acked_once)
         state = state.with_deadlines_until(self._now_ms() + LEASE_MS_MAX)
         return self._started(reader, journal, state, names.group)
 
@@ -172,8 +209,12 @@ class Groups:
     # ------------------------------------------------------------------ using
 
     @typed_errors("making a group")
-    def group(self, about: TopicFile, name: str, start: Start) -> Group:
-        """Returns a group; one that is not there yet is made, durably, at `start`."""
+    def group(self, about: TopicFile, name: str, start: Start, *, is_bounded: bool = True) -> Group:
+        """Returns a group; one that is not there yet is made, durably, at `start`.
+
+        Raises InvalidRequest where the topic has `max.groups` already, unless it is not bounded:
+        a position that was published by a reader is a group's, however many there are.
+        """
         if start not in ("earliest", "latest", "none"):
             raise InvalidRequest(f"start must be 'earliest' or 'latest' or 'none', not {start!r}")
         key = about.name, name
@@ -183,19 +224,31 @@ class Groups:
                     raise _unknown(about.name, name)
                 for number in range(about.partitions):  # refused before anything is made
                     paths.GroupFile(about.name, number, name, "delta")
+                if is_bounded:
+                    self._refuse_many(about)
                 self._groups[key] = [
                     self._create(key, number, start) for number in range(about.partitions)
                 ]
+                self._epochs[about.name] = about.epoch
             partitions = self._groups[key]
         settings = TopicSettings.parse(about.settings)
         return Group(self._host, about.name, name, partitions, settings)
+
+    def _refuse_many(self, about: TopicFile) -> None:
+        """Every group has files and a journal in memory: a client cannot make any number."""
+        limit = TopicSettings.parse(about.settings).groups_max
+        if sum(topic == about.name for topic, _ in self._groups) >= limit:
+            raise InvalidRequest(
+                f"topic {about.name!r} has {limit} groups, as many as its max.groups; delete one,"
+                " or raise max.groups"
+            )
 
     def take_over(self, topics: Mapping[str, TopicFile]) -> None:
         """Commits what readers without a store have left."""
         published.take_over(self._boot, topics, self._commit_left)
 
     def _commit_left(self, about: TopicFile, name: str, partition: int, offset: int) -> None:
-        group = self.group(about, name, "earliest")
+        group = self.group(about, name, "earliest", is_bounded=False)
         end = self._readers(about.name, partition).end_offset("durable")
         group.commit(min(offset, end), partition)
 
@@ -243,6 +296,7 @@ class Groups:
         if execute:
             for move in moves:
                 known[move.partition].reset(move.after)
+            self._save_roster()  # or one that is older would take the reset back
         return moves
 
     # ------------------------------------------------------------------ removing and closing
@@ -255,6 +309,8 @@ class Groups:
             for each in known:
                 each.close(Closed(f"group {name!r} of {topic!r} was deleted"))
             parts = [Names(self._boot.place(topic, each.partition), name) for each in known]
+            self._known_listed = set()
+            self._roster.leave_out(self._listed(without=(topic, name)))
             parts[0].mark_deleted()
             _remove_group(parts)
             del self._groups[topic, name]
@@ -277,8 +333,16 @@ class Groups:
         """Makes durable what was only written."""
         with self._changing:
             every = [each for found in self._groups.values() for each in found]
+            known = {(topic, name) for topic, name in self._groups}
         for each in every:
             each.flush()
+        if known != self._known_listed:
+            self._save_roster()
+
+    def _save_roster(self) -> None:
+        with self._changing:
+            self._known_listed = set(self._groups)
+            self._roster.save(self._listed())
 
     @typed_errors("closing groups")
     def close(self) -> None:
@@ -287,6 +351,7 @@ class Groups:
             for found in self._groups.values():
                 for each in found:
                     each.close(Closed("the store is closed"))
+            self._save_roster()
 
 
 ResetTo: TypeAlias = Callable[[LogReader, int], int]

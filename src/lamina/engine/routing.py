@@ -1,0 +1,62 @@
+"""A router as its users see it: which records of a topic are copied to which other one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lamina.errors import InvalidRequest
+from lamina.formats.wal.routing import NAME_BYTES_MAX, Match, Router
+
+
+class Rule(NamedTuple):
+    """What of a record is looked at, and what it has to be."""
+
+    match: Match
+    pattern: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RouterInfo:
+    """A rule: which records of `source` are copied to `target`, by tag, tag prefix or node."""
+
+    name: str
+    source: str
+    target: str
+    tag: bytes | None = None
+    tag_prefix: bytes | None = None
+    node: bytes | None = None
+
+    @classmethod
+    def of(cls, name: str, source: str, target: str, rule: Router) -> RouterInfo:
+        """Describes a rule."""
+        word = {Match.TAG: "tag", Match.TAG_PREFIX: "tag_prefix", Match.NODE: "node"}[rule.match]
+        return cls(name, source, target, **{word: rule.pattern})
+
+
+def rule_of(tag: bytes | None, tag_prefix: bytes | None, node: bytes | None) -> Rule | None:
+    """Makes a rule of what a user gives; None where nothing is given."""
+    given = [
+        Rule(match, pattern)
+        for match, pattern in (
+            (Match.TAG, tag),
+            (Match.TAG_PREFIX, tag_prefix),
+            (Match.NODE, node),
+        )
+        if pattern is not None
+    ]
+    if len(given) > 1:
+        raise InvalidRequest("a router takes exactly one of tag, tag_prefix and node")
+    for _, pattern in given:
+        if not isinstance(pattern, bytes) or len(pattern) > NAME_BYTES_MAX:
+            raise InvalidRequest(f"tags and nodes are bytes, at most {NAME_BYTES_MAX}")
+    return given[0] if given else None
+
+
+def require_name(name: object) -> str:
+    """Refuses what is no name of a router."""
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise InvalidRequest(f"a router's name is a text of 1 to {NAME_BYTES_MAX} bytes")
+    if name == "-":
+        raise InvalidRequest("'-' is no name of a router")
+    return name
