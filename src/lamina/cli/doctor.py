@@ -69,11 +69,32 @@ def _directory(data: str) -> Iterator[dict[str, Any]]:
         yield _finding("quarantine", "warning", text)
     else:
         yield _finding("quarantine", "ok", "nothing was set aside")
+    yield _archive(os.path.abspath(data))
     try:
         with lamina.open(data, read_only=True) as store:
             yield from _topics(store)
     except LaminaError as error:
         yield _finding("topics", "problem", str(error))
+
+
+def _archive(data: str) -> dict[str, Any]:
+    from lamina.engine.tier.location import recalled
+    from lamina.engine.tier.opening import open_archive
+    from lamina.storage import paths
+    from lamina.storage.files import LocalFiles
+
+    url, problem = recalled(LocalFiles(), data)
+    if problem:
+        return _finding("archive", "problem", problem)
+    objects = open_archive(None, data=data)
+    if objects is None:
+        return _finding("archive", "ok", "the store has none")
+    try:
+        next(iter(objects.list(paths.ARCHIVE)), None)
+    except LaminaError as error:
+        return _finding("archive", "problem", f"archived records cannot be read now: {error}")
+    kept = "" if url else "; the store does not remember it, LAMINA_ARCHIVE names it"
+    return _finding("archive", "ok", f"{objects.url} answers{kept}")
 
 
 def _topics(store: Any) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lamina.cli.opening import opened
-from lamina.engine.findings import Finding, files_below, unreadable
+from lamina.engine.findings import NOTE, Finding, files_below, unreadable, with_holes
 from lamina.errors import InvalidRequest
 
 _WORD = re.compile(r"[\w./@%+=~-]+")
@@ -32,7 +32,8 @@ def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: boo
     if os.path.isdir(path):
         raise InvalidRequest(f"{path} is a directory; dump shows one file, verify takes a tree")
     _refuse_special(path)
-    kind, data = opened(path)
+    kind, found = opened(path)
+    data = found.data
     if kind is None:
         raise InvalidRequest(f"{path} is not a file that Lamina writes")
     if not as_json:
@@ -91,12 +92,16 @@ def verify(path: str, *, as_json: bool) -> int:
     for found in _with_progress(names, quiet=as_json):
         checked += found is not None
         findings += found or []
+    if os.path.isdir(path):
+        from lamina.engine.belonging import belonging, explained
+
+        findings = explained(path, findings) + belonging(path, names)
     if as_json:
         for finding in findings:
             _print(json.dumps(asdict(finding)))
     else:
         _report(findings, checked=checked, skipped=len(names) - checked)
-    return 1 if findings else 0
+    return 1 if any(each.severity != NOTE for each in findings) else 0
 
 
 def _with_progress(names: list[str], *, quiet: bool) -> Iterator[list[Finding] | None]:
@@ -122,19 +127,21 @@ def _size_of(path: str) -> int:
 def _check(path: str) -> list[Finding] | None:
     """Looks at one file of a tree; that it cannot be read is a finding, and the others follow."""
     try:
-        kind, data = opened(path)
+        kind, found = opened(path)
     except InvalidRequest as error:
         if not os.path.lexists(path):
             return None  # retention took it in the meantime: a live store is no damaged one
         return [unreadable(path, str(error).removeprefix(f"{path}: "))]
-    return None if kind is None else list(kind.verify(path, data))
+    return None if kind is None else with_holes(path, found, kind.verify(path, found.data))
 
 
 def _report(findings: list[Finding], *, checked: int, skipped: int) -> None:
     """One line a damaged spot, as compilers do it: whole paths, for eyes and for grep."""
     for each in findings:
         damage = _damage(each.position, each.problem, each.resumes_at)
-        _print(f"{_printable(each.path)}: {damage}")
+        note = "note: " if each.severity == NOTE else ""
+        _print(f"{_printable(each.path)}: {note}{damage}")
     others = f" ({skipped} not Lamina's)" if skipped else ""
-    verdict = f"damaged spots: {len(findings)}" if findings else "all sound"
+    damaged = sum(each.severity != NOTE for each in findings)
+    verdict = f"damaged spots: {damaged}" if damaged else "all sound"
     _print(f"files checked: {checked}{others}; {verdict}")

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli import cat, group, pipeline, segment, serving, tier, topic, torture
+from lamina.cli import cat, group, pipeline, router, segment, serving, tier, topic, torture
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 from lamina.formats.waiting import when_compiling
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.add_typer(tier.app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(router.app, name="router")
 app.add_typer(segment.app, name="segment")
 app.add_typer(serving.keys, name="key")
 app.add_typer(pipeline.app, name="pipeline")

@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lamina.engine import documents
-from lamina.engine.findings import FileKind, map_file
+from lamina.engine.findings import FileKind, salvage_file
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from lamina.storage.salvage import Salvaged
 
 
-def opened(path: str) -> tuple[FileKind | None, Buffer]:
-    """Maps a file and tells its kind; raises InvalidRequest when it cannot be opened."""
-    data = map_file(path)
+def opened(path: str) -> tuple[FileKind | None, Salvaged]:
+    """Reads a file and tells its kind; raises InvalidRequest when it cannot be opened."""
+    found = salvage_file(path)
     kind = documents.recognise(path)
     if kind is None:
         from lamina.engine import filekinds
 
-        kind = filekinds.kind_of(path, data)
-    return kind, data
+        kind = filekinds.kind_of(path, found.data)
+    return kind, found

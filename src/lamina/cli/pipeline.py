@@ -9,7 +9,7 @@ import typer
 
 from lamina.cli import pipeline_bulk
 from lamina.cli.pipeline_running import HERE, DryRun, Master, run
-from lamina.cli.target import Data, Json, Server, TopicName, settings_of
+from lamina.cli.target import Archive, Data, Json, Server, TopicName, settings_of
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def convert(
     state: State = None,
     data: Data = None,
     server: Server = None,
+    archive: Archive = None,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -94,7 +95,7 @@ def convert(
 
         asked = copying.Conversion(topic, target, format, mapping.parse(rules), skip_lost, state)
         return copying.convert(
-            spark, Place.of(data, server), asked, dry_run=dry_run, progress=progress
+            spark, Place.of(data, server, archive), asked, dry_run=dry_run, progress=progress
         )
 
     run(work, master=master, as_json=as_json)
@@ -117,6 +118,7 @@ def replay(
     state: State = None,
     data: Data = None,
     server: Server = None,
+    archive: Archive = None,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -137,7 +139,7 @@ def replay(
             state,
         )
         return copying.replay(
-            spark, Place.of(data, server), asked, dry_run=dry_run, progress=progress
+            spark, Place.of(data, server, archive), asked, dry_run=dry_run, progress=progress
         )
 
     run(work, master=master, as_json=as_json)
@@ -227,6 +229,7 @@ def export(
     skip_lost: SkipLost = False,
     data: Data = None,
     server: Server = None,
+    archive: Archive = None,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -239,7 +242,7 @@ def export(
 
         return exporting.export(
             spark,
-            Place.of(data, server),
+            Place.of(data, server, archive),
             topic,
             _lake(format, target, catalog, settings_of(option)),
             skip_lost=skip_lost,
@@ -283,6 +286,7 @@ def profile(
     skip_lost: SkipLost = False,
     data: Data = None,
     server: Server = None,
+    archive: Archive = None,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -298,7 +302,7 @@ def profile(
 
         summary, found = profiling.profile(
             spark,
-            Place.of(data, server),
+            Place.of(data, server, archive),
             topic,
             skip_lost=skip_lost,
             dry_run=dry_run,

@@ -113,6 +113,7 @@ class Bar:
 def spark_session(master: str, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Gives a session whose log goes to a file; the file stays when something fails."""
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
 
         from lamina.spark.jobs.lane import typed_failures
@@ -121,7 +122,10 @@ def spark_session(master: str, config: Mapping[str, str] | None = None) -> Itera
         raise InvalidRequest(
             f"`lamina pipeline` needs Spark ({error.name} is missing): pip install 'lamina[spark]'"
         ) from error
-    there = SparkSession.getActiveSession()
+    try:
+        there = SparkSession.active()  # also one that another thread has started
+    except PySparkRuntimeError:
+        there = None
     log = tempfile.NamedTemporaryFile(prefix="lamina-spark-", suffix=".log", delete=False)  # noqa: SIM115
     try:
         with _errors_into(log.fileno()):

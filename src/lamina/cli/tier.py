@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lamina.cli.target import Archive, Data, Json, Server, readable, writable
-from lamina.errors import EXIT_CODES, InvalidRequest, Unavailable
+from lamina.errors import EXIT_CODES, CorruptData, InvalidRequest, LaminaError, Unavailable
 
 if TYPE_CHECKING:
     from lamina.engine.tier.status import TierStatus
@@ -65,7 +65,10 @@ def archive_now(
 ) -> None:
     """Archives now what is sealed, and tells how far the archive is; exits 3 for an error."""
     with writable(data, server, archive=_needed(data, archive)) as store:
-        store.archive()
+        try:
+            store.archive()
+        except LaminaError as error:  # the rows say it, too, and what was archived all the same
+            typer.echo(str(error), err=True)
         found = store.tier_status()
     _tell(found, as_json=as_json)
 
@@ -74,7 +77,13 @@ def _needed(data: str | None, archive: str | None) -> str | None:
     if data is None:
         return None  # a server knows its archive
     if archive is None:
-        raise InvalidRequest("a directory's archive is named by --archive or LAMINA_ARCHIVE")
+        from lamina.engine.tier.location import remembered
+        from lamina.storage.files import LocalFiles
+
+        if remembered(LocalFiles(), data) is None:
+            raise InvalidRequest(
+                f"{data} remembers no archive: name it by --archive or LAMINA_ARCHIVE"
+            )
     return archive
 
 
@@ -117,11 +126,18 @@ def rebuild(
     archive: Url,
     topic: Annotated[str, typer.Argument(help="The topic whose lists are made again.")],
 ) -> None:
-    """Makes a topic's lists again from the objects' headers alone."""
+    """Makes a topic's lists again from the objects' headers; exits 1 if some are damaged.
+
+    Damaged objects stay listed: what is left in them can be read.
+    """
     from lamina.engine.tier import orphans as finding
 
-    count = finding.rebuild(_opened(archive), topic)
-    typer.echo(f"{topic}: {count} objects listed")
+    rebuilt = finding.rebuild(_opened(archive), topic)
+    typer.echo(f"{topic}: {rebuilt.objects} objects listed")
+    for key, problem in rebuilt.problems:
+        typer.echo(f"{key}: {problem}", err=True)
+    if rebuilt.problems:
+        raise typer.Exit(EXIT_CODES[CorruptData])
 
 
 @app.command(epilog="Example: lamina tier restore s3://bucket/prefix data orders")
@@ -132,7 +148,10 @@ def restore(
     *,
     as_json: Json = False,
 ) -> None:
-    """Brings archived topics back: records, offsets, settings, gaps and group positions."""
+    """Brings archived topics back: records, offsets, settings, gaps and group positions.
+
+    What the archive cannot give back is listed and entered as lost; then the exit code is 1.
+    """
     import os
 
     from lamina.engine.boot import Boot, wall_clock_ms
@@ -140,10 +159,17 @@ def restore(
     from lamina.storage.files import LocalFiles
 
     boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
-    for done in restoring.restore(_opened(archive), boot, topics or None):
+    restored = restoring.restore(_opened(archive), boot, topics or None)
+    for done in restored:
         line = f"{done.topic}: {done.records} records in {done.partitions} partitions"
-        ends = done.end_offsets
-        _say(as_json, line, topic=done.topic, records=done.records, end_offsets=ends)
+        fields = {"records": done.records, "end_offsets": done.end_offsets}
+        losses = [{"partition": each.partition, **asdict(each.gap)} for each in done.losses]
+        _say(as_json, line, topic=done.topic, **fields, losses=losses)
+        for each in done.losses if not as_json else ():
+            where = f"{done.topic}/{each.partition}: offsets {each.gap.first} to {each.gap.end}"
+            typer.echo(f"{where} are lost: {each.gap.detail}", err=True)
+    if any(done.losses for done in restored):
+        raise typer.Exit(EXIT_CODES[CorruptData])
 
 
 def _opened(archive: str) -> Objects:

@@ -67,7 +67,7 @@ def list_topics(*, data: Data = None, server: Server = None, as_json: Json = Fal
         rows = []
         for name in store.topics():
             info = store.describe_topic(name)
-            total = sum(part.size_bytes for part in info.partitions)
+            total = sum(part.size_bytes + part.archived_bytes for part in info.partitions)
             records = sum(part.durable_offset - part.earliest_offset for part in info.partitions)
             row: dict[str, Any] = {"topic": name, "format": info.format}
             row |= {"partitions": len(info.partitions), "records": records}

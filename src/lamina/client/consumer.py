@@ -24,6 +24,7 @@ from lamina.client.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_STORED,
+    PLACES,
     FrameKind,
     Message,
     TopicPartition,
@@ -31,8 +32,9 @@ from lamina.client.messages import (
     messages_of,
 )
 from lamina.client.positions import InGroup, InMemory, Positions
+from lamina.engine.calls import count, mapping, text, typed_calls
 from lamina.engine.reader import TopicInfo
-from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, RecordsMissing
+from lamina.errors import Closed, InvalidRequest, LaminaError, OffsetOutOfRange, RecordsMissing
 
 _DEFAULTS: dict[str, Any] = {
     "group.id": "",
@@ -74,6 +76,7 @@ class Readable(Protocol):
         """Returns the first offset at or after a time."""
 
 
+@typed_calls(PLACES)
 class Consumer:
     """Reads topics and keeps its place. For one thread; close it, or use `with`."""
 
@@ -84,7 +87,7 @@ class Consumer:
         *,
         positions: Positions | None = None,
     ) -> None:
-        settings = _DEFAULTS | dict(config or {})
+        settings = _DEFAULTS | dict(mapping("config", config or {}))
         for key in settings:
             if key not in _DEFAULTS:
                 raise InvalidRequest(
@@ -94,9 +97,9 @@ class Consumer:
             raise InvalidRequest(f"auto.offset.reset must be one of {', '.join(_RESETS)}")
         self._store = store
         self._reset: str = settings["auto.offset.reset"]
-        self._max_records = int(settings["max.poll.records"])
-        self._max_bytes = int(settings["fetch.max.bytes"])
-        group = str(settings["group.id"])
+        self._max_records = count("max.poll.records", settings["max.poll.records"])
+        self._max_bytes = count("fetch.max.bytes", settings["fetch.max.bytes"])
+        group = text("group.id", settings["group.id"])
         self._positions = positions or (InGroup(store, group) if group else InMemory())
         self._auto_s = _interval_s(settings)
         self._committed_at = time.monotonic()
@@ -183,6 +186,9 @@ class Consumer:
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Returns up to so many records as soon as there are any; -1 waits for ever."""
+        self._require_open()
+        if num_messages < 1:
+            raise InvalidRequest(f"a call returns 1 record or more, not {num_messages}")
         self._commit_if_due()
         if not self._buffer:
             for topic, partition, batch in self._fetch(timeout, self._max_records):
@@ -216,7 +222,14 @@ class Consumer:
             found: list[tuple[str, int, pa.RecordBatch]] = []
             for number in range(len(places)):
                 where = places[(number + self._turn) % len(places)]
-                batch = self._fetch_one(where, records, 0 if found else wait_ms)
+                try:
+                    batch = self._fetch_one(where, records, 0 if found else wait_ms)
+                except LaminaError as error:
+                    if found:  # positions have moved past it: it is handed out first
+                        break
+                    if isinstance(error, RecordsMissing):
+                        self._next[where] = max(self._next[where], error.end)
+                    raise
                 if batch.num_rows:
                     found.append((*where, batch))
                     records -= batch.num_rows
@@ -233,17 +246,13 @@ class Consumer:
             wait_ms = max(1, whole_ms if deadline is None else min(whole_ms, int(left_s * 1000)))
 
     def _fetch_one(self, where: tuple[str, int], records: int, wait_ms: int) -> pa.RecordBatch:
-        try:
-            batch = self._store.fetch(
-                *where,
-                self._next[where],
-                max_records=records,
-                max_bytes=self._max_bytes,
-                wait_ms=wait_ms,
-            )
-        except RecordsMissing as missing:
-            self._next[where] = max(self._next[where], missing.end)
-            raise
+        batch = self._store.fetch(
+            *where,
+            self._next[where],
+            max_records=records,
+            max_bytes=self._max_bytes,
+            wait_ms=wait_ms,
+        )
         if batch.num_rows:
             self._next[where] = batch.column("offset")[batch.num_rows - 1].as_py() + 1
         return batch
@@ -360,5 +369,5 @@ def _interval_s(settings: Mapping[str, Any]) -> float | None:
     asked = settings["enable.auto.commit"]
     if asked not in (True, False, "true", "false"):
         raise InvalidRequest(f"enable.auto.commit is true or false, not {asked!r}")
-    interval_ms = int(settings["auto.commit.interval.ms"])
+    interval_ms = count("auto.commit.interval.ms", settings["auto.commit.interval.ms"], 0)
     return interval_ms / 1000 if asked in (True, "true") else None

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lamina.client.connection import Connection, Patience
+from lamina.engine.calls import typed_calls, wait_s
 from lamina.engine.groups.about import GroupInfo, PartitionLag, Skipped
 from lamina.engine.groups.group import (
     MORE_FIELDS,
@@ -44,6 +45,7 @@ else:
 _NAMING = ("offset", "partition", "epoch")
 
 
+@typed_calls()
 class RemoteGroup(_Face):
     """A group of consumers of one topic of a served store. Get it from `store.group`."""
 
@@ -70,7 +72,7 @@ class RemoteGroup(_Face):
     ) -> pa.RecordBatch:
         """Hands out up to `max_records` that nobody holds, for `lease_ms`; see `Group`."""
         level, chosen = _level(acks), None if partitions is None else list(partitions)
-        waiting = Patience.of(wait_ms / 1000)
+        waiting = Patience.of(wait_s(wait_ms))
         while True:
             wait_ms = self._connection.waiting_ms(waiting)
             asked = messages.Poll(

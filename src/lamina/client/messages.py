@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from lamina.engine.calls import Rule, many, text, whole
 from lamina.errors import InvalidRequest, LaminaError
 
 OFFSET_BEGINNING = -2
@@ -78,6 +79,32 @@ class Message:
         return self._error
 
 
+def place(name: str, value: Any) -> TopicPartition:
+    """Checks a TopicPartition that a caller hands in."""
+    if not isinstance(value, TopicPartition):
+        raise InvalidRequest(f"{name} must be a TopicPartition, not a {type(value).__name__}")
+    return TopicPartition(
+        text("a TopicPartition's topic", value.topic),
+        whole("a TopicPartition's partition", value.partition),
+        whole("a TopicPartition's offset", value.offset),
+    )
+
+
+def message(name: str, value: Any) -> Message:
+    """Checks a message that a caller hands back."""
+    if not isinstance(value, Message):
+        raise InvalidRequest(f"{name} must be a Message, not a {type(value).__name__}")
+    return value
+
+
+PLACES: dict[str, Rule] = {
+    "TopicPartition": place,
+    "Iterable[TopicPartition]": many(place),
+    "Message": message,
+}
+"""What a consumer's annotations ask of an argument."""
+
+
 def messages_of(topic: str, partition: int, batch: pa.RecordBatch) -> list[Message]:
     """Makes a message of each record of a batch."""
     index = batch.schema.get_field_index("timestamp")
@@ -102,7 +129,10 @@ def arrow_of(frame: Any) -> pa.RecordBatch | pa.Table:
         return frame
     if not hasattr(frame, "__arrow_c_stream__"):
         raise InvalidRequest(f"a batch is Arrow, pandas or polars, not {type(frame).__name__}")
-    return pa.table(frame).replace_schema_metadata(None)
+    try:
+        return pa.table(frame).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a batch has columns of records: {error}") from error
 
 
 def frame_of(table: pa.Table, kind: FrameKind) -> Any:

@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from lamina.client.messages import Header, Message, arrow_of
 from lamina.engine.appending import Appended, split_by_key
+from lamina.engine.calls import count, mapping, text, typed_calls
 from lamina.engine.reader import TopicInfo
-from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull
+from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
 from lamina.records import KEPT_COLUMNS
 
 Delivery: TypeAlias = Callable[[LaminaError | None, Message], None]
@@ -46,11 +47,18 @@ class Appender(Protocol):
         """Describes a topic."""
 
 
+def _callback(name: str, value: object) -> Delivery:
+    if not callable(value):
+        raise InvalidRequest(f"{name} must be a function, not a {type(value).__name__}")
+    return value
+
+
+@typed_calls({"Delivery": _callback})
 class Producer:
     """Queues records and appends them in batches. Flush or close it, or use `with`."""
 
     def __init__(self, store: Appender, config: Mapping[str, Any] | None = None) -> None:
-        settings = _DEFAULTS | dict(config or {})
+        settings = _DEFAULTS | dict(mapping("config", config or {}))
         for key in settings:
             if key not in _DEFAULTS:
                 raise InvalidRequest(
@@ -58,10 +66,10 @@ class Producer:
                 )
         self._store = store
         self._acks = settings["acks"]
-        self._linger_s = settings["linger.ms"] / 1000
-        self._batch = int(settings["batch.num.messages"])
+        self._linger_s = count("linger.ms", settings["linger.ms"], 0) / 1000
+        self._batch = count("batch.num.messages", settings["batch.num.messages"])
         self._queued: queue.Queue[tuple[Message, Delivery | None] | None] = queue.Queue(
-            int(settings["queue.buffering.max.messages"])
+            count("queue.buffering.max.messages", settings["queue.buffering.max.messages"])
         )
         self._reports: queue.SimpleQueue[tuple[Message, Delivery]] = queue.SimpleQueue()
         self._about: dict[str, TopicInfo] = {}
@@ -86,9 +94,8 @@ class Producer:
         """Queues a record; raises QueueFull when there is no room, then poll or flush first."""
         if self._closed:
             raise Closed("the producer is closed")
-        pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         message = Message(
-            topic, partition, -1, _bytes(key), _bytes(value), timestamp, [(k, v) for k, v in pairs]
+            topic, partition, -1, _bytes(key), _bytes(value), timestamp, _headers(headers)
         )
         with self._changed:
             self._outstanding += 1
@@ -186,11 +193,12 @@ class Producer:
                     by_partition.setdefault(message.partition(), []).append(message)
                 for partition, group in by_partition.items():
                     self._append(topic, partition, group)
-            except LaminaError as error:
+            except Exception as error:  # whatever it is, it is told: a dead thread tells nothing
                 self._about.pop(topic, None)
+                told = error if isinstance(error, LaminaError) else Unavailable(f"{error!r}")
                 for message in messages:
                     if message.offset() < 0 and message.error() is None:
-                        message._error = error
+                        message._error = told
             for message, report in entries:
                 if report is not None:
                     self._reports.put((message, report))
@@ -246,3 +254,19 @@ def _row(message: Message) -> dict[str, Any]:
 
 def _bytes(given: bytes | str | None) -> bytes | None:
     return given.encode() if isinstance(given, str) else given
+
+
+def _headers(given: Any) -> list[Header]:
+    """Reads headers, as a mapping or as pairs."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else given or []
+    if not isinstance(pairs, list | tuple):
+        raise InvalidRequest(f"headers are a mapping or pairs, not a {type(given).__name__}")
+    found = []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise InvalidRequest("a header is a pair of its name and its value")
+        name, value = pair
+        if value is not None and not isinstance(value, bytes):
+            raise InvalidRequest(f"a header's value must be bytes, not a {type(value).__name__}")
+        found.append((text("a header's name", name), value))
+    return found

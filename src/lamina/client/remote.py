@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 from pyarrow import flight
@@ -24,14 +24,17 @@ from lamina import records as record_columns
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
 from lamina.client.group import RemoteGroup
 from lamina.client.sessions import Sessions
+from lamina.engine.append_access import stamp
 from lamina.engine.appending import (
     OF_TOPIC,
+    UNTIL_ARCHIVED,
     Appended,
     acks_level,
     has_keys,
     split_by_key,
 )
 from lamina.engine.boot import wall_clock_ms
+from lamina.engine.calls import typed_call, typed_calls, unsigned, wait_s
 from lamina.engine.diffing import Diff
 from lamina.engine.groups.registry import Start
 from lamina.engine.log_reader import Isolation
@@ -39,6 +42,7 @@ from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS, TopicInfo
 from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.received import refuse_broken
 from lamina.records import Records
 from lamina.wire import memory, messages, values
 from lamina.wire.messages import Difference, Order, Question
@@ -51,8 +55,10 @@ else:
 
 _ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
 _THREADS = 8
+_RULES = {"ProducerStamp": stamp, "ProducerId": unsigned}
 
 
+@typed_calls(_RULES)
 class RemoteStore(_Face):
     """A store behind `lamina serve`. Use `lamina.connect`, and close it (or use `with`).
 
@@ -108,7 +114,7 @@ class RemoteStore(_Face):
         it is stored once. Raises Unavailable then: whether it was stored is not known.
         """
         self._connection.require_open()
-        level = _ACKS[acks_level(acks)]
+        level = UNTIL_ARCHIVED if acks == UNTIL_ARCHIVED else _ACKS[acks_level(acks)]
         timeout_s = self._connection.timeout_s if timeout_s is None else timeout_s
         parts = self._parts(topic, _sendable(records), partition, stamped=producer is not None)
         orders = [(Order(topic, number, level, producer=producer), part) for number, part in parts]
@@ -122,6 +128,9 @@ class RemoteStore(_Face):
         answers = [future.result() for future in futures]
         merged = {number: ack for answer in answers for number, ack in answer.parts.items()}
         return Appended(merged, sum(answer.count for answer in answers))
+
+    append_batch = Store.append_batch
+    scan_from = Store.scan_from
 
     def _parts(
         self, topic: str, records: Any, partition: int | None, *, stamped: bool
@@ -221,7 +230,7 @@ class RemoteStore(_Face):
         isolation: Isolation = "durable",
     ) -> pa.RecordBatch:
         """Returns one batch from `start`, waiting up to `wait_ms` for it; see `Store`."""
-        waiting = Patience.of(wait_ms / 1000)
+        waiting = Patience.of(wait_s(wait_ms))
         while True:
             wait_ms = self._connection.waiting_ms(waiting)
             asked = Question(
@@ -303,19 +312,27 @@ def _sendable(records: Records | bytes) -> pa.RecordBatch | list[bytes]:
         if few and sum(map(len, records)) <= messages.PLAIN_BYTES_MAX:
             return records
         return pa.RecordBatch.from_arrays([pa.array(records, pa.binary())], ["value"])
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        refuse_broken(records)
     if isinstance(records, pa.RecordBatch):
-        return records
+        return _bounded(record_columns.exact(records))
     if not isinstance(records, pa.Table | list | tuple):
-        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
+        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r:.80}")
     table = record_columns.as_table(records)
     if table.nbytes > messages.BATCH_BYTES_MAX:
         raise InvalidRequest(f"{table.nbytes} bytes are too many for one append; send it in parts")
     batches = table.combine_chunks(memory.pool()).to_batches()
     if len(batches) == 1:
-        return batches[0]
+        return _bounded(record_columns.exact(batches[0]))
     return pa.RecordBatch.from_arrays(
         [pa.array([], field.type) for field in table.schema], schema=table.schema
     )
+
+
+def _bounded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.nbytes > messages.BATCH_BYTES_MAX:
+        raise InvalidRequest(f"{batch.nbytes} bytes are too many for one append; send it in parts")
+    return batch
 
 
 def _remote(operation: Operation) -> Callable[..., Any]:
@@ -337,4 +354,21 @@ def _remote(operation: Operation) -> Callable[..., Any]:
 
 for _operation in OPERATIONS.values():
     if not _operation.is_of_group and _operation.name not in vars(RemoteStore):
-        setattr(RemoteStore, _operation.name, _remote(_operation))
+        setattr(RemoteStore, _operation.name, typed_call(_remote(_operation), _RULES))
+
+
+def _embedded_only(name: str) -> Callable[..., Any]:
+    """Makes the method that refuses what only an embedded store can do, by name."""
+
+    def method(self: RemoteStore, *_: Any, **__: Any) -> NoReturn:
+        self._connection.require_open()
+        raise InvalidRequest(f"{name} is not served; it works on a store opened by this process")
+
+    method.__name__ = name
+    method.__doc__ = getattr(Store, name).__doc__
+    return method
+
+
+for _name in dir(Store):
+    if not _name.startswith("_") and not hasattr(RemoteStore, _name):
+        setattr(RemoteStore, _name, _embedded_only(_name))

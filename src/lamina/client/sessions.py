@@ -10,7 +10,8 @@ unknown, and asking again with the same number either gets its first answer or s
 
 Rules.
 1. A number advances only with an answer that says "stored".
-2. A session whose last append was given up is never used again.
+2. A session whose last append was given up, or failed in a way that may have left it stored, is
+   never used again: under its number, the next append would get the answer of that one.
 """
 
 from __future__ import annotations
@@ -29,12 +30,11 @@ from pyarrow import flight
 from lamina.client.connection import Broken, Connection, Patience
 from lamina.engine.appending import Appended
 from lamina.engine.requests import ProducerStamp
-from lamina.errors import Busy, LaminaError, OutOfSequence, Unavailable
+from lamina.errors import Busy, InvalidRequest, LaminaError, OutOfSequence, Unavailable
 from lamina.wire import messages
 from lamina.wire.messages import Order
 
 SESSIONS_MAX = 64
-_PLAIN_SCHEMA = pa.schema([pa.field("value", pa.binary())])
 _WATCH_S = 0.05
 _FRESH_STARTS_MAX = 3
 
@@ -43,7 +43,6 @@ _FRESH_STARTS_MAX = 3
 class _Stream:
     """An open exchange."""
 
-    schema: pa.Schema
     writer: Any
     reader: Any
     deadline: float | None = None
@@ -139,8 +138,13 @@ class Sessions:
                 except Busy:
                     self._give_back(session)
                     raise
-            except LaminaError:  # an answer: not stored
+            except InvalidRequest:  # refused for what it is: nothing of it was stored
                 self._give_back(session)
+                raise
+            except LaminaError:
+                # A failed write may be found again by recovery, and records that are not archived
+                # in time are stored all the same. The number may be taken: never use it again.
+                self._give_back(Session(stream=session.stream))
                 raise
         raise AssertionError("the loop ends by itself")
 
@@ -153,14 +157,12 @@ class Sessions:
             session.drop_stream()
 
     def _once(self, session: Session, order: Order, records: Any, patience: Patience) -> Appended:
-        plain = records if isinstance(records, list) else None
-        batch = None if plain is not None else records
-        stream = self._stream_for(session, _PLAIN_SCHEMA if batch is None else batch.schema)
+        stream = self._stream_of(session)
         sent = Order(order.topic, order.partition, order.acks, patience.left_s, order.producer)
-        metadata = messages.encode_order(sent, plain)
+        message = messages.encode_append(sent, records)
         stream.deadline = patience.deadline
         try:
-            answer = self._connection.attempt(lambda: _exchange(stream, batch, metadata))
+            answer = self._connection.attempt(lambda: _exchange(stream, message))
         except LaminaError:  # it came from the stream itself, which is over
             session.drop_stream()
             raise
@@ -168,18 +170,16 @@ class Sessions:
             stream.deadline = None
         return messages.decode_answer(answer)
 
-    def _stream_for(self, session: Session, schema: pa.Schema) -> _Stream:
-        stream = session.stream
-        if stream is not None and (schema is stream.schema or schema.equals(stream.schema)):
-            return stream
-        session.drop_stream()
+    def _stream_of(self, session: Session) -> _Stream:
+        if session.stream is not None:
+            return session.stream
 
         def start() -> _Stream:
             descriptor = flight.FlightDescriptor.for_command(messages.APPEND)
             options = self._connection.options(None)
             writer, reader = self._connection.client.do_exchange(descriptor, options)
-            stream = _Stream(schema, writer, reader)
-            writer.begin(schema)
+            stream = _Stream(writer, reader)
+            writer.begin(messages.NO_COLUMNS)
             return stream
 
         session.stream = stream = self._connection.attempt(start)
@@ -222,10 +222,7 @@ class Sessions:
             session.drop_stream()
 
 
-def _exchange(stream: _Stream, batch: pa.RecordBatch | None, metadata: bytes) -> bytes:
-    if batch is None:
-        stream.writer.write_metadata(metadata)
-    else:
-        stream.writer.write_with_metadata(batch, metadata)
+def _exchange(stream: _Stream, message: pa.Buffer | bytes) -> bytes:
+    stream.writer.write_metadata(message)
     answer: bytes = stream.reader.read_chunk().app_metadata.to_pybytes()
     return answer

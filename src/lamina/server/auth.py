@@ -57,10 +57,14 @@ class Caller:
     scope: str = "admin"
     prefix: str = ""
 
-    def require(self, scope: Scope, topic: str | None, what: str) -> None:
-        """Refuses what the key does not cover; a call on no topic needs a key without prefix."""
+    def require_scope(self, scope: Scope, what: str) -> None:
+        """Refuses what the key is not for, whatever its topic."""
         if SCOPES.index(scope) > SCOPES.index(self.scope):
             raise NotAllowed(f"{what} needs scope {scope}; key {self.name} has {self.scope}")
+
+    def require(self, scope: Scope, topic: str | None, what: str) -> None:
+        """Refuses what the key does not cover; a call on no topic needs a key without prefix."""
+        self.require_scope(scope, what)
         if topic is None and self.prefix and scope != "read":
             raise NotAllowed(f"{what} is for all topics; key {self.name} is for {self.prefix!r}…")
         if topic is not None and not topic.startswith(self.prefix):

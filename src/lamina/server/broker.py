@@ -13,6 +13,7 @@ Rules.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -22,16 +23,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.engine.appending import Appended
+from lamina import received
+from lamina.engine.appending import UNTIL_ARCHIVED, Appended
 from lamina.engine.diffing import Diff
 from lamina.engine.store import Store
-from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
-from lamina.records import OUTPUT_SCHEMAS, Records
+from lamina.errors import (
+    Busy,
+    InvalidRequest,
+    LaminaError,
+    NotAllowed,
+    StorageFull,
+    UnknownTopic,
+)
+from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
 from lamina.server import groups, limits
 from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.auth import ANYBODY, Caller, Keys
-from lamina.server.health import WallClock, problems_of
-from lamina.server.metrics import Metrics, store_gauges
+from lamina.server.health import WallClock, problems_of, topic_of
+from lamina.server.metrics import Metrics, page_of, store_gauges
 from lamina.server.options import ServerSettings
 from lamina.wire import messages, values
 from lamina.wire.messages import Difference, Order, Poll, Question
@@ -55,6 +64,7 @@ class Broker:
         self.work = limits.Allowance("calls at work", 1 << 62)
         self.inflight = limits.Allowance("bytes at work", settings.inflight_bytes)
         self.waiting = limits.Allowance("long polls", settings.waiting)
+        self.calls = limits.Allowance("calls at once", settings.connections)
         self.rate = limits.Rate(settings.rate_requests)
         self.progress = (0, 0)
         self.stopping = threading.Event()
@@ -79,30 +89,48 @@ class Broker:
             raise Busy("the server is stopping", _STOP_PAUSE_S)
         if self._store is None:
             done, total = self.progress
-            raise Busy(f"the server is recovering: {done} of {total} partitions", _STOP_PAUSE_S)
+            percent = 100 * done // max(1, total)
+            raise Busy(f"the server is recovering: {percent} % is done", _STOP_PAUSE_S)
         return self._store
 
-    def health(self) -> dict[str, Any]:
-        """Says what is wrong, if anything is; see `server.health`."""
+    def health(self, caller: Caller | None) -> dict[str, Any]:
+        """Says what is wrong, if anything is; see `server.health`.
+
+        Whoever presents no key is told that something is, and not what.
+        """
+        prefix = caller.prefix if caller is not None else ""
         problems = []
         if self._store is not None:
-            problems = list(problems_of(self._store, self.clock))
+            problems = list(problems_of(self._store, self.clock, prefix))
         if self._full is not None:
-            problems.append(self._full)
-        return {"status": "degraded" if problems else "ok", "problems": problems}
+            problems.append("the disk is full" if prefix else self._full)
+        status = "degraded" if problems else "ok"
+        return {"status": status, "problems": problems if caller is not None else []}
 
-    def readiness(self) -> dict[str, Any]:
-        """Says whether calls are answered, and how far recovery is."""
+    def readiness(self, caller: Caller | None) -> dict[str, Any]:
+        """Says whether calls are answered; how far recovery is, to who may know of all topics."""
         done, total = self.progress
         ready = self._store is not None and not self.stopping.is_set()
         report = self._store.recovery_report if self._store is not None else None
-        return {
-            "ready": ready,
-            "stopping": self.stopping.is_set(),
+        told = {"ready": ready, "stopping": self.stopping.is_set()}
+        if caller is None or caller.prefix:
+            return told
+        return told | {
             "recovered_partitions": total if report else done,
             "partitions": total,
             "recovery_ms": report.milliseconds if report else None,
         }
+
+    def metrics_page(self, caller: Caller) -> bytes:
+        """Returns what Prometheus reads; with a prefix, the gauges of its topics and no more."""
+        if not caller.prefix:
+            return self.metrics.page()
+        store = self.store
+        return page_of(lambda: store_gauges(store, caller.prefix))
+
+    def room_for(self, wait_ms: int) -> contextlib.AbstractContextManager[None]:
+        """Takes the room of one call, as one who waits if it does; raises Busy without any."""
+        return self.waiting.taking() if wait_ms > 0 else self.calls.taking()
 
     # ------------------------------------------------------------------ callers
 
@@ -136,15 +164,24 @@ class Broker:
             raise
         self.metrics.count(name, "ok")
 
-    def call(self, caller: Caller, name: str, given: dict[str, Any]) -> Any:
-        """Calls a method of the store by its name in the table of operations."""
+    def call(
+        self, caller: Caller, name: str, given: dict[str, Any], held: bytes | None = None
+    ) -> Any:
+        """Calls a method of the store by its name in the table of operations.
+
+        `held` are the records that it speaks of as an Arrow stream, where they are no JSON.
+        """
         operation = OPERATIONS.get(name)
         if operation is None:
             known = ", ".join(sorted(OPERATIONS))
             raise InvalidRequest(f"there is no operation {name[:80]!r}; there are: {known}")
+        if held:
+            given["held"] = held
         arguments = bind(operation, given)
         topic = arguments.get(operation.topic) if operation.topic else None
         with self._counted(caller, name, scope=operation.scope, topic=topic) as store:
+            if held:
+                arguments["held"] = messages.decode_held(held, self.settings.request_bytes)
             result = self._run(store, operation, arguments)
             return _visible(caller, name, result)
 
@@ -159,19 +196,24 @@ class Broker:
 
     # ------------------------------------------------------------------ records
 
-    def append(self, caller: Caller, order: Order, records: Records) -> Appended:
-        """Appends, in the caller's own thread; threads that append at once share one commit."""
+    def append(self, caller: Caller, order: Order, records: Records | pa.Buffer) -> Appended:
+        """Appends, in the caller's own thread; threads that append at once share one commit.
+
+        A buffer holds a batch as an Arrow stream: it is decoded when the append was let in.
+        """
         started = time.perf_counter()
-        size_bytes = _size_of(records)
         try:
-            store = self._admit(caller, order, size_bytes)
+            caller.require("write", order.topic, "append")
+            arrived = received.announced(records) if isinstance(records, pa.Buffer) else records
+            size_bytes = _size_of(arrived)
+            store = self._admit(caller, size_bytes)
             try:
                 appended = store.append(
                     order.topic,
-                    records,
+                    self._decoded(arrived),
                     partition=order.partition,
                     acks=order.acks,
-                    timeout_s=order.timeout_s,
+                    timeout_s=self._patience_s(order),
                     producer=order.producer,
                 )
             finally:
@@ -187,11 +229,10 @@ class Broker:
         started = time.perf_counter()
         size_bytes = _size_of(records)
         try:
-            store = self._admit(caller, order, size_bytes)
+            caller.require("write", order.topic, "append")
+            store = self._admit(caller, size_bytes)
             try:
-                appended = await store.append_async(
-                    order.topic, records, partition=order.partition, acks=order.acks
-                )
+                appended = await self._appended(store, order, records)
             finally:
                 self._leave(size_bytes)
         except LaminaError as error:
@@ -200,9 +241,34 @@ class Broker:
         self._note_appended(appended, started)
         return appended
 
-    def _admit(self, caller: Caller, order: Order, size_bytes: int) -> Store:
+    async def _appended(self, store: Store, order: Order, records: Records) -> Appended:
+        if order.acks != UNTIL_ARCHIVED:
+            return await store.append_async(
+                order.topic, records, partition=order.partition, acks=order.acks
+            )
+        with self.waiting.taking():  # for an upload: that takes a thread
+            return await asyncio.to_thread(
+                store.append,
+                order.topic,
+                records,
+                partition=order.partition,
+                acks=order.acks,
+                timeout_s=self._patience_s(order),
+            )
+
+    def _patience_s(self, order: Order) -> float | None:
+        """How long an append may take; nobody waits for an archive without an end."""
+        if order.timeout_s is None and order.acks == UNTIL_ARCHIVED:
+            return self.settings.wait_ms / 1000
+        return order.timeout_s
+
+    def _decoded(self, arrived: Records | received.Announced) -> Records:
+        if isinstance(arrived, received.Announced):
+            return received.unpacked(arrived, COLUMN_TYPES, self.settings.request_bytes)
+        return arrived
+
+    def _admit(self, caller: Caller, size_bytes: int) -> Store:
         """Lets an append in, straight on: a lone one waits for this. `_leave` ends it."""
-        caller.require("write", order.topic, "append")
         self.rate.spend(caller.name)
         store = self.store
         limits.check_size(size_bytes, self.settings.request_bytes)
@@ -221,6 +287,8 @@ class Broker:
     def _note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
         """Counts a call that failed; what was refused is logged."""
         self.metrics.count(name, type(error).__name__)
+        if isinstance(error, UnknownTopic):
+            error.known = tuple(each for each in error.known if each.startswith(caller.prefix))
         if isinstance(error, StorageFull):
             self._full = str(error)
         if isinstance(error, NotAllowed | Busy):
@@ -269,7 +337,9 @@ class Broker:
         finally:
             ahead.close()
 
-    def fetch(self, caller: Caller, asked: Question) -> pa.RecordBatch:
+    def fetch(
+        self, caller: Caller, asked: Question, is_gone: Callable[[], bool] = lambda: False
+    ) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
         with self._counted(caller, "fetch", scope="read", topic=asked.topic) as store:
 
@@ -285,7 +355,9 @@ class Broker:
                 )
 
             wait_ms = min(asked.wait_ms, self.settings.wait_ms)
-            batch = groups.poll_in_slices(fetch, wait_ms, self.stopping.is_set)
+            batch = groups.poll_in_slices(
+                fetch, wait_ms, lambda: self.stopping.is_set() or is_gone()
+            )
             self.metrics.read.inc(batch.num_rows)
             return batch
 
@@ -314,8 +386,15 @@ class Broker:
             )
             if batch.num_rows and is_gone():
                 group.release(batch)
+                batch = batch.slice(0, 0)
             self.metrics.read.inc(batch.num_rows)
             return batch
+
+    def give_back(self, asked: Poll, batch: pa.RecordBatch) -> None:
+        """Gives back what a poll handed out to a caller that was gone before it was answered."""
+        with self._groups.using(self.store, asked.topic, asked.group) as group:
+            if batch.num_rows:
+                group.release(batch)
 
     def diff(self, caller: Caller, asked: Difference) -> Diff:
         """Returns what is new to a follower."""
@@ -336,23 +415,28 @@ class Broker:
         return OUTPUT_SCHEMAS[store.describe_topic(topic).format]
 
 
-_TOPIC_OF: dict[str, Callable[[Any], str]] = {
-    "topics": lambda name: name,
-    "groups": lambda pair: pair[0],
-    "tier_status": lambda status: status.topic,
-    "failures": lambda item: item[0],
+_TOPICS_OF: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    "topics": lambda name: (name,),
+    "groups": lambda pair: (pair[0],),
+    "routers": lambda router: (router.source, router.target),
+    "tier_status": lambda status: (status.topic,),
+    "failures": lambda item: (topic_of(item[0]),),
 }
-"""Of what is told for all topics: the name of its topic, or what begins with it."""
+"""Of what is told for all topics: the names of its topics, or what begins with them."""
 
 
 def _visible(caller: Caller, name: str, result: Any) -> Any:
     """Leaves out of an answer what belongs to topics that the caller may not know of."""
-    topic_of = _TOPIC_OF.get(name)
-    if topic_of is None or not caller.prefix:
+    topics_of = _TOPICS_OF.get(name)
+    if topics_of is None or not caller.prefix:
         return result
+
+    def is_covered(each: Any) -> bool:
+        return all(topic.startswith(caller.prefix) for topic in topics_of(each))
+
     if isinstance(result, dict):
-        return {k: v for k, v in result.items() if topic_of((k, v)).startswith(caller.prefix)}
-    return [each for each in result if topic_of(each).startswith(caller.prefix)]
+        return dict(filter(is_covered, result.items()))
+    return [each for each in result if is_covered(each)]
 
 
 def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
@@ -368,13 +452,15 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
             raise InvalidRequest(f"{operation.name} needs {name!r}")
     return {
         name: value
-        if isinstance(value, pa.RecordBatch)
+        if isinstance(value, bytes)
         else values.from_plain(operation.hints[name], value, name)
         for name, value in given.items()
     }
 
 
-def _size_of(records: Records) -> int:
+def _size_of(records: Records | received.Announced) -> int:
+    if isinstance(records, received.Announced):
+        return records.size_bytes
     if isinstance(records, pa.RecordBatch | pa.Table):
         return int(records.get_total_buffer_size())
     if all(type(row) is bytes for row in records):

@@ -12,6 +12,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -105,7 +106,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         caller = self._caller(context)
         if descriptor.command != messages.APPEND:
             raise InvalidRequest("the only exchange is 'append'")
+        caller.require_scope("write", "append")
         with self._broker.streams.taking():
+            _refuse_columns(reader)
             while True:
                 try:
                     chunk = reader.read_chunk()
@@ -121,8 +124,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         try:
             if chunk.app_metadata is None:
                 raise InvalidRequest("an append says in its metadata where to")
-            order, plain = messages.decode_order(chunk.app_metadata.to_pybytes())
-            records = plain if plain is not None else chunk.data
+            order, records = messages.decode_order(chunk.app_metadata)
             if records is None:
                 raise InvalidRequest("an append has records")
             return messages.encode_appended(self._broker.append(caller, order, records))
@@ -136,16 +138,28 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Sends records: all of a scan, or one batch."""
         caller = self._caller(context)
+        if len(ticket.ticket) > messages.TICKET_BYTES_MAX:
+            raise InvalidRequest(f"a ticket has at most {messages.TICKET_BYTES_MAX} bytes")
         asked = messages.decode_question(ticket.ticket)
-        if isinstance(asked, messages.Poll):
-            return _stream_of(self._broker.poll(caller, asked, context.is_cancelled))
-        if isinstance(asked, messages.Difference):
-            found = self._broker.diff(caller, asked)
-            return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
-        if asked.kind == "fetch":
-            return _stream_of(self._broker.fetch(caller, asked))
-        schema, batches = self._broker.scan(caller, asked)
-        return flight.GeneratorStream(schema, _typed_batches(batches))
+        if isinstance(asked, messages.Question) and asked.kind == "scan":
+            return self._scan(caller, asked)
+        with self._broker.room_for(getattr(asked, "wait_ms", 0)):
+            if isinstance(asked, messages.Poll):
+                return _stream_of(self._broker.poll(caller, asked, context.is_cancelled))
+            if isinstance(asked, messages.Difference):
+                found = self._broker.diff(caller, asked)
+                return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
+            return _stream_of(self._broker.fetch(caller, asked, context.is_cancelled))
+
+    def _scan(self, caller: Caller, asked: messages.Question) -> Any:
+        """Starts a scan, which holds one of the streams until it ends or is given up."""
+        streams = self._broker.streams
+        with contextlib.ExitStack() as held:
+            held.enter_context(streams.taking())
+            schema, batches = self._broker.scan(caller, asked)
+            sending = _typed_batches(batches, held.pop_all())
+            next(sending)  # from here on it gives back what it holds, also when nobody reads it
+            return flight.GeneratorStream(schema, sending)
 
     @_typed
     def do_action(self, context: Any, action: Any) -> list[bytes]:
@@ -153,8 +167,37 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         caller = self._caller(context)
         body = action.body
         limits.check_size(body.size, self._broker.settings.request_bytes)
-        result = self._broker.call(caller, action.type, messages.decode_call(body.to_pybytes()))
+        given, held = messages.decode_call(body.to_pybytes())
+        with self._broker.calls.taking():
+            result = self._broker.call(caller, action.type, given, held)
         return [json.dumps(values.to_plain(result)).encode()]
+
+    @_typed
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refuses an upload before anything of it is decoded."""
+        del descriptor, reader, writer
+        self._refuse(context, "DoPut")
+
+    @_typed
+    def list_flights(self, context: Any, criteria: Any) -> None:
+        """Refuses: topics are listed by the action 'topics'."""
+        del criteria
+        self._refuse(context, "ListFlights")
+
+    @_typed
+    def get_flight_info(self, context: Any, descriptor: Any) -> None:
+        """Refuses: a ticket is made by whoever asks."""
+        del descriptor
+        self._refuse(context, "GetFlightInfo")
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Returns the schema of every exchange; pyarrow would send a traceback with an error."""
+        del context, descriptor
+        return flight.SchemaResult(messages.NO_COLUMNS)
+
+    def _refuse(self, context: Any, name: str) -> None:
+        self._caller(context)
+        raise InvalidRequest(f"there is no {name} here; see DoExchange 'append', DoGet, DoAction")
 
     @_typed
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -170,6 +213,23 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         threading.Thread(target=self.shutdown, name="lamina-flight-stop", daemon=True).start()
 
 
+def _refuse_columns(reader: Any) -> None:
+    """Refuses an exchange that would carry batches of its own.
+
+    Flight hands a batch over only when it has decoded it: decompressed, however large, and with
+    offsets that nobody checked. Without columns there is nothing that it could decode.
+    """
+    try:
+        schema = reader.schema
+    except (StopIteration, flight.FlightError, pa.ArrowException, OSError) as error:
+        raise InvalidRequest(f"an exchange begins with a schema: {str(error)[:200]}") from None
+    if len(schema):
+        raise InvalidRequest(
+            "an append's records travel in the metadata behind its order; the exchange begins with"
+            " a schema without columns"
+        )
+
+
 def _stream_of(batch: pa.RecordBatch, metadata: dict[bytes, bytes] | None = None) -> Any:
     """One batch, as what a handler gives back."""
     if metadata is not None:
@@ -177,9 +237,14 @@ def _stream_of(batch: pa.RecordBatch, metadata: dict[bytes, bytes] | None = None
     return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
 
 
-def _typed_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _typed_batches(
+    batches: Iterator[pa.RecordBatch], held: contextlib.ExitStack
+) -> Iterator[pa.RecordBatch | None]:
+    """Yields None once, then the batches; holds what is `held` until it ends."""
     try:
-        yield from batches
+        with held:
+            yield None
+            yield from batches
     except LaminaError as error:
         raise _leaving(error) from None
     except (flight.FlightError, GeneratorExit):

@@ -45,7 +45,7 @@ class OpenGroups:
             try:
                 found = self.open(store, topic, name, "none")
             except UnknownTopic as error:
-                raise UnknownGroup(str(error)) from error
+                raise UnknownGroup(str(error.args[0])) from error
         try:
             yield found
         except Closed as error:

@@ -40,16 +40,22 @@ class WallClock:
         return self._wall_s() - self._steady_s() - self._apart_s
 
 
-def problems_of(store: Store, clock: WallClock) -> Iterator[str]:
-    """Yields what is wrong with a store, as it is now."""
+def topic_of(failed: str) -> str:
+    """Returns the topic of what failed: `t/0`, or `group 'g' of t/0`."""
+    return failed.rpartition(" of ")[2].rpartition("/")[0]
+
+
+def problems_of(store: Store, clock: WallClock, prefix: str = "") -> Iterator[str]:
+    """Yields what is wrong with a store, as it is now; of topics, only those of a prefix."""
     for name, why in sorted(store.failures().items()):
-        yield f"{name}: {why}"
+        if topic_of(name).startswith(prefix):
+            yield f"{name}: {why}"
     try:
         status = store.tier_status()
     except LaminaError:  # it is being closed
         status = []
     for each in status:
-        if each.last_error:
+        if each.last_error and each.topic.startswith(prefix):
             yield f"the archive of {each.topic}/{each.partition}: {each.last_error}"
     jump_s = clock.jump_s()
     if abs(jump_s) > JUMP_S:

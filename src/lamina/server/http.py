@@ -6,14 +6,14 @@
     /console    the log as a page (`console/`)
 
 Rules.
-1. A body is read up to `max.request.bytes` and for `idle.ms`, and no further.
+1. What a request brings is read by `server.arriving`, and in no other way.
 2. A watcher holds one small batch; it is asked for more only when it has taken that.
+3. Every call takes its room before it takes a thread: a long poll that of one who waits.
+4. A caller that hung up while it waited gets nothing: what a poll had handed out is given back.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 import socket
@@ -29,7 +29,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lamina.engine.rendering import render_batch
 from lamina.errors import (
@@ -41,21 +40,24 @@ from lamina.errors import (
     StorageFull,
     Unavailable,
     UnknownGroup,
+    UnknownRouter,
     UnknownTopic,
 )
-from lamina.server import jsonrows, openapi
+from lamina.server import arriving, jsonrows, openapi
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
+from lamina.server.hasty import Hasty
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
 from lamina.wire import failures, values
-from lamina.wire.messages import Order, Poll, Question, decode_object
+from lamina.wire.messages import Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation
 
 _log = logging.getLogger("lamina.server")
 
 STATUS: dict[type[LaminaError], int] = {
     NotAllowed: 403,
+    UnknownRouter: 404,
     UnknownTopic: 404,
     UnknownGroup: 404,
     InvalidRequest: 400,
@@ -90,14 +92,14 @@ class Routes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._threads = anyio.CapacityLimiter(64)
-        self._waiters = anyio.CapacityLimiter(broker.settings.waiting)
+        self._waiters = anyio.CapacityLimiter(broker.settings.waiting + 1)
         self.console = Console(broker, _failed)
 
     def application(self) -> Starlette:
         """Makes the application."""
         routes = [
-            Route("/health", self._health),
-            Route("/ready", self._ready),
+            Route("/health", self._typed(self._health)),
+            Route("/ready", self._typed(self._ready)),
             Route("/metrics", self._typed(self._metrics)),
             Route("/openapi.json", self._description),
             Route("/docs", self._docs),
@@ -126,7 +128,7 @@ class Routes:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception:
-                _log.exception("%s %s failed", request.method, request.url.path)
+                _log.exception("%s %s failed", request.method, request.scope["path"])
                 return _failed(LaminaError("the server failed; its log says how"))
 
         return guarded
@@ -144,49 +146,40 @@ class Routes:
                 raise
             raise _Unknown(str(error)) from error
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        limit = self._broker.settings.request_bytes
-        claimed = request.headers.get("content-length", "0")
-        parts, size = [], int(claimed) if claimed.isdigit() else 0
-        if size > limit:
-            raise InvalidRequest(f"a body of {size} bytes is over max.request.bytes {limit}")
-        size = 0
-        try:
-            async with asyncio.timeout(self._broker.settings.idle_ms / 1000):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > limit:
-                        raise InvalidRequest(f"the body is over max.request.bytes {limit}")
-                    parts.append(chunk)
-        except TimeoutError:
-            raise InvalidRequest("the body did not come in time") from None
-        return decode_object(b"".join(parts))
-
     # ------------------------------------------------------------------ the table of operations
 
     def _operation(self, verbs: dict[str, Operation]) -> _Handler:
         async def handle(request: Request) -> Response:
             operation = verbs["GET" if request.method == "HEAD" else request.method]
             caller = self._caller(request)
-            given = _given(operation, request)
-            if operation.verb != "GET":
-                body = await self._body(request)
+            given = arriving.from_path_and_query(operation, request)
+            if operation.verb == "GET":
+                return await self._call(caller, operation, given)
+            caller.require_scope(operation.scope, operation.name)
+            async with arriving.body_of(request, self._broker) as body:
                 for name in body:
-                    if name in request.path_params:
-                        raise InvalidRequest(f"{name!r} is in the path and not in the body")
-                given |= body
+                    arriving.refuse_doubled(name, request)
+                return await self._call(caller, operation, given | body)
+
+        return handle
+
+    async def _call(self, caller: Caller, operation: Operation, given: dict[str, Any]) -> Response:
+        with self._broker.calls.taking():
             result = await anyio.to_thread.run_sync(
                 self._broker.call, caller, operation.name, given, limiter=self._threads
             )
-            return JSONResponse({"result": values.to_plain(result)})
-
-        return handle
+        return JSONResponse({"result": values.to_plain(result)})
 
     # ------------------------------------------------------------------ records
 
     async def _produce(self, request: Request) -> Response:
         caller = self._caller(request)
-        body = await self._body(request)
+        caller.require("write", request.path_params["topic"], "append")
+        arriving.query_of(request)
+        async with arriving.body_of(request, self._broker) as body:
+            return await self._append(caller, request, body)
+
+    async def _append(self, caller: Caller, request: Request, body: dict[str, Any]) -> Response:
         acks = body.pop("acks", "all")
         order: Order = values.from_plain(
             Order,
@@ -207,47 +200,64 @@ class Routes:
     def _question(self, request: Request, **more: int) -> Question:
         asked = {"kind": "fetch", "topic": request.path_params["topic"], "start": 0}
         asked |= {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES, **more}
-        for name, text in (*request.path_params.items(), *request.query_params.items()):
+        given = request.path_params | arriving.query_of(request)
+        for name, text in given.items():
             if name == "topic":
                 continue
             if name not in ("partition", "start", "max_records", "max_bytes", "wait_ms"):
                 raise InvalidRequest(f"unknown parameter {name[:80]!r}")
-            asked[name] = _from_text(int, text, name)
+            asked[name] = arriving.from_text(int, text, name)
         question: Question = values.from_plain(Question, asked, "the query")
         return question
 
-    async def _poll(self, caller: Caller, asked: Question) -> list[dict[str, Any]]:
+    async def _poll(
+        self, caller: Caller, asked: Question, is_gone: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
         """Fetches in a thread; a long poll in one of those kept for waiting."""
         limiter = self._waiters if asked.wait_ms > 0 else self._threads
         batch = await anyio.to_thread.run_sync(
-            self._broker.fetch, caller, asked, limiter=limiter, abandon_on_cancel=True
+            self._broker.fetch, caller, asked, is_gone, limiter=limiter
         )
         return list(render_batch(batch))
-
-    async def _poll_group(self, request: Request) -> Response:
-        caller = self._caller(request)
-        given = {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES}
-        given |= await self._body(request) | dict(request.path_params)
-        strange = set(given) - {item.name for item in fields(Poll)} | set(given) & {"kind"}
-        if strange:
-            raise InvalidRequest(f"unknown field {min(strange)[:80]!r}")
-        asked: Poll = values.from_plain(Poll, given, "the body")
-        limiter = self._waiters if asked.wait_ms > 0 else self._threads
-        with self._broker.waiting.taking() if asked.wait_ms > 0 else contextlib.nullcontext():
-            batch = await anyio.to_thread.run_sync(
-                self._broker.poll, caller, asked, limiter=limiter
-            )
-        at = batch.schema.get_field_index("deadline")
-        batch = batch.set_column(at, "deadline_ms", batch.column(at).cast("int64"))
-        return JSONResponse({"records": list(render_batch(batch))})
 
     async def _fetch(self, request: Request) -> Response:
         caller = self._caller(request)
         asked = self._question(request)
-        if asked.wait_ms <= 0:
-            return JSONResponse({"records": await self._poll(caller, asked)})
-        with self._broker.waiting.taking():
-            return JSONResponse({"records": await self._poll(caller, asked)})
+        async with arriving.hanging_up(request) as gone:
+            with self._broker.room_for(asked.wait_ms):
+                rows = await self._poll(caller, asked, gone.is_set)
+        return JSONResponse({"records": rows})
+
+    async def _poll_group(self, request: Request) -> Response:
+        caller = self._caller(request)
+        caller.require("write", request.path_params["topic"], "group.poll")
+        arriving.query_of(request)
+        async with arriving.body_of(request, self._broker) as body:
+            for name in body:
+                arriving.refuse_doubled(name, request)
+            given = {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES, **body}
+        strange = set(given) - {item.name for item in fields(Poll)} | set(given) & {"kind"}
+        if strange:
+            raise InvalidRequest(f"unknown field {min(strange)[:80]!r}")
+        asked: Poll = values.from_plain(Poll, given | request.path_params, "the body")
+        return await self._hand_out(caller, request, asked)
+
+    async def _hand_out(self, caller: Caller, request: Request, asked: Poll) -> Response:
+        """Polls in a thread; who has hung up by then does not get to hold anything."""
+        limiter = self._waiters if asked.wait_ms > 0 else self._threads
+        async with arriving.hanging_up(request) as gone:
+            with self._broker.room_for(asked.wait_ms):
+                batch = await anyio.to_thread.run_sync(
+                    self._broker.poll, caller, asked, gone.is_set, limiter=limiter
+                )
+            if gone.is_set():  # in the moment between the poll's own look and this one
+                await anyio.to_thread.run_sync(
+                    self._broker.give_back, asked, batch, limiter=self._threads
+                )
+                raise ClientDisconnect
+        at = batch.schema.get_field_index("deadline")
+        batch = batch.set_column(at, "deadline_ms", batch.column(at).cast("int64"))
+        return JSONResponse({"records": list(render_batch(batch))})
 
     async def _watch(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -255,7 +265,7 @@ class Routes:
         last = request.headers.get("last-event-id")
         start = asked.start or 0
         if last is not None:
-            start = _from_text(int, last, "last-event-id") + 1
+            start = arriving.from_text(int, last, "last-event-id") + 1
         first = Question(asked.kind, asked.topic, asked.partition, start, max_records=1)
         await self._poll(caller, first)  # a wrong question is answered as such, not as a stream
         media = "text/event-stream"
@@ -285,19 +295,25 @@ class Routes:
 
     # ------------------------------------------------------------------ for machines and people
 
+    def _looker(self, request: Request) -> Caller | None:
+        """Whoever asks how the server is; a health check has no key, and is told less."""
+        try:
+            return self._broker.caller(bearer(request.headers.get("authorization")))
+        except NotAllowed:
+            return None
+
     async def _health(self, request: Request) -> Response:
-        del request
-        health = self._broker.health()
+        health = self._broker.health(self._looker(request))
         return JSONResponse(health, 200 if health["status"] == "ok" else 503)
 
     async def _ready(self, request: Request) -> Response:
-        del request
-        ready = self._broker.readiness()
+        ready = self._broker.readiness(self._looker(request))
         return JSONResponse(ready, 200 if ready["ready"] else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        self._caller(request).require("read", None, "metrics")
-        page = await run_in_threadpool(self._broker.metrics.page)
+        caller = self._caller(request)
+        caller.require("read", None, "metrics")
+        page = await run_in_threadpool(self._broker.metrics_page, caller)
         return Response(page, media_type="text/plain; version=0.0.4")
 
     async def _description(self, request: Request) -> Response:
@@ -314,39 +330,8 @@ _POLL = "/v1/topics/{topic}/groups/{group}/poll"
 _RECORDS, _WATCH = f"{_PARTITION}/records", f"{_PARTITION}/watch"
 
 
-def _given(operation: Operation, request: Request) -> dict[str, Any]:
-    """Reads the arguments that are in the path and in the query."""
-    texts = dict(request.path_params) | dict(request.query_params)
-    return {
-        name: _from_text(operation.hints.get(name, str), text, name) for name, text in texts.items()
-    }
-
-
-def _from_text(hint: Any, text: str, name: str) -> Any:
-    if hint is not int:
-        return text
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise InvalidRequest(f"{name} must be a whole number, not {text[:80]!r}")
-    return int(text)
-
-
-class _Hasty(H11Protocol):
-    """Closes a connection that does not send a whole request in time."""
-
-    idle_s = 15.0
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._first = self.loop.call_later(self.idle_s, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._first.cancel()
-        super().connection_lost(exc)
+async def _busy(scope: Any, receive: Any, send: Any) -> None:
+    await _failed(Busy("the server is at its limit of max.connections"))(scope, receive, send)
 
 
 class HttpDoor:
@@ -363,18 +348,19 @@ class HttpDoor:
             where = f"{settings.host}:{settings.http_port}"
             raise Unavailable(f"cannot listen on {where}: {error}") from error
         self.port = int(self._socket.getsockname()[1])
-        protocol = type("Hasty", (_Hasty,), {"idle_s": settings.idle_ms / 1000})
         routes = Routes(broker)
+        timing = {"idle_s": settings.idle_ms / 1000, "connections_max": settings.connections}
+        protocol = type("Hasty", (Hasty,), {**timing, "busy": staticmethod(_busy)})
         self._console = routes.console
         self._console.start()
         self._server = uvicorn.Server(
             uvicorn.Config(
-                routes.application(),
+                arriving.refusing_strange_hosts(routes.application(), _failed),
                 http=protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                limit_concurrency=settings.connections,
+                ws="none",
                 timeout_keep_alive=max(1, settings.idle_ms // 1000),
                 timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
                 ssl_certfile=settings.tls_certificate or None,

@@ -25,7 +25,7 @@ class Allowance:
     def __init__(self, what: str, limit: int) -> None:
         self._what = what
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a scan that is given up gives back in whatever thread
         self._settled = threading.Condition(self._lock)
         self.used = 0
 

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from lamina.engine.store import Store
 from lamina.errors import LaminaError
+from lamina.server.health import topic_of
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -55,6 +56,14 @@ class Metrics:
         return found
 
 
+def page_of(gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> bytes:
+    """Returns a page of nothing but these gauges."""
+    registry = CollectorRegistry()
+    registry.register(_Gauges(gauges))
+    found: bytes = generate_latest(registry)
+    return found
+
+
 class _Gauges(Collector):
     def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
         self._gauges = gauges
@@ -63,7 +72,7 @@ class _Gauges(Collector):
         return self._gauges()
 
 
-def _group_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
+def _group_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
     labels = ["consumergroup", "topic", "partition"]
     offset, lag, seconds = (
         GaugeMetricFamily(f"lamina_consumergroup_{name}", text, labels=labels)
@@ -74,6 +83,8 @@ def _group_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
         )
     )
     for topic, group in store.groups():
+        if not topic.startswith(prefix):
+            continue
         try:
             parts = store.describe_group(topic, group).partitions
         except LaminaError:  # deleted in the meantime
@@ -86,7 +97,7 @@ def _group_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     yield from (offset, lag, seconds)
 
 
-def _archive_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
+def _archive_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
     labels = ["topic", "partition"]
     records, size, seconds, failing = (
         GaugeMetricFamily(f"lamina_archive_{name}", text, labels=labels)
@@ -98,6 +109,8 @@ def _archive_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
         )
     )
     for each in store.tier_status():
+        if not each.topic.startswith(prefix):
+            continue
         where = [each.topic, str(each.partition)]
         records.add_metric(where, each.records_behind)
         size.add_metric(where, each.bytes_behind)
@@ -106,20 +119,24 @@ def _archive_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
     yield from (records, size, seconds, failing)
 
 
-def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
-    """Yields the gauges of every partition, in the shapes of kafka_exporter."""
+def store_gauges(store: Store, prefix: str = "") -> Iterator[GaugeMetricFamily]:
+    """Yields the gauges of every partition of a prefix's topics, in kafka_exporter's shapes."""
     labels = ["topic", "partition"]
     described = {
         "current_offset": "One past the newest durable offset",
         "oldest_offset": "The earliest offset",
         "size_bytes": "Bytes on disk",
         "segments": "Segments on disk",
+        "archived_bytes": "Bytes of objects that hold what is not on disk",
+        "archived_segments": "Objects that hold what is not on disk",
     }
     families = {
         name: GaugeMetricFamily(f"lamina_topic_partition_{name}", text, labels=labels)
         for name, text in described.items()
     }
     for topic in store.topics():
+        if not topic.startswith(prefix):
+            continue
         try:
             info = store.describe_topic(topic)
         except LaminaError:  # deleted in the meantime
@@ -130,11 +147,13 @@ def store_gauges(store: Store) -> Iterator[GaugeMetricFamily]:
             families["oldest_offset"].add_metric(where, part.earliest_offset)
             families["size_bytes"].add_metric(where, part.size_bytes)
             families["segments"].add_metric(where, part.segments)
+            families["archived_bytes"].add_metric(where, part.archived_bytes)
+            families["archived_segments"].add_metric(where, part.archived_segments)
     yield from families.values()
-    yield from _group_gauges(store)
-    yield from _archive_gauges(store)
+    yield from _group_gauges(store, prefix)
+    yield from _archive_gauges(store, prefix)
     yield GaugeMetricFamily(
         "lamina_failed_partitions",
         "Partitions that take no appends, and of groups that take no acks",
-        value=len(store.failures()),
+        value=sum(topic_of(name).startswith(prefix) for name in store.failures()),
     )

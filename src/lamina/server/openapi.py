@@ -130,7 +130,7 @@ def _beside() -> dict[str, Any]:
         "properties": {
             "records": {"type": "array", "items": _RECORD, "minItems": 1},
             "partition": {"anyOf": [number, {"type": "null"}]},
-            "acks": {"type": "string", "enum": ["0", "1", "all"]},
+            "acks": {"type": "string", "enum": ["0", "1", "all", "archived"]},
         },
         "required": ["records"],
         "additionalProperties": False,

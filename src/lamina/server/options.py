@@ -58,7 +58,7 @@ class ServerSettings(Settings):
     connections: int = setting(
         2048,
         "max.connections",
-        "streams and HTTP connections, each",
+        "Flight streams, Flight calls and HTTP connections, each",
         "further ones are told to come back",
         allowed=(1, 1 << 20),
     )
@@ -84,9 +84,9 @@ class ServerSettings(Settings):
         allowed=(1, 600_000),
     )
     waiting: int = setting(
-        256,
+        1024,
         "max.waiting",
-        "HTTP long polls and watches",
+        "long polls and watches of both doors together",
         "further ones are told to come back",
         allowed=(1, 1 << 16),
     )

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from lamina.errors import NotAllowed
+from lamina.server.arriving import host_of
 from lamina.server.auth import is_loopback
 
 _OWN = ("same-origin", "none")
@@ -23,14 +24,21 @@ def refuse_foreign_name(request: Request) -> None:
 
     A page can make a name of its own mean this machine; it cannot make the browser call it so.
     """
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    host = host_of(request.headers.get("host", ""))
     if not is_loopback(host):
         raise NotAllowed(f"without keys the server answers on loopback only, not as {host!r}")
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # no address at all: nobody's own
+        return None
 
 
 def refuse_foreign_site(request: Request) -> None:
     """Refuses what the page of another site may have sent."""
     origin = request.headers.get("origin")
-    is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    is_foreign = origin is not None and _netloc(origin) != request.headers.get("host")
     if is_foreign or request.headers.get("sec-fetch-site", _OWN[0]) not in _OWN:
         raise NotAllowed("the server does not answer pages of other sites; use a key, or a program")

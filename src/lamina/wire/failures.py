@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from lamina import errors
-from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
+from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing, UnknownTopic
 
 TEXT_MAX = 2048
 """Longer texts are cut: gRPC carries errors in its trailer, which has little room."""
@@ -27,6 +27,7 @@ FIELDS: dict[type[LaminaError], dict[str, Any]] = {
     Busy: {"retry_after_s": 1.0},
     CorruptData: {"problem": "", "path": "", "position": 0, "expected": "", "found": ""},
     RecordsMissing: {"first": 0, "end": 0, "reason": ""},
+    UnknownTopic: {"known": ()},
 }
 """What errors of a class carry, and what stands for it where the other side does not say."""
 
@@ -56,6 +57,7 @@ def from_object(described: dict[str, Any]) -> LaminaError:
     known = _fields_of(kind)
     if isinstance(given, dict):
         known |= {each: value for each, value in given.items() if each in known}
+    known = {each: tuple(v) if isinstance(v, list) else v for each, v in known.items()}
     error.__dict__.update(known)
     return error
 

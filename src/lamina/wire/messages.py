@@ -1,16 +1,20 @@
 """What travels on the Flight streams, beside the Arrow batches themselves.
 
-    DoExchange "append"   each message: metadata = order, a newline, plain values (or a batch)
-                          each answer:  metadata = what was appended, or an error
+    DoExchange "append"   each message: metadata = order, a newline, then plain values, or a batch
+                          as an Arrow stream; each answer: what was appended, or an error
     DoGet                 ticket = a question in JSON; the schema's metadata says what is not in
                           records: where a scan ends, what a diff found
     DoAction NAME         body = the arguments in JSON, and for those that speak of records that a
                           consumer holds, a newline and these as an Arrow stream; one result in JSON
 
-An append of a few plain values carries them in the metadata itself: Arrow objects would cost more
-than the values. Everything else is a batch, whose schema is the stream's.
+An append of a few plain values carries them as they are: Arrow objects would cost more than the
+values. Everything else is a batch.
 
-Rule: a message says all that is needed to act on it; a stream keeps no state between two.
+Rules.
+1. A message says all that is needed to act on it; a stream keeps no state between two.
+2. Records travel in the metadata, and the exchange's own schema has no columns. Flight decodes and
+   decompresses the batches of a stream before a server sees anything of them; bytes in the
+   metadata are decoded by `lamina.received`, when scope, topic and size were looked at.
 """
 
 from __future__ import annotations
@@ -25,24 +29,30 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from lamina import received
 from lamina.engine.appending import Appended
 from lamina.engine.diffing import Diff
 from lamina.engine.groups.group import POLL_BYTES
 from lamina.engine.reader import BATCH_BYTES, BATCH_RECORDS
 from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import InvalidRequest, LaminaError, Unavailable
-from lamina.wire import failures, values
+from lamina.wire import failures, memory, values
 
 APPEND = b"append"
+NO_COLUMNS = pa.schema([])
+"""The schema of every exchange."""
 END = b"lamina.end"
 """The key of the schema's metadata that says up to which offset a scan reaches."""
 DIFF = b"lamina.diff"
 """The key of the schema's metadata that holds what a diff says beside its records."""
 OFFSETS = "offsets"
 """The only column of records that are named by their offsets alone."""
+HELD = dict.fromkeys((OFFSETS, "offset", "partition", "epoch"), pa.int64())
+"""The columns that name records which a consumer holds."""
 PLAIN_VALUES_MAX = 64
 PLAIN_BYTES_MAX = 32 << 10
 HEADER_BYTES_MAX = 8 << 10
+TICKET_BYTES_MAX = 256 << 10
 BATCH_BYTES_MAX = (1 << 31) - (1 << 20)
 """What one message carries: gRPC's own limit is 2 GiB, and an Arrow binary column's is, too."""
 TIMEOUT_S_MAX = 1e9
@@ -114,6 +124,13 @@ _TICKETS: dict[str, type[Ticket]] = {
 }
 
 
+def encode_append(order: Order, records: pa.RecordBatch | list[bytes]) -> pa.Buffer | bytes:
+    """Encodes an append: its order, and its records behind it."""
+    if isinstance(records, list):
+        return encode_order(order, records)
+    return received.packed(records, encode_order(order) + b"\n", memory.pool())
+
+
 def encode_order(order: Order, plain: list[bytes] | None = None) -> bytes:
     """Encodes an append's metadata; written by hand, because a lone append waits for it."""
     stamp = order.producer
@@ -135,11 +152,16 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
-    """Decodes an append's metadata; raises InvalidRequest for what is none."""
-    header, _, body = data.partition(b"\n")
+def decode_order(data: pa.Buffer) -> tuple[Order, list[bytes] | pa.Buffer | None]:
+    """Decodes an append's metadata; raises InvalidRequest for what is none.
+
+    Returns plain values as they are, and the Arrow stream of a batch without looking at it.
+    """
+    is_small = data.size <= HEADER_BYTES_MAX + PLAIN_BYTES_MAX
+    beginning = (data if is_small else data.slice(0, HEADER_BYTES_MAX + 1)).to_pybytes()
+    header, newline, body = beginning.partition(b"\n")
     if len(header) > HEADER_BYTES_MAX:
-        raise InvalidRequest(f"an append's header is {len(header)} bytes long")
+        raise InvalidRequest(f"an append's header is over {HEADER_BYTES_MAX} bytes long")
     get: Callable[..., Any] = decode_object(header).get
     topic, partition, acks = get("topic"), get("partition"), get("acks", "all")
     timeout_s, producer, lengths = get("timeout_s"), get("producer"), get("lengths")
@@ -150,7 +172,10 @@ def decode_order(data: bytes) -> tuple[Order, list[bytes] | None]:
         raise InvalidRequest(f"an append's timeout_s cannot be {timeout_s!r:.80}")
     patience_s = None if timeout_s is None else float(timeout_s)
     order = Order(topic, partition, acks, patience_s, _stamp(producer))
-    return order, None if lengths is None else _split(body, lengths)
+    rest = data.slice(len(header) + 1) if newline else None
+    if lengths is not None:
+        return order, _split(body if is_small or rest is None else rest.to_pybytes(), lengths)
+    return order, rest if rest is not None and rest.size else None
 
 
 _NONE = type(None)
@@ -262,25 +287,22 @@ def encode_call(given: dict[str, Any], held: pa.RecordBatch | None = None) -> by
     header = json.dumps(values.to_plain(given)).encode()
     if held is None:
         return header
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, held.schema) as stream:
-        stream.write_batch(held)
-    return b"\n".join((header, sink.getvalue().to_pybytes()))
+    whole: bytes = received.packed(held, header + b"\n", memory.pool()).to_pybytes()
+    return whole
 
 
-def decode_call(data: bytes) -> dict[str, Any]:
-    """Decodes the arguments of an operation; raises InvalidRequest for what is none."""
+def decode_call(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Decodes the arguments of an operation; raises InvalidRequest for what is none.
+
+    The records that it speaks of are returned as they came, for `decode_held`.
+    """
     header, _, rest = data.partition(b"\n")
-    given = decode_object(header)
-    if rest:
-        try:
-            with pa.ipc.open_stream(rest) as stream:
-                batch = stream.read_next_batch()
-            batch.validate(full=True)
-        except (pa.ArrowException, OSError, StopIteration) as error:
-            raise InvalidRequest("the records of the call are no Arrow stream") from error
-        given["held"] = batch
-    return given
+    return decode_object(header), rest
+
+
+def decode_held(data: bytes, max_bytes: int) -> pa.RecordBatch:
+    """Decodes the records that a call speaks of; raises InvalidRequest for what names none."""
+    return received.unpacked(received.announced(pa.py_buffer(data)), HELD, max_bytes)
 
 
 def decode_object(data: bytes) -> dict[str, Any]:

@@ -99,6 +99,12 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "delete_topic", "admin", "DELETE", "/v1/topics/{name}", topic="name", repeatable=False
         ),
+        Operation("routers", "read", "GET", "/v1/routers", topic=None),
+        Operation("create_router", "admin", "POST", "/v1/routers", topic=None, repeatable=False),
+        Operation("alter_router", "admin", "PATCH", "/v1/routers/{name}", topic=None),
+        Operation(
+            "delete_router", "admin", "DELETE", "/v1/routers/{name}", topic=None, repeatable=False
+        ),
         Operation("format_of", "read", "GET", "/v1/topics/{topic}/format"),
         Operation("earliest_offset", "read", "GET", f"{_PARTITION}/earliest"),
         Operation("latest_offset", "read", "GET", f"{_PARTITION}/latest"),

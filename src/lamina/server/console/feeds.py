@@ -73,11 +73,11 @@ def topics(view: View) -> dict[str, Any]:
                 "name": name,
                 "partitions": len(parts),
                 "records": sum(
-                    part.durable_offset - view.store.earliest_offset(name, part.partition)
+                    part.durable_offset - part.earliest_offset
                     for part in parts  # archived ones count, too
                 ),
-                "size_bytes": sum(part.size_bytes for part in parts),
-                "segments": sum(part.segments for part in parts),
+                "size_bytes": sum(part.size_bytes + part.archived_bytes for part in parts),
+                "segments": sum(part.segments + part.archived_segments for part in parts),
                 "rate": rings.last(("topic", name, "records")),
                 "bytes_rate": rings.last(("topic", name, "bytes")),
             }
@@ -226,8 +226,14 @@ def writers(view: View) -> dict[str, Any]:
     rows.sort(key=lambda row: (-row.get("records", 0), -row["total_groups"], row["name"]))
     shown, about = _page(rows, view.given)
     times = history.rings.times()
-    series = {name: history.rings.series(("writer", name)) for name in _WRITER_SERIES}
+    series = {name: _shared(view, ("writer", name)) for name in _WRITER_SERIES}
     return {"rows": shown, "series": {"times": times, **series}, **about}
+
+
+def _shared(view: View, key: tuple[str, ...]) -> list[float | None]:
+    """A series that sums over all topics: for a key that is for some, nothing but its length."""
+    found = view.history.rings.series(key)
+    return [None] * len(found) if view.caller.prefix else found
 
 
 def tier(view: View) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def tier(view: View) -> dict[str, Any]:
     rows.sort(key=lambda row: (-row["records_behind"], row["topic"], row["partition"]))
     shown, about = _page(rows, view.given)
     store_tier, rings = view.store.tier, view.history.rings
-    series = {name: rings.series(("tier", name)) for name in ("records", "bytes", "seconds")}
+    series = {name: _shared(view, ("tier", name)) for name in ("records", "bytes", "seconds")}
     return {
         "url": store_tier.objects.url if store_tier is not None else None,
         "rows": shown,

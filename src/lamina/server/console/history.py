@@ -170,7 +170,7 @@ class History:
             end = sum(part.durable_offset for part in parts)
             records = max(0, end - before.ends.get(name, end)) / elapsed_s
             held = sum(part.written_offset - part.earliest_offset for part in parts)
-            size_bytes = sum(part.size_bytes for part in parts)
+            size_bytes = sum(part.size_bytes + part.archived_bytes for part in parts)
             # Topics that share a log have no count of their own: their average record tells.
             about = records * size_bytes / held if held else 0.0
             yield ("topic", name, "records"), records

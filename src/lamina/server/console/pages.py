@@ -189,7 +189,7 @@ class Console:
                 "scope": caller.scope,
                 "prefix": caller.prefix,
             }
-            told["health"] = self._broker.health()
+            told["health"] = self._broker.health(caller)
         return JSONResponse(told)
 
     async def _who(self, request: Request) -> Response:
