@@ -27,19 +27,24 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAccess:
-    """Where an archive is, and what opens it."""
+    """Where an archive is, and what opens it.
+
+    `data` is the directory whose archive it is: one that it remembers and that is not there is away
+    (a mount that failed), not empty.
+    """
 
     url: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    data: str | None = None
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, str]) -> ArchiveAccess:
+    def of(cls, url: str, options: Mapping[str, str], data: str | None = None) -> ArchiveAccess:
         """Makes one from a URL or a path, and the object store's own options."""
         if url.startswith("memory://"):
             raise InvalidRequest("an archive in memory is seen by one process only")
         if options and not url.startswith(("s3://", "s3a://")):
             raise InvalidRequest(f"options {sorted(options)} are for s3://, not for {url!r}")
-        return cls(url, tuple(sorted(options.items())))
+        return cls(url, tuple(sorted(options.items())), data)
 
     def open(self) -> Objects:
         """Opens the object store; once in a process."""
@@ -53,7 +58,7 @@ def _opened(access: ArchiveAccess) -> Objects:
 
     if access.options:
         return open_objects(access.url, **dict(access.options))
-    objects = open_archive(access.url)
+    objects = open_archive(access.url, data=access.data)
     assert objects is not None, "an archive has a name"
     return objects
 

@@ -21,12 +21,12 @@ import pyarrow as pa
 from lamina.config import TIMESTAMP_TYPES, TopicSettings
 from lamina.engine.tier.archive_store import ArchivedPartition, archived_topic, archived_topics
 from lamina.engine.tier.cold import BlockCache, ColdLog
-from lamina.engine.tier.shelf import UNKNOWN_MS, Shelf, cold_log
-from lamina.errors import ObjectMissing, RecordsMissing, UnknownTopic
+from lamina.engine.tier.shelf import Shelf, cold_log
+from lamina.errors import ArchiveUnavailable, ObjectMissing, RecordsMissing, UnknownTopic
 from lamina.formats.archive import ArchivedObject
 from lamina.formats.ledger import ARCHIVED, Gap
 from lamina.formats.scan import Limit
-from lamina.formats.topic import TopicFile
+from lamina.formats.topic import UNKNOWN_MS, TopicFile
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin
@@ -192,18 +192,23 @@ class ColdSide:
         self._partition = partition
         self._loaded_s = -LOOK_S
         self._holes: list[tuple[int, int]] = []
+        self._problem = ""
         self.log = cold_log(access.open(), about, partition, cache)
 
     def cover(self, needed: Sequence[tuple[int, int]]) -> None:
         """Asks for the list again if it does not reach over some ranges.
 
         What was listed before its local copy went is there at once; what the last answer did not
-        have either is asked for no more often than it may.
+        have either is asked for no more often than it may. An object store that does not answer
+        is noted: `lost` tells of it, and whoever needs the records decides.
         """
         holes, now_s = self._uncovered(needed), time.monotonic()
         if holes and (holes != self._holes or now_s - self._loaded_s >= LOOK_S):
-            self.log.show(self.log.ask())
-            self._loaded_s = now_s
+            self._loaded_s, self._problem = now_s, ""
+            try:
+                self.log.show(self.log.ask())
+            except ArchiveUnavailable as error:
+                self._problem = str(error)
             self._holes = self._uncovered(needed)
 
     def _uncovered(self, needed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -211,9 +216,21 @@ class ColdSide:
         return [hole for first, end in needed for hole in outside(first, end, spans)]
 
     def lost(self, needed: Iterable[tuple[int, int]]) -> list[Gap]:
-        """Returns what should be in the archive and is in none of its objects."""
+        """Returns what should be in the archive and is in none of its objects.
+
+        Where the list could not be read it is not lost, but archived where nobody can reach it.
+        """
+        reason, detail = (ARCHIVED, self._problem) if self._problem else ("lost", "not archived")
+        return [Gap(first, end, reason, 0, detail) for first, end in self._uncovered(needed)]
+
+    def without_copies(self, lost: Iterable[Gap]) -> list[Gap]:
+        """Returns what is lost here and in no object either: of the rest the archive has copies."""
+        if self._problem:
+            return [Gap(gap.first, gap.end, ARCHIVED, 0, self._problem) for gap in lost]
         return [
-            Gap(first, end, "lost", 0, "not archived") for first, end in self._uncovered(needed)
+            Gap(first, end, gap.reason, gap.at_ms, gap.detail)
+            for gap in lost
+            for first, end in self._uncovered([(gap.first, gap.end)])
         ]
 
     def stretches(self, needed: Iterable[tuple[int, int]]) -> Iterator[ObjectStretch]:

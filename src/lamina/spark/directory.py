@@ -5,7 +5,8 @@ segments at entries of their sparse indexes. An executor maps the file and scans
 same kernels. Only durable records are planned, so what a piece names never changes; it can only be
 removed or moved to another tier: then the engine's own reader finds it, or the ledger says why not.
 
-What the ledger calls archived is read from the object store (`archives`); topics behind the
+What the ledger calls archived is read from the object store (`archives`), and what it calls lost if
+the archive has a copy; topics behind the
 write-ahead log have pieces of their own (`waltopics`).
 """
 
@@ -18,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from lamina.config import WalSettings
+from lamina.config import TopicSettings, WalSettings
 from lamina.engine.codec import CODECS
 from lamina.engine.reading import PartitionReader
 from lamina.engine.report import RecoveryReport
@@ -27,13 +28,13 @@ from lamina.engine.tier.cold import BlockCache
 from lamina.engine.view import PartitionView
 from lamina.errors import UnknownTopic
 from lamina.formats.frame.checkpoint import PartitionCheckpoint
-from lamina.formats.ledger import ARCHIVED, Gap
+from lamina.formats.ledger import ARCHIVED, LOST, Gap
 from lamina.formats.topic import TopicFile
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.archives import INDEX_BYTES, ColdSide, timestamp_type
 from lamina.spark.columns import Origin
 from lamina.spark.data_directory import boot_of
-from lamina.spark.planning import SEGMENT, Cut, Stretch, Topic
+from lamina.spark.planning import SEGMENT, Cut, Stretch, Topic, outside
 from lamina.spark.reading import DirectoryAccess
 from lamina.spark.segments import SegmentPiece
 from lamina.spark.waltopics import WalTopics
@@ -110,7 +111,7 @@ class LogDirectory:
         if token != self._token:
             self._live = live
             self._checkpoint = self._boot.read_checkpoint(RecoveryReport())
-            self._about = self._boot.catalog.peek()
+            self._about = self._boot.catalog.peek(self._wal.lost_topics)
             self._current.clear()
             self._wal.forget()
             self._token = token
@@ -165,13 +166,17 @@ class LogDirectory:
                 found.append(same)
             elif segment.base_offset < bound.next_offset:
                 found.append(SegmentStretch(self._access, about, partition, segment, bound))
-        archived = _archived(view)
-        if archived and self._access.archive is not None:
+        archived, lost = _spans(view, ARCHIVED), _spans(view, LOST)
+        may_be_there = archived or (lost and TopicSettings.parse(about.settings).is_archived)
+        if may_be_there and self._access.archive is not None:
             if key not in self._cold:
                 self._cold[key] = ColdSide(self._access.archive, about, partition, self._cache)
-            self._cold[key].cover(archived)
+            self._cold[key].cover([*archived, *lost])
             view.cold = self._cold[key].log
-            found += self._cold[key].stretches(archived)
+            here = [(each.first, each.end) for each in found]
+            wanted = sorted([*archived, *lost])
+            absent = [hole for span in wanted for hole in outside(*span, here)]
+            found += self._cold[key].stretches(absent)
             found.sort(key=lambda each: each.first)
         return found
 
@@ -200,7 +205,9 @@ class LogDirectory:
         cold = self._cold.get((topic, about.epoch, partition))
         if cold is None:
             return view.ledger.gaps
-        gaps = [*view.ledger.missing(), *cold.lost(_archived(view))]
+        gaps = [gap for gap in view.ledger.missing() if gap.reason != LOST]
+        gaps += cold.lost(_spans(view, ARCHIVED))
+        gaps += cold.without_copies(gap for gap in view.ledger.gaps if gap.reason == LOST)
         return sorted(gaps, key=lambda gap: gap.first)
 
     def stretches(self, topic: str, partition: int) -> Sequence[Stretch]:
@@ -212,9 +219,9 @@ class LogDirectory:
         return self._stretches[topic, about.epoch, partition]
 
 
-def _archived(view: PartitionReader) -> list[tuple[int, int]]:
-    """Returns the ranges that are in the archive alone."""
-    return [(gap.first, gap.end) for gap in view.ledger.gaps if gap.reason == ARCHIVED]
+def _spans(view: PartitionReader, reason: str) -> list[tuple[int, int]]:
+    """Returns the ranges that have a reason."""
+    return [(gap.first, gap.end) for gap in view.ledger.gaps if gap.reason == reason]
 
 
 def _mark(path: str) -> object:

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.config import ARCHIVE_VARIABLE
+from lamina.engine.tier.location import remembered
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess, ServerAccess, Where
+from lamina.storage.files import LocalFiles
 
 EARLIEST, LATEST = -2, -1
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -326,19 +328,29 @@ def where_of(given: Given) -> Where:
             "give either the log, .option('path', …) or .load(…), or a running 'server'"
         )
     secrets = given.below(OF_ARCHIVE)
-    archive = given.text("archive") or os.environ.get(ARCHIVE_VARIABLE)
     if path and _is_object_store(path):
         return Where(archive=ArchiveAccess.of(path, secrets))
+    archive = _archive_of(given, path)
     if secrets and not archive:
         raise InvalidRequest(f"options {sorted(secrets)} open an archive; say which by 'archive'")
     cold = None
     if archive:
         named = archive if _is_object_store(archive) else os.path.abspath(_local(archive))
-        cold = ArchiveAccess.of(named, secrets)
+        cold = ArchiveAccess.of(named, secrets, os.path.abspath(_local(path)) if path else None)
     if path:
         return Where(path=_local(path), archive=cold)
     assert server is not None
     return Where(server=ServerAccess(server, given.text("apiKey")), archive=cold)
+
+
+def _archive_of(given: Given, path: str | None) -> str | None:
+    """Returns the archive that is named, or that the directory remembers; an empty name is none."""
+    named = given.text("archive")
+    if named is None:
+        named = os.environ.get(ARCHIVE_VARIABLE)
+    if named is not None or not path:
+        return named or None
+    return remembered(LocalFiles(), os.path.abspath(_local(path)))
 
 
 def _is_object_store(name: str) -> bool:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ledger import Gap
 from lamina.spark.columns import COLUMNS, Origin
-from lamina.spark.losses import LOGGER, is_loss, missing
+from lamina.spark.losses import LeftOut, count, is_loss, missing, tell
 from lamina.spark.options import EARLIEST, LATEST, Selection, SourceOptions
 
 TASK_BYTES_LEAST, TASK_BYTES_MOST = 4 << 20, 64 << 20
@@ -172,6 +172,8 @@ class Plan:
     objects: Counted
     blocks: Counted
     columns: Collection[str]
+    left_out: tuple[LeftOut, ...] = ()
+    """What is known to be missing of the ranges, where the query goes on without."""
 
     @property
     def sources(self) -> int:
@@ -192,6 +194,8 @@ class Plan:
             parts.append(", " + self.blocks.said("blocks"))
         skipped = len(COLUMNS) - len(self.columns)
         parts.append(f", columns {', '.join(self.columns)}, {skipped} columns skipped")
+        if self.left_out:
+            parts.append(f", {count(self.left_out)} offsets left out")
         return "".join(parts)
 
 
@@ -219,7 +223,14 @@ def _all(topic: Topic) -> range:
     return range(topic.partitions)
 
 
-def start_offset(log: Log, options: SourceOptions, topic: str, partition: int) -> int:
+class Start(NamedTuple):
+    """Where reading a partition starts, and whether only because its log ends there just now."""
+
+    offset: int
+    is_latest: bool = False
+
+
+def start_of(log: Log, options: SourceOptions, topic: str, partition: int) -> Start:
     """Returns where reading a partition starts."""
     earliest, end = log.extent(topic, partition)
     time_ms = options.start.time_ms(topic, partition)
@@ -230,12 +241,14 @@ def start_offset(log: Log, options: SourceOptions, topic: str, partition: int) -
                 f"{topic}/{partition} has no record at or after {time_ms}; set"
                 " startingOffsetsByTimestampStrategy to latest to start at its end"
             )
-        return end if found is None else found
+        return Start(end, is_latest=True) if found is None else Start(found)
     given = options.start.offset(topic, partition)
-    offset = {EARLIEST: earliest, LATEST: end}.get(given, given)
+    if given == LATEST:
+        return Start(end, is_latest=True)
+    offset = earliest if given == EARLIEST else given
     if offset > end:
         raise OffsetOutOfRange(f"{topic}/{partition}: {offset} is beyond the end {end}")
-    return offset
+    return Start(offset)
 
 
 def end_offset(log: Log, options: SourceOptions, topic: str, partition: int) -> int:
@@ -259,15 +272,18 @@ def batch_ranges(log: Log, options: SourceOptions) -> list[Range]:
         Range(
             topic,
             partition,
-            start_offset(log, options, topic, partition),
+            start_of(log, options, topic, partition).offset,
             end_offset(log, options, topic, partition),
         )
         for topic, partition in selected(log.topics(), options.selection)
     ]
 
 
-def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> Range:
-    """Returns the part of a range that is still there, or says what is missing of it and why."""
+def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> tuple[Range, list[LeftOut]]:
+    """Returns the part of a range that is still there, and what is missing of it and why.
+
+    Raises for what is missing, if that matters.
+    """
     earliest, _ = log.extent(wanted.topic, wanted.partition)
     gaps = [gap for gap in log.gaps(wanted.topic, wanted.partition) if gap.end > wanted.start]
     lost = [gap for gap in gaps if gap.first < wanted.end and is_loss(gap)]
@@ -275,9 +291,12 @@ def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> Range:
         lost.insert(0, Gap(wanted.start, earliest, "lost", 0))
     if lost and fail_on_data_loss:
         raise missing(wanted.name, lost[0], wanted.start)
-    if lost:
-        LOGGER.warning("%s", missing(wanted.name, lost[0], wanted.start))
-    return Range(wanted.topic, wanted.partition, max(wanted.start, earliest), wanted.end)
+    left_out = [
+        LeftOut(wanted.name, max(gap.first, wanted.start), min(gap.end, wanted.end), gap.reason)
+        for gap in lost
+    ]
+    start = min(max(wanted.start, earliest), wanted.end)
+    return Range(wanted.topic, wanted.partition, start, wanted.end), left_out
 
 
 def _covers(gaps: Sequence[Gap], start: int, end: int) -> bool:
@@ -328,11 +347,14 @@ def plan(
     log: Log, ranges: Sequence[Range], options: SourceOptions, columns: Collection[str]
 ) -> Plan:
     """Cuts ranges into pieces and packs them into tasks."""
-    ranges = [
+    judged = [
         readable(log, each, fail_on_data_loss=options.fail_on_data_loss)
         for each in ranges
         if each.start < each.end
     ]
+    ranges = [each for each, _ in judged]
+    left_out = tuple(each for _, some in judged for each in some)
+    tell(left_out)
     cut = _cut(sum(size_bytes(log, each) for each in ranges), options)
     pieces = [
         piece
@@ -348,6 +370,7 @@ def plan(
         _counted(pieces, every, OBJECT),
         _blocks(pieces),
         columns,
+        left_out,
     )
 
 

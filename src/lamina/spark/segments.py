@@ -1,4 +1,4 @@
-"""A piece of a segment file, as an executor reads it: mapped, scanned by the kernels, gathered.
+"""A piece of a segment file, as an executor reads it: opened, scanned by the kernels, gathered.
 
 Rule: only what reading a file needs is imported here. A worker that finds its file where it was
 planned never loads the engine.
@@ -61,7 +61,7 @@ class SegmentPiece:
         offset, position = self.start.next_offset, self.start.position
         last = self.end.next_offset
         try:
-            segment.mapped()  # nobody can take it away any more
+            segment.hold()  # nobody can take it away any more
             refuse_recreated(files, path, self.origin)
         except FileNotFoundError:
             yield from self._otherwise(offset, last, wanted)
@@ -69,7 +69,7 @@ class SegmentPiece:
         while offset < last and position < self.end.position:
             limit = Limit(min(BATCH_RECORDS, last - offset), BATCH_BYTES)
             try:
-                found, _, buffer = segment.scan(position, offset, limit, self.end)
+                found, start, buffer = segment.scan(position, offset, limit, self.end)
             except Damaged as error:
                 sound = segment.sound_after(error.position, error.offset, self.end)
                 if sound is None or sound[0] >= last:
@@ -77,7 +77,7 @@ class SegmentPiece:
                 yield from self._otherwise(offset, sound[0], wanted)
                 offset, position = sound
                 continue
-            offset, position = offset + len(found), found.end
+            offset, position = offset + len(found), found.end + start
             found = _with_keys(segment, buffer, found, wanted)
             if len(found):
                 yield self.origin, codec.decode(buffer, found, wanted.columns)

@@ -145,7 +145,8 @@ class LogServer:
 
     def _lying(self, topic: str, partition: int) -> Iterator[Stretch]:
         earliest, end = self.extent(topic, partition)
-        local = min(self._partition(topic, partition).earliest_offset, end)
+        layers = self._store.segments(topic, partition)
+        local = min((each.base_offset for each in layers if not each.cold), default=end)
         about = file_of(self._found[topic])
         gone = [(gap.first, gap.end) for gap in self._store.gaps(topic, partition)]
         archived = list(outside(earliest, local, gone))
@@ -156,7 +157,7 @@ class LogServer:
             for object_stretch in cold.stretches(archived):
                 yield object_stretch
                 reached.append((object_stretch.first, object_stretch.end))
-        for facts in self._store.segments(topic, partition):
+        for facts in layers:
             first, after = max(facts.base_offset, local), min(facts.next_offset, end)
             if first < after:
                 reached.append((first, after))

@@ -4,11 +4,18 @@ The offset in Spark's checkpoint is `{"orders": {"0": 23}, "@epoch": {"orders": 
 readable, with the epoch of each topic beside it, and the name under which the query publishes its
 position (no topic's name has an `@`). So a query that is started again keeps its name.
 
+Spark writes where a query started nowhere: batch 0 has an end in the checkpoint, and whoever runs
+it again asks for the initial offset again. So what was started at the log's end (`latest`, or a
+time that has no record yet) is named in the initial offset, `"@latest": {"orders": [0]}`, and batch
+0 takes nothing of it: its end is the start, kept by the checkpoint before a record is read, and
+batch 1 goes on from there, whatever was appended since and however often batch 0 is repeated.
+
 Rules.
 1. `latestOffset` costs a few system calls when the log has not changed, and an object store or a
    server is asked no more often than their logs say: an idle query asks fifty times a second.
 2. Offsets never go back, whatever a look at the directory shows just then.
 3. A topic that was created again is another topic: the query stops and says so.
+4. A position is published when Spark's commit log has it: as the start of the next batch.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +48,7 @@ from lamina.spark.planning import Log, Range
 from lamina.spark.positions import Positions
 from lamina.spark.tasks import Task, read_task
 
-EPOCHS, GROUP = "@epoch", "@group"
+EPOCHS, GROUP, AT_LATEST = "@epoch", "@group", "@latest"
 LOOK_AGAIN_S = 0.02
 
 
@@ -49,12 +56,14 @@ LOOK_AGAIN_S = 0.02
 class Offsets:
     """Where a query stands: one past the last offset of each partition, and the topics' epochs.
 
-    `group` is the name of the query; empty before it has one.
+    `group` is the name of the query; empty before it has one. `at_latest` is only in an initial
+    offset: the partitions that start where the log ended just then; None in all others.
     """
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     group: str = ""
+    at_latest: frozenset[tuple[str, int]] | None = None
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Offsets:
@@ -63,18 +72,28 @@ class Offsets:
         ends = {
             (topic, int(partition)): int(end)
             for topic, partitions in document.items()
-            if topic not in (EPOCHS, GROUP)
+            if topic not in (EPOCHS, GROUP, AT_LATEST)
             for partition, end in partitions.items()
         }
-        return cls(ends, epochs, document.get(GROUP, ""))
+        started = document.get(AT_LATEST)
+        at_latest = None
+        if started is not None:
+            pairs = ((topic, number) for topic, numbers in started.items() for number in numbers)
+            at_latest = frozenset(pairs)
+        return cls(ends, epochs, document.get(GROUP, ""), at_latest)
 
     def to_json(self) -> dict[str, Any]:
         """Returns a document that is equal, as text too, for equal offsets."""
         document: dict[str, Any] = {}
         for (topic, partition), end in sorted(self.ends.items()):
             document.setdefault(topic, {})[str(partition)] = end
-        named = {GROUP: self.group} if self.group else {}
-        return document | {EPOCHS: dict(sorted(self.epochs.items()))} | named
+        more: dict[str, Any] = {GROUP: self.group} if self.group else {}
+        if self.at_latest is not None:
+            started: dict[str, list[int]] = {}
+            for topic, partition in sorted(self.at_latest):
+                started.setdefault(topic, []).append(partition)
+            more[AT_LATEST] = started
+        return document | {EPOCHS: dict(sorted(self.epochs.items()))} | more
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = log
         self._group = options.group or f"{options.group_prefix}-{uuid.uuid4()}"
         self._positions = Positions(options.where)
+        self._published: Offsets | None = None
         self._latest: Offsets | None = None
         self._token: object = None
         self._looked_s = 0.0
@@ -137,11 +157,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns where a query without a checkpoint starts."""
         latest = self._now()
-        ends = {
-            (topic, partition): planning.start_offset(self._log, self._options, topic, partition)
-            for topic, partition in latest.ends
+        starts = {
+            place: planning.start_of(self._log, self._options, *place) for place in latest.ends
         }
-        return Offsets(ends, latest.epochs, self._group).to_json()
+        ends = {place: start.offset for place, start in starts.items()}
+        at_latest = frozenset(place for place, start in starts.items() if start.is_latest)
+        return Offsets(ends, latest.epochs, self._group, at_latest).to_json()
 
     def _begun(self, document: dict[str, Any]) -> Offsets:
         """Reads where the query stands, and takes its name from there, unless one is given."""
@@ -175,23 +196,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Returns where the next micro-batch ends; `start` itself while there is nothing to do."""
         begun = self._begun(start)
+        self._publish_start(begun)
         latest = self._now() if self._target is None else self._target
         self._refuse_other_topics(begun)
         ranges = self._waiting(begun, latest)
         if not isinstance(limit, ReadAllAvailable):
             ranges = self._admitted(ranges)
         if not ranges:
-            return start
+            return start if begun.at_latest is None else replace(begun, at_latest=None).to_json()
         self._triggered_s = time.monotonic()
         ends = begun.ends | {(each.topic, each.partition): each.end for each in ranges}
         ends = {place: end for place, end in ends.items() if place[0] in latest.epochs}
         epochs = {topic: latest.epochs[topic] for topic, _ in ends}
         return Offsets(ends, epochs, self._group).to_json()
 
+    def _publish_start(self, begun: Offsets) -> None:
+        """Publishes where a batch starts: Spark has committed all below it, unless it is the first.
+
+        Spark calls `commit` for a batch when it plans the next one, so never for a query's last
+        one; but it asks for more after every batch. A position is tried once here: an idle query
+        asks fifty times a second.
+        """
+        if begun.at_latest is None and begun != self._published:
+            self._published = begun
+            self._positions.publish(self._group, begun.ends, begun.epochs)
+
     def _waiting(self, begun: Offsets, latest: Offsets) -> list[Range]:
-        """Returns what is new; a partition that was not there yet is read from its start."""
+        """Returns what is new; a partition that was not there yet is read from its start.
+
+        Batch 0 takes nothing of what starts at the end: see the module.
+        """
         ranges = []
         for (topic, partition), end in latest.ends.items():
+            if begun.at_latest is not None and (topic, partition) in begun.at_latest:
+                continue
             start = begun.ends.get((topic, partition))
             if start is None:
                 start = self._log.extent(topic, partition)[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from lamina.spark import losses
 from lamina.spark.columns import Projection
 from lamina.spark.options import SourceOptions
 from lamina.spark.planning import Piece, Wanted
@@ -30,5 +31,6 @@ def read_task(
     assert isinstance(partition, Task)
     wanted = Wanted(projection.of_records, projection.keys, options.fail_on_data_loss)
     for piece in partition.pieces:
+        losses.reading(piece.part.name)
         for origin, batch in piece.read(wanted):
             yield projection.apply(batch, origin)

@@ -12,8 +12,9 @@ names every part with checksums. Until it is there, parts are bytes that nobody 
 order of its runs. They are appended as an idempotent producer whose id is the application, whose
 epoch is the transaction's number, and whose sequence is the row's place in that order. The
 producers' journal of the partition makes the place durable together with the rows: after a crash it
-says exactly how many of them are stored, and storing goes on behind them. They are synced whatever
-the topic's own durability, because `state.json` will say that they are there. Whoever has the store
+says exactly how many of them are stored, and storing goes on behind them, however long after: the
+producer's id is one that does not expire (`engine.producers`). They are synced whatever the topic's
+own durability, because `state.json` will say that they are there. Whoever has the store
 next finds the `commit.json` and goes on, before anything else of that application is decided.
 
 *A repeat does nothing.* A number is stored when `state.json` says so or a higher one does; a repeat
@@ -43,6 +44,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from lamina.engine.producers import TRANSACTIONAL
 from lamina.engine.requests import ProducerStamp
 from lamina.engine.store import Store
 from lamina.errors import CorruptData, Fenced, InvalidRequest
@@ -60,6 +62,7 @@ from lamina.formats.transaction import (
     encode_transaction,
 )
 from lamina.formats.xxh3 import xxh3_of
+from lamina.received import unpacked_message
 from lamina.records import INPUT_SCHEMAS
 from lamina.spark.staging import Staging
 from lamina.storage import paths
@@ -81,7 +84,12 @@ TopicOf: TypeAlias = Callable[[str], TopicFile | None]
 
 
 def producer_of(application: str) -> int:
-    """Returns the producer that an application's rows are appended by; 63 bits, as clients may."""
+    """Returns the producer that an application's rows are appended by; one that does not expire."""
+    return xxh3_of(b"lamina sink " + application.encode()) >> 2 | TRANSACTIONAL
+
+
+def former_producer_of(application: str) -> int:
+    """Returns the producer of earlier versions: what it has begun to store, it finishes."""
     return xxh3_of(b"lamina sink " + application.encode()) >> 1
 
 
@@ -166,8 +174,7 @@ class Publisher:
         if about is None or about.deleted or about.epoch != epoch:
             LOGGER.warning("topic %s was deleted; rows for it are dropped", topic)
             return
-        producer_id = producer_of(transaction.application)
-        known = self._store.producer_position(topic, partition, producer_id)
+        producer_id, known = self._producer(transaction, topic, partition)
         stored = 0
         if known is not None and known[0] == transaction.number:
             stored = known[1]
@@ -181,6 +188,17 @@ class Publisher:
             stamp = ProducerStamp(producer_id, transaction.number, sequence)
             self._store.append(topic, records, partition=partition, acks="all", producer=stamp)
 
+    def _producer(
+        self, transaction: Transaction, topic: str, partition: int
+    ) -> tuple[int, tuple[int, int] | None]:
+        """Returns who stores a transaction, and what is known of it: a number, how many rows."""
+        producer_id = former_producer_of(transaction.application)
+        known = self._store.producer_position(topic, partition, producer_id)
+        if known is not None and known[0] >= transaction.number:
+            return producer_id, known
+        producer_id = producer_of(transaction.application)
+        return producer_id, self._store.producer_position(topic, partition, producer_id)
+
     def _records(
         self, transaction: Transaction, runs: list[tuple[Part, Run]], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
@@ -189,16 +207,18 @@ class Publisher:
             path = os.path.join(self._place(transaction).directory, name)
             view = self._mapped(path)
             for _, run in some:
-                message = _message(view, run, path)
-                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+                yield _rows(_message(view, run, path), run, schema, path)
 
     def _check(self, transaction: Transaction) -> None:
+        """Reads every row that is to be stored, so that nothing is decided that cannot be."""
         for part in transaction.parts:
             if part.runs:
                 path = os.path.join(self._place(transaction).directory, part.name)
                 view = self._mapped(path)
                 for run in part.runs:
-                    _message(view, run, path)
+                    message, about = _message(view, run, path), self._topic_of(run.topic)
+                    if about is not None:
+                        _rows(message, run, INPUT_SCHEMAS[about.format], path)
 
     def _mapped(self, path: str) -> memoryview:
         try:
@@ -206,7 +226,7 @@ class Publisher:
         except FileNotFoundError as error:
             raise CorruptData("a staged part is gone; write again", path=path) from error
         try:
-            return memoryview(file.map())
+            return memoryview(file.load())
         finally:
             file.close()
 
@@ -286,6 +306,28 @@ def _message(view: memoryview, run: Run, path: str) -> memoryview:
             found=str(found),
         )
     return message
+
+
+def _rows(message: memoryview, run: Run, schema: pa.Schema, path: str) -> pa.RecordBatch:
+    """Reads a run's rows; raises CorruptData for any that nothing else may touch.
+
+    A checksum only says that the bytes are those that somebody wrote. Offsets and lengths inside of
+    them are believed by Arrow's own code, so they are checked first, in full.
+    """
+    try:
+        batch = unpacked_message(pa.py_buffer(message), schema, run.length)
+    except InvalidRequest as error:
+        problem = f"a staged part is no record batch: {error}"
+        raise CorruptData(problem, path=path, position=run.position) from error
+    if batch.num_rows != run.rows:
+        raise CorruptData(
+            "a staged part has other rows than its commit says",
+            path=path,
+            position=run.position,
+            expected=f"{run.rows} rows",
+            found=f"{batch.num_rows} rows",
+        )
+    return batch
 
 
 def _chunks(batches: Iterator[pa.RecordBatch], stored: int) -> Iterator[tuple[int, pa.RecordBatch]]:

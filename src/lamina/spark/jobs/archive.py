@@ -24,9 +24,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from lamina.engine.partition import Partition
 from lamina.engine.readonly import ReadOnlyStore
-from lamina.engine.sealed import SealedRange
+from lamina.engine.sealed import Archivable, SealedRange
 from lamina.engine.store import Store
 from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.encoding import Naming, encode_object
@@ -34,7 +33,7 @@ from lamina.engine.tier.joining import OBJECT_BYTES_MIN, Policy
 from lamina.engine.tier.opening import Archive
 from lamina.engine.tier.service import policy_of
 from lamina.engine.tier.shelf import Shelf
-from lamina.errors import Fenced, RecordsMissing
+from lamina.errors import UNREADABLE, Fenced, RecordsMissing
 from lamina.formats.archive import ArchivedObject, Manifest
 from lamina.formats.strm.layout import Compression
 from lamina.formats.topic import TopicFile
@@ -106,7 +105,7 @@ def run(
 
 def _commit(
     store: Store,
-    partition: Partition,
+    partition: Archivable,
     archiver: Archiver,
     entries: list[ArchivedObject],
     end_offset: int,
@@ -120,7 +119,7 @@ def _commit(
 
 
 def _row(
-    partition: Partition, plan: list[Descriptor[Span]], entries: list[ArchivedObject]
+    partition: Archivable, plan: list[Descriptor[Span]], entries: list[ArchivedObject]
 ) -> dict[str, object]:
     return {
         "topic": partition.place.topic,
@@ -142,7 +141,7 @@ def _totals(rows: list[dict[str, object]]) -> dict[str, object]:
 # ---------------------------------------------------------------- planning
 
 
-def _plan(spark: SparkSession, partition: Partition, archiver: Archiver) -> list[Descriptor[Span]]:
+def _plan(spark: SparkSession, partition: Archivable, archiver: Archiver) -> list[Descriptor[Span]]:
     """Cuts what waits to be archived into spans of about one object each."""
     pending = archiver.pending()
     if not pending:
@@ -266,7 +265,10 @@ class _Sealed:
         return [_Whole(0, self.span.sealed_end, 0)]
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yields the records of some sealed offsets, over gaps, which the ledger explains."""
+        """Yields the records of some sealed offsets, over gaps, which the ledger explains.
+
+        Raises RecordsMissing at what the device does not deliver just now.
+        """
         store = _opened(self.data)
         while start < end:
             try:
@@ -282,14 +284,13 @@ class _Sealed:
                     start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
                 return
             except RecordsMissing as missing:
+                if missing.reason == UNREADABLE:
+                    raise
                 start = missing.end
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on have no record any more: those that have a reason."""
-        gaps = _opened(self.data).gaps(self.span.about.name, self.span.partition)
-        gone = [(max(gap.first, offset), gap.end) for gap in gaps if gap.end > offset]
-        pairs = np.array(gone, dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        return _opened(self.data).gone_from(self.span.about.name, self.span.partition, offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from lamina.engine.partition import Partition
+from lamina.engine.sealed import Archivable
 from lamina.engine.store import Store
 from lamina.engine.tier import orphans
 from lamina.engine.tier.archiver import Archiver
@@ -28,7 +28,8 @@ from lamina.engine.tier.joining import OBJECT_BYTES_MIN
 from lamina.engine.tier.opening import Archive
 from lamina.engine.tier.service import policy_of
 from lamina.engine.tier.shelf import Shelf
-from lamina.errors import CorruptData, ObjectMissing
+from lamina.engine.wal.partition import WalPartition
+from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
 from lamina.formats.archive import ArchivedObject, covers
 from lamina.formats.ledger import Ledger
 from lamina.spark.jobs import bulk_lane, holding, rewriting
@@ -58,6 +59,8 @@ def run(  # noqa: PLR0913 - a job's choices, each by its name
     """
     with holding.held(target, archive) as store, ExitStack() as stack:
         partitions = holding.archived(store, topics)
+        if keep_last:
+            _require_keys(partitions)
         assert store.tier is not None, "partitions are archived somewhere"
         hold = store.tier.hold
         held = [(each, stack.enter_context(hold(each, claim=not dry_run))) for each in partitions]
@@ -81,7 +84,17 @@ def run(  # noqa: PLR0913 - a job's choices, each by its name
         return Summary("compact", False, rows, totals, has_failed=any(r["problem"] for r in rows))
 
 
-def _clean(store: Store, partitions: Sequence[Partition], age_ms: int) -> int:
+def _require_keys(partitions: Sequence[Archivable]) -> None:
+    """Refuses to thin out by key what has none."""
+    keyless = sorted({each.place.topic for each in partitions if isinstance(each, WalPartition)})
+    if keyless:
+        raise InvalidRequest(
+            f"{', '.join(keyless)}: records of format wal have no key, so none is the last of one;"
+            " name other topics by --topic, or delete by tag with `Store.delete`"
+        )
+
+
+def _clean(store: Store, partitions: Sequence[Archivable], age_ms: int) -> int:
     """Removes what earlier runs have replaced, long enough ago."""
     assert store.tier is not None, "the archive is held"
     objects = store.tier.objects
@@ -97,7 +110,7 @@ def _clean(store: Store, partitions: Sequence[Partition], age_ms: int) -> int:
     return len(found)
 
 
-def _row(partition: Partition, plan: list[Descriptor[Group]]) -> dict[str, object]:
+def _row(partition: Archivable, plan: list[Descriptor[Group]]) -> dict[str, object]:
     return {
         "topic": partition.place.topic,
         "partition": partition.place.partition,
@@ -126,16 +139,16 @@ def _totals(rows: list[dict[str, object]]) -> dict[str, object]:
 # ---------------------------------------------------------------- planning
 
 
-def _plan(partition: Partition, archiver: Archiver, *, keep_last: bool) -> list[Descriptor[Group]]:
+def _plan(partition: Archivable, archiver: Archiver, *, keep_last: bool) -> list[Descriptor[Group]]:
     policy, shelf = policy_of(partition.settings), archiver.shelf
     entries = shelf.manifest.objects
     if keep_last:
-        local = partition.layout.earliest_offset
+        local = partition.local_start
         entries = tuple(entry for entry in entries if entry.next_offset <= local)
     small = min(OBJECT_BYTES_MIN, policy.target_bytes)
     groups = [
         group
-        for group in neighbours(entries, partition.ledger, policy.target_bytes)
+        for group in neighbours(entries, partition.published, policy.target_bytes)
         if keep_last or (len(group) > 1 and any(each.size_bytes < small for each in group))
     ]
     return rewriting.described(shelf, groups, partition, partition.place.now_ms())

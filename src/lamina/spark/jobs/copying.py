@@ -8,12 +8,11 @@ otherwise their key decides. Within a partition, order is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from lamina.errors import InvalidRequest, UnknownTopic
@@ -21,9 +20,10 @@ from lamina.spark.columns import COLUMNS
 from lamina.spark.jobs import mapping, sinking, topics
 from lamina.spark.jobs.job import Progress, Summary
 from lamina.spark.jobs.journal import Intent, Journal
-from lamina.spark.jobs.lane import gathered, over_tasks
+from lamina.spark.jobs.lane import gathered
 from lamina.spark.jobs.place import Place
 from lamina.spark.jobs.topics import Chosen, Spans, Topic
+from lamina.spark.losses import LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +153,22 @@ def _run(
         intents = sinking.planned(journal, next_work)
         return _summary(copy, intents, {}, dry_run=True)
     counts: dict[int, dict[int, int]] = {}
+    left_out: list[LeftOut] = []
 
     def stage(intent: Intent) -> Callable[[], None]:
-        counts[intent.number], commit = _stage(spark, copy, intent, journal, progress)
+        counts[intent.number], lost, commit = _stage(spark, copy, intent, journal, progress)
+        left_out.extend(lost)
         return commit
 
     intents = sinking.settle(journal, next_work, stage)
-    return _summary(copy, intents, counts, dry_run=False)
+    done = _summary(copy, intents, counts, dry_run=False)
+    return replace(done, totals={**done.totals, **topics.reported(left_out)})
 
 
 def _stage(
     spark: SparkSession, copy: _Copy, intent: Intent, journal: Journal, progress: Progress
-) -> tuple[dict[int, int], Callable[[], None]]:
-    """Stages the rows of an intent on the executors; returns their counts and the commit."""
+) -> tuple[dict[int, int], list[LeftOut], Callable[[], None]]:
+    """Stages the rows of an intent on the executors; returns counts, losses and the commit."""
     spans = topics.from_plain(intent.work["spans"])
     columns = copy.source.columns
     rows = topics.rows_of(copy.place, copy.source, spans, columns, skip_lost=copy.skip_lost)
@@ -174,20 +177,21 @@ def _stage(
     schema = _schema(columns, rules)
     writer = sinking.writer_of(copy.place, copy.target, schema, intent, journal)
 
-    def stage(task: InputPartition) -> tuple[Any, dict[int, int]]:
+    def stage(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[Any, dict[int, int]]:
         counts: dict[int, int] = {}
 
         def mapped() -> Iterator[pa.RecordBatch]:
-            for batch in rows.read(task):
+            for batch in batches:
                 topics.counted(batch, counts)
                 given = batch if same_partitions else batch.drop_columns(["partition"])
                 yield mapping.apply(given, rules)
 
         return writer.write(mapped()), counts
 
-    answers = over_tasks(spark, rows.tasks, stage, progress)
+    answers, left_out = rows.over(spark, stage, progress)
     messages = [message for message, _ in answers]
-    return gathered(counts for _, counts in answers), lambda: writer.commit(messages)
+    counts = gathered(counts for _, counts in answers)
+    return counts, left_out, lambda: writer.commit(messages)
 
 
 def _schema(columns: tuple[str, ...], rules: mapping.Mapped) -> StructType:

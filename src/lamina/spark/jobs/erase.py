@@ -1,10 +1,11 @@
 """`erase`: every record of some keys or tags leaves every tier, and a search shows that it has.
 
     hot       the active segment is sealed, then each segment with such records is written anew
-    wal       deleted by tag, copied into segments, those written anew, the WAL's files freed
+    wal       deleted by tag, copied into segments, those written anew (in the cold directory, too),
+              the WAL's files freed
     cold      each object with such records is written anew, listed or not; the old one is deleted
     aside     files in `quarantine/` that hold such bytes are removed: they cannot be read anyway
-    backups   copies of the directory that are named get the same
+    backups   copies of the directory that are named get the same, but for the archive: it is one
 
 Then the raw bytes of all of that are searched; what is compressed also as it reads. The receipt
 says what was looked at, how much went and what is left; the job has failed while anything is.
@@ -26,10 +27,12 @@ from functools import partial
 import numpy as np
 from pyspark.sql import SparkSession
 
+from lamina.config import WalSettings
 from lamina.engine import erasing
 from lamina.engine.erasing import Sealed, Staged
 from lamina.engine.log_reader import Deletion
 from lamina.engine.partition import Partition
+from lamina.engine.sealed import Archivable
 from lamina.engine.store import Store
 from lamina.engine.tier.opening import Archive
 from lamina.engine.wal import erasing as wal_erasing
@@ -43,6 +46,7 @@ from lamina.spark.jobs.job import Progress, Silent, Summary
 from lamina.spark.jobs.rewriting import Group, Rewriting, Spares, runs_of
 from lamina.spark.jobs.searching import Found, Searching
 from lamina.storage import paths
+from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
 
 TIERS = ("hot", "wal", "cold", "quarantine", "other")
@@ -99,7 +103,7 @@ def run(  # noqa: PLR0913 - what is erased and where, each by its name
         _require_archive(store, topics)
         receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
     for backup in backups:
-        with holding.held(backup) as store:
+        with holding.held(backup, "") as store:  # a copy remembers the archive of the original
             receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
     rows = [row for receipt in receipts for row in receipt.rows()]
     remains = sum(int(str(row["remains"])) for row in rows)
@@ -114,10 +118,11 @@ def run(  # noqa: PLR0913 - what is erased and where, each by its name
 
 
 def _require_archive(store: Store, topics: list[str] | None) -> None:
-    """Refuses to leave an archive out."""
+    """Refuses to leave an archive out: objects would keep the bytes, and the receipt would lie."""
     if store.tier is None:
-        for each in store.segmented(topics):
-            if each.settings.is_archived:
+        found: list[Archivable] = [*store.segmented(topics), *store.wal_partitions(topics)]
+        for each in found:
+            if each.settings.is_archived or each.ledger.archived():
                 raise InvalidRequest(
                     f"{each.place.topic} is archived; say where: --archive s3://bucket/prefix"
                 )
@@ -141,7 +146,8 @@ def _erase(
     work = Searching(spares, access)
     if not dry_run:
         erased["quarantine"] = _set_aside(store.path, work)
-    found = [*_files(store.path), *(_objects(objects) if objects is not None else ())]
+    found = [*_files(store.path), *_cold_directory(store)]
+    found += _objects(objects) if objects is not None else ()
     found = [each for each in found if _is_meant(each, topics)]
     size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
     searched = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
@@ -281,11 +287,13 @@ def _cold(
             ]
             found = rewriting.described(shelf, groups, partition, partition.place.now_ms())
             found = _numbered(found, listed)
-            if dry_run:
-                continue
-            work = Rewriting(Access.of(tier.objects), spares, always=False)
+            access = Access.of(tier.objects)
+            work = Rewriting(access, spares, always=False, only_counts=dry_run)
             made = bulk_lane.run(spark, [[each] for each in found], work, progress)
             pairs = list(zip((each.what for each in found), made, strict=True))
+            if dry_run:
+                gone += sum(each.records for group, each in pairs if group.is_listed)
+                continue
             old = rewriting.commit(store, partition, shelf, pairs, "deleted")
             rewriting.delete(tier.objects, shelf, old)
             gone += sum(each.records for group, each in pairs if group.is_listed)
@@ -314,13 +322,15 @@ def _numbered(
 
 
 def _set_aside(data: str, work: Searching) -> int:
-    """Removes what was set aside and holds such bytes; returns how many files went."""
-    gone = 0
+    """Removes what was set aside and holds such bytes, durably; returns how many files went."""
+    files, going = LocalFiles(), []
     for each in _files(data):
         if each.what == "quarantine" and work(each).remains:
-            os.unlink(each.path)
-            gone += 1
-    return gone
+            files.remove(each.path)
+            going.append(each.path)
+    for folder in {os.path.dirname(path) for path in going}:
+        files.sync_directory(folder)  # or power loss brings the bytes back behind the receipt
+    return len(going)
 
 
 def _files(data: str) -> Iterator[Descriptor[str]]:
@@ -340,6 +350,21 @@ _TIER_OF = {
     paths.SEGMENTS: "wal",
     paths.QUARANTINE: "quarantine",
 }
+
+
+def _cold_directory(store: Store) -> Iterator[Descriptor[str]]:
+    """Yields the files of wal topics that lie elsewhere, where segments are moved to when old."""
+    named = WalSettings.from_environment(os.environ).cold_directory
+    lying = {
+        os.path.dirname(s.directory) for p in store.wal_partitions() for s in p.layers.segments
+    }
+    roots = {os.path.abspath(root) for root in (*lying, named) if root}
+    for root in sorted(roots - {os.path.join(store.path, paths.SEGMENTS)}):
+        for folder, _, names in os.walk(root):
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                below = os.path.join(paths.SEGMENTS, os.path.relpath(path, root))
+                yield Descriptor(path, below, 0, os.path.getsize(path), "wal")
 
 
 def _objects(objects: Objects) -> Iterator[Descriptor[str]]:

@@ -12,24 +12,22 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from lamina.spark.columns import COLUMNS
 from lamina.spark.jobs import topics
 from lamina.spark.jobs.job import Progress, Summary
-from lamina.spark.jobs.lane import over_tasks
 from lamina.spark.jobs.parquet_files import DataFile, write_by_day
 from lamina.spark.jobs.place import Place
-from lamina.spark.jobs.topics import Spans, Topic
+from lamina.spark.jobs.topics import Spans, Topic, reported
 from lamina.storage.files import LocalFiles
 
 
@@ -91,14 +89,15 @@ def export(
         rows = topics.rows_of(place, topic, spans, topic.columns, skip_lost=skip_lost)
         directory = lake.directory()
 
-        def write(task: InputPartition) -> list[DataFile]:
-            return write_by_day(LocalFiles(), directory, rows.read(task))
+        def write(_: int, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
+            return write_by_day(LocalFiles(), directory, batches)
 
-        answers = over_tasks(spark, rows.tasks, write, progress)
+        answers, left_out = rows.over(spark, write, progress)
         files = [file for some in answers for file in some]
         ends = done | {number: end for number, (_, end) in spans.items()}
         lake.commit(Export(topic, spans, files, schema_of(topic), ends))
-    return _summary(topic, lake, spans, files, dry_run=False)
+    done_now = _summary(topic, lake, spans, files, dry_run=False)
+    return replace(done_now, totals={**done_now.totals, **reported(left_out)})
 
 
 def schema_of(topic: Topic) -> pa.Schema:

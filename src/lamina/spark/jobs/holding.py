@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from lamina.engine.partition import Partition
+from lamina.engine.sealed import Archivable
 from lamina.engine.store import Store
 from lamina.engine.tier.opening import Archive
 from lamina.errors import Busy, InvalidRequest, Locked, UnknownTopic
@@ -45,10 +45,12 @@ def held(target: Store | str, archive: Archive = None) -> Iterator[Store]:
         yield store
 
 
-def archived(store: Store, topics: list[str] | None) -> list[Partition]:
+def archived(store: Store, topics: list[str] | None) -> list[Archivable]:
     """Returns the partitions that are archived, of some topics or of all; what is named must be."""
     if store.tier is None:
-        raise InvalidRequest("say where the archive is: --archive s3://bucket/prefix")
+        raise InvalidRequest(
+            f"{store.path} remembers no archive; say where it is: --archive s3://bucket/prefix"
+        )
     found = store.tier.archived()
     check_known(store, topics)
     for name in topics or ():

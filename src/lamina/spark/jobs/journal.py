@@ -47,8 +47,7 @@ def encode(intent: Intent) -> bytes:
 def decode(raw: bytes) -> Intent:
     """Decodes an intent; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(raw)
-    strict_json.check_version(document, VERSION)
-    fields = strict_json.check_seal(document)
+    fields = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(fields, "the plan", _FIELDS)
     return Intent(fields["number"], fields["is_stored"], fields["work"])
 

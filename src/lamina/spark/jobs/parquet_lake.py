@@ -63,8 +63,7 @@ _FILE = {
 def decode(raw: bytes) -> dict[str, Any]:
     """Decodes a commit; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(raw)
-    strict_json.check_version(document, VERSION)
-    fields = strict_json.check_seal(document)
+    fields = strict_json.check_sealed(document, VERSION)
     strict_json.check_fields(fields, "the commit", _COMMIT)
     for each in fields["files"]:
         file = strict_json.as_object(each, "a file")

@@ -17,13 +17,15 @@ class Place:
 
     path: str | None = None
     server: str | None = None
+    archive: str | None = None
+    """Where the archive is; without one, where the directory remembers, or the server knows."""
 
     @classmethod
-    def of(cls, path: str | None, server: str | None) -> Place:
+    def of(cls, path: str | None, server: str | None, archive: str | None = None) -> Place:
         """Makes one from what a command line says."""
         if (path is None) == (server is None):
             raise InvalidRequest("say where: --data DIRECTORY or --server grpc://host:port")
-        return cls(None if path is None else os.path.abspath(path), server)
+        return cls(None if path is None else os.path.abspath(path), server, archive)
 
     @property
     def options(self) -> dict[str, str]:
@@ -32,14 +34,19 @@ class Place:
             return {"path": self.path}
         return {"server": self.server or ""}
 
+    @property
+    def source_options(self) -> dict[str, str]:
+        """What it is told to read from: the archive, too."""
+        return self.options | ({} if self.archive is None else {"archive": self.archive})
+
     def reading(self) -> StoreReader:
         """Opens it to look at, also beside a live writer."""
         if self.path is not None:
-            return lamina.open(self.path, read_only=True)
+            return lamina.open(self.path, read_only=True, archive=self.archive)
         return lamina.connect(self.server or "")
 
     def writing(self) -> Store:
         """Opens it to change topics; raises Locked beside a live writer of the directory."""
-        return (
-            lamina.open(self.path) if self.path is not None else lamina.connect(self.server or "")
-        )
+        if self.path is not None:
+            return lamina.open(self.path, archive=self.archive)
+        return lamina.connect(self.server or "")

@@ -8,7 +8,7 @@ is written where the user says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -65,12 +65,13 @@ def profile(
     reading = topics.rows_of(place, topic, spans, columns, skip_lost=skip_lost)
     before = _latest_before(spark, place, topic, reading, skip_lost, progress)
 
-    def measure(task: tuple[InputPartition, Latest]) -> tuple[dict[int, Measure], Keys]:
-        return _measured(reading.read(task[0]), key, task[1])
+    def measure(number: int, batches: Iterator[pa.RecordBatch]) -> tuple[dict[int, Measure], Keys]:
+        return _measured(batches, key, before[number])
 
-    tasks = list(zip(reading.tasks, before, strict=True))
-    found = _merged(topic, key, over_tasks(spark, tasks, measure, progress))
-    return _summary(found), found
+    answers, left_out = reading.over(spark, measure, progress)
+    found = _merged(topic, key, answers)
+    done = _summary(found)
+    return replace(done, totals={**done.totals, **topics.reported(left_out)}), found
 
 
 def _latest_before(

@@ -6,48 +6,65 @@ itself, then mends what was found.
 | what is damaged                | what is done                                                    |
 |--------------------------------|-----------------------------------------------------------------|
 | an index, a manifest, a list   | made again from the log, or from the objects' headers           |
-| records of a sealed segment    | bytes copied to `quarantine/`, offsets entered as lost          |
-| an archived object             | made again from local records; without those, entered as lost   |
+| records of a segment           | damaged bytes copied to `quarantine/`; the records taken from   |
+|                                | the archive; what it has not either is entered as lost; the     |
+|                                | segment is written again without the damage                     |
+| records of the WAL             | what is sound is copied into segments, the files are freed      |
+| an archived object             | copied to `quarantine/` and made again, of its sound blocks and |
+|                                | local records; what is in neither is entered as lost            |
 | anything else                  | left as it is, and named: the job has failed                    |
 
 Rules.
-1. Nothing is deleted, and nothing beside a damaged spot is touched: what follows it is served.
-2. Opening the directory recovers it first, as every open does.
+1. Every damaged byte is copied before it goes, and no sound record goes with it.
+2. Nothing is entered as lost that any tier still has; what was, and is found, is lost no more.
+3. Opening the directory recovers it first, as every open does.
+4. What was repaired is sound: `verify` finds nothing afterwards but what was left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lamina.engine import mending
+from lamina.engine.batches import after, first_of, runs
+from lamina.engine.belonging import belonging
 from lamina.engine.checking import check_segment
-from lamina.engine.findings import Finding
+from lamina.engine.copies import Span, archived
+from lamina.engine.findings import NOTE, Finding, files_below
 from lamina.engine.partition import Partition
+from lamina.engine.sealed import Archivable
 from lamina.engine.store import Store
 from lamina.engine.tier.archiver import Archiver
+from lamina.engine.tier.encoding import Naming, encode_object
 from lamina.engine.tier.opening import Archive
 from lamina.engine.tier.service import policy_of
+from lamina.engine.tier.shelf import Shelf
+from lamina.engine.wal import mending as wal_mending
 from lamina.engine.wal import segments as wal_segments
 from lamina.engine.wal.partition import WalPartition
-from lamina.errors import CorruptData, RecordsMissing
+from lamina.errors import UNREADABLE, CorruptData, ObjectMissing, RecordsMissing
 from lamina.formats.archive import ArchivedObject
-from lamina.formats.ledger import Gap
+from lamina.formats.ledger import ARCHIVED, LOST, Gap
 from lamina.formats.scan import Limit
 from lamina.formats.wal import index as wal_index
 from lamina.spark.jobs import holding, verify
-from lamina.spark.jobs.access import Access
-from lamina.spark.jobs.archive import Span, Uploading
-from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.archive import UNLIMITED
 from lamina.spark.jobs.job import Progress, Silent, Summary
+from lamina.spark.planning import outside
 from lamina.storage import paths
 from lamina.storage.paths import SegmentFile
 
 BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 LEFT = "left as it is"
+NAMED_MAX = 20
 
 
 def run(
@@ -75,7 +92,10 @@ def run(
         findings += verify.still_missing(objects, found, seen)
         mending = _Mending(store)
         rows = _rows(findings, mending.mend)
+        rows += mending.reclaim()
         opened = [event for event in store.recovery_report.events if event.kind != "note"]
+    if not isinstance(target, Store):
+        rows += _still_wrong(os.path.abspath(target))
     left = sum(row["repair"] == LEFT for row in rows)
     totals = {"files": len(found), "damaged": len(rows), "left": left, "recovered": len(opened)}
     return Summary("repair", False, rows, totals, has_failed=left > 0)
@@ -89,10 +109,17 @@ def _planned(
     data = target.path if isinstance(target, Store) else target
     objects = target.tier.objects if isinstance(target, Store) and target.tier else archive
     found = verify.run(spark, data, objects if is_open else archive, progress=progress)
-    rows = _rows([Finding(**row) for row in found.rows], _would)
+    damages = [Finding(**row) for row in found.rows if row["severity"] != NOTE]
+    rows = _rows(damages, _would)
     left = sum(row["repair"] == LEFT for row in rows)
     totals = {"files": found.totals["files"], "damaged": len(rows), "left": left}
     return Summary("repair", True, rows, totals)
+
+
+def _still_wrong(data: str) -> list[dict[str, object]]:
+    """Names what does not belong together after everything was mended: nobody knows what to do."""
+    found = belonging(data, files_below(data)[0])
+    return _rows([each for each in found if each.severity != NOTE], lambda _: LEFT)
 
 
 def _rows(findings: Sequence[Finding], mend: Callable[[str], str]) -> list[dict[str, object]]:
@@ -138,11 +165,43 @@ class _Mending:
             name = f"{parts[1]}/{parts[2]}"
             partition = next((p for p in self.store.segmented() if p.place.name == name), None)
             return LEFT if partition is None else self._segmented(partition, parts[3:])
+        if parts[0] == paths.WAL:
+            self.store.purge_wal()
+            return "what is sound is copied into segments, and the file freed"
         if parts[0] == paths.SEGMENTS and len(parts) == 3:
             for topic in self.store.wal_partitions():
                 if topic.topic_id == paths.wal_topic_id(parts[1]):
                     return self._wal(topic, parts[2])
         return LEFT
+
+    def reclaim(self) -> list[dict[str, object]]:
+        """Takes back that records are lost which the archive has; a row for each partition."""
+        rows, every = list[dict[str, object]](), list[Archivable](self.store.segmented())
+        for each in [*every, *self.store.wal_partitions()]:
+            lost = [gap for gap in each.ledger.gaps if gap.reason == LOST]
+            if not lost or self.store.tier is None or not each.settings.is_archived:
+                continue
+            self._ask_for_copies(each)
+            found = [
+                (first_of(run), after(run))
+                for gap in lost
+                for run in archived(each.cold, (gap.first, gap.end))
+            ]
+            if found:
+                now_ms = each.place.now_ms()
+                each.found_again(found)
+                each.enter_gaps([Gap(*span, ARCHIVED, now_ms) for span in found])
+                ranges = ", ".join(f"{first} to {end}" for first, end in found[:NAMED_MAX])
+                rows.append(
+                    {
+                        "path": each.place.ledger_path,
+                        "position": 0,
+                        "problem": "records are called lost that the archive has",
+                        "spots": len(found),
+                        "repair": f"taken back: {ranges}",
+                    }
+                )
+        return rows
 
     # ------------------------------------------------------------------ segments
 
@@ -151,6 +210,8 @@ class _Mending:
             partition.exclusively(partition.save_manifest)
             return "the manifest is made again"
         file = paths.segment_file(below[-1])
+        if file is not None and file.base_offset == partition.active.base_offset:
+            partition.exclusively(partition.roll)
         held = [
             each
             for each in partition.layout.sealed
@@ -160,11 +221,14 @@ class _Mending:
             return LEFT
         if file.suffix != "log":
             return self._index(partition, held[0].path("log"), file)
-        before = {gap.first for gap in partition.ledger.missing()}
-        _read_through(partition, held[0].base_offset, held[0].next_offset)
-        lost = [gap for gap in partition.ledger.missing() if gap.first not in before]
-        ranges = ", ".join(f"{gap.first} to {gap.end}" for gap in lost) or "no new offset"
-        return f"set aside, and entered as lost: {ranges}"
+        self._ask_for_copies(partition)
+        staging = os.path.join(self.store.path, paths.ERASING, "mending")
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was cut off
+        mend = partial(mending.mend, partition, file.base_offset, staging)
+        mended = partition.exclusively(mend)
+        partition.exclusively(partition.save_manifest)
+        shutil.rmtree(staging, ignore_errors=True)
+        return f"set aside; {mended}"
 
     def _index(self, partition: Partition, log: str, file: SegmentFile) -> str:
         checked = check_segment(log)
@@ -194,9 +258,17 @@ class _Mending:
                 entries = wal_index.mark_deleted(found.entries, segment.first_sequence, pairs)
                 topic.exclusively(partial(wal_segments.save_entries, files, segment, entries))
                 return "the index is made again from the segment"
-            topic.exclusively(partial(topic.note_damage, segment, found))
-            return "entered as lost; what follows is served"
+            self._ask_for_copies(topic)
+            mended = topic.exclusively(partial(wal_mending.mend, topic, segment))
+            return f"set aside; {mended}"
         return LEFT
+
+    def _ask_for_copies(self, partition: Archivable) -> None:
+        """Has the archive's list read: what it holds is not lost. Raises ArchiveUnavailable."""
+        if self.store.tier is not None and partition.settings.is_archived:
+            self.store.tier.attach(partition)
+            if partition.cold is not None and not partition.cold.is_loaded:
+                partition.cold.load()
 
     # ------------------------------------------------------------------ objects
 
@@ -218,64 +290,91 @@ class _Mending:
                 return "made again"
             listed = [e for e in archiver.shelf.manifest.objects if archiver.shelf.key_of(e) == key]
             if not listed:
-                return "not listed: nobody reads it"
+                _set_aside(partition, archiver.shelf, key)
+                archiver.shelf.objects.delete(key)
+                return "set aside: no list names it, and nobody reads it"
             return self._listed(partition, archiver, listed[0])
 
-    def _listed(self, partition: Partition, archiver: Archiver, entry: ArchivedObject) -> str:
-        shelf = archiver.shelf
-        if partition.layout.earliest_offset <= entry.base_offset:
-            span = Span(
-                shelf.about,
-                shelf.partition,
-                entry.base_offset,
-                entry.next_offset,
-                entry.next_offset,
-                shelf.writer,
-                shelf.manifest.fencing_epoch,
-                policy_of(partition.settings).compression,
-                partition.place.now_ms(),
-            )
-            work = Uploading(self.store.path, Access.of(shelf.objects))
-            made = work(
-                Descriptor(shelf.key_of(entry), shelf.name, span.first, entry.size_bytes, span)
-            )
-            if made is not None:
-                shelf.exchange((entry,), (made,))
-                return "made again from the local records"
-        lost = list(_unreadable(partition, entry))
-        now_ms = partition.place.now_ms()
-        partition.enter_gaps(
-            [Gap(first, end, "lost", now_ms, shelf.key_of(entry)) for first, end in lost]
+    def _listed(self, partition: Archivable, archiver: Archiver, entry: ArchivedObject) -> str:
+        """Puts an object of all that any tier still has of a damaged one in its place."""
+        shelf, key = archiver.shelf, archiver.shelf.key_of(entry)
+        _set_aside(partition, shelf, key)
+        naming = Naming(shelf.about.name, shelf.partition, partition.place.now_ms())
+        found = _Gathered(partition, entry)
+        encoded = encode_object(
+            lambda _: found.records(),
+            (entry.base_offset, entry.next_offset),
+            naming,
+            policy_of(partition.settings).compression,
+            target_bytes=UNLIMITED,
         )
-        ranges = ", ".join(f"{first} to {end}" for first, end in lost) or "nothing is lost"
-        return f"entered as lost: {ranges}"
+        lost = found.missing()
+        now_ms = partition.place.now_ms()
+        partition.enter_gaps([Gap(first, end, LOST, now_ms, key) for first, end in lost])
+        self.store.tier.metadata.save(shelf, partition.published)  # type: ignore[union-attr]
+        new: tuple[ArchivedObject, ...] = ()
+        if encoded is not None:
+            named = replace(encoded.entry, generation=shelf.next_generation())
+            new = (archiver.store(replace(encoded, entry=named)),)
+        shelf.exchange((entry,), new)
+        shelf.objects.delete(key)
+        if not lost:
+            return "set aside, and made again; no record was lost"
+        ranges = ", ".join(f"{first} to {end}" for first, end in lost)
+        return f"set aside, and made again of what is sound; entered as lost: {ranges}"
 
 
-def _read_through(partition: Partition, start: int, end: int) -> None:
-    """Reads a segment: what is damaged is set aside and entered by the reader itself."""
-    while start < end:
-        try:
-            for batch in partition.scan(start, BATCH, end=end):
-                start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-            return
-        except RecordsMissing as missing:
-            start = missing.end
+def _set_aside(partition: Archivable, shelf: Shelf, key: str) -> None:
+    """Keeps a copy of an object's bytes, if it is there, before anything happens to it."""
+    with contextlib.suppress(ObjectMissing):
+        raw = bytes(shelf.objects.read(key).data)
+        partition.place.set_aside(key.rpartition("/")[2], raw, 0)
 
 
-def _unreadable(partition: Partition, entry: ArchivedObject) -> list[tuple[int, int]]:
-    """The ranges of an object that nobody can read any more and nothing explains yet."""
-    found: list[tuple[int, int]] = []
-    start, cold = entry.base_offset, partition.cold
-    assert cold is not None, "the partition is archived"
-    while start < entry.next_offset:
-        try:
-            for batch in cold.scan(start, entry.next_offset, BATCH):
-                start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-            return found
-        except RecordsMissing as missing:
-            if partition.ledger.at(missing.first) is None or (
-                partition.ledger.between(missing.first, missing.end)[0].reason == "archived"
-            ):
-                found.append((missing.first, missing.end))
-            start = missing.end
-    return found
+@dataclass(slots=True)
+class _Gathered:
+    """What any tier still has of a damaged object's records."""
+
+    partition: Archivable
+    entry: ArchivedObject
+    spans: list[Span] = field(default_factory=list)
+
+    def records(self) -> Iterator[pa.RecordBatch]:
+        """Yields sound blocks of the object and, in place of damaged ones, local records."""
+        self.spans.clear()
+        start, end, cold = self.entry.base_offset, self.entry.next_offset, self.partition.cold
+        assert cold is not None, "the partition is archived"
+        while start < end:
+            try:
+                for batch in cold.scan(start, end, BATCH):
+                    yield self._noted(batch)
+                    start = after(batch)
+                return
+            except RecordsMissing as missing:
+                yield from self._local(missing.first, min(missing.end, end))
+                start = max(missing.end, start + 1)
+
+    def _local(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        start = max(start, self.partition.local_start)
+        while start < end:
+            try:
+                for batch in self.partition.scan(start, BATCH, end=end):
+                    yield self._noted(batch)
+                    start = after(batch)
+                return
+            except RecordsMissing as missing:
+                if missing.reason == UNREADABLE:  # it is not lost, and not to be entered as lost
+                    raise
+                start = max(missing.end, start + 1)
+
+    def _noted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.spans += [(first_of(run), after(run)) for run in runs(batch)]
+        return batch
+
+    def missing(self) -> list[Span]:
+        """Returns what nobody has any more and nothing explains yet."""
+        known, found = self.partition.published, list[Span]()
+        for hole in outside(self.entry.base_offset, self.entry.next_offset, self.spans):
+            taken = [(g.first, g.end) for g in known.between(*hole) if g.reason != ARCHIVED]
+            found += outside(*hole, taken)
+        return found

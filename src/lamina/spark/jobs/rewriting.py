@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lamina.engine.partition import Partition
-from lamina.engine.sealed import SealedRange
+from lamina.engine.sealed import Archivable, SealedRange
 from lamina.engine.store import Store
 from lamina.engine.tier.archiver import Archiver
 from lamina.engine.tier.encoding import Naming, encode_object
@@ -80,7 +79,7 @@ class Rewritten:
 
 
 def described(
-    shelf: Shelf, groups: Sequence[Sequence[ArchivedObject]], partition: Partition, now_ms: int
+    shelf: Shelf, groups: Sequence[Sequence[ArchivedObject]], partition: Archivable, now_ms: int
 ) -> list[Descriptor[Group]]:
     """Describes groups of neighbours to the workers; all of them get one new generation."""
     if not groups:
@@ -117,16 +116,19 @@ class Rewriting:
     access: Access
     choice: Choice | None = None
     always: bool = True
+    only_counts: bool = False
+    """A dry run: says how many records would go, and writes nothing."""
 
     def __call__(self, each: Descriptor[Group]) -> Rewritten:
         """Reads, leaves out, encodes, uploads and reads back."""
         group, objects = each.what, self.access.open()
         shelf = Shelf(objects, group.about, group.partition, group.writer)
-        require_claim(shelf.load(), group.writer, group.epoch, shelf.name)
+        if not self.only_counts:
+            require_claim(shelf.load(), group.writer, group.epoch, shelf.name)
         try:
             gone = self._gone(shelf, group)
-            if not (self.always or len(gone)):
-                return Rewritten(is_changed=False)
+            if self.only_counts or not (self.always or len(gone)):
+                return Rewritten(records=len(gone), is_changed=False)
             naming = Naming(group.about.name, group.partition, group.created_ms)
             span = group.entries[0].base_offset, group.entries[-1].next_offset
             encoded = encode_object(
@@ -231,7 +233,7 @@ class Spares:
 
 def commit(
     store: Store,
-    partition: Partition,
+    partition: Archivable,
     shelf: Shelf,
     made: Sequence[tuple[Group, Rewritten]],
     reason: str,
@@ -247,7 +249,7 @@ def commit(
         pair
         for group, each in done
         if group.is_listed
-        for pair in _beyond(partition.ledger, group, each.entry)
+        for pair in _beyond(partition.published, group, each.entry)
     ]
     entered = _merged(sorted([*longest, *beyond]))
     partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in entered])

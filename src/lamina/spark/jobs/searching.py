@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 
 from lamina.engine import documents, filekinds, inspection
 from lamina.engine.codec import CODECS
-from lamina.engine.findings import map_file
+from lamina.engine.findings import load_file
 from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
 from lamina.formats.scan import Limit, Scan
 from lamina.formats.strm import segment as strm_segment
@@ -59,7 +59,7 @@ class Searching:
         if each.what == "cold":
             return self._object(each.path)
         try:
-            data = map_file(each.path)
+            data = load_file(each.path)
         except InvalidRequest as error:
             gone = not os.path.lexists(each.path)
             return Found() if gone else Found(1, problem=str(error))

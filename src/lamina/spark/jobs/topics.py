@@ -7,18 +7,29 @@ plan for a query and give to the JVM, a job plans and reads in its own workers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
 
 from lamina.engine.reader import StoreReader
+from lamina.errors import ArchiveUnavailable
+from lamina.formats.ledger import ARCHIVED
 from lamina.records import KEPT_COLUMNS
+from lamina.spark import losses
+from lamina.spark.batches import BatchReader
+from lamina.spark.jobs.job import Progress
+from lamina.spark.jobs.lane import over_tasks
 from lamina.spark.jobs.place import Place
+from lamina.spark.losses import TOLD_MAX, LeftOut
 from lamina.spark.source import LaminaSource
+from lamina.spark.tasks import Task
+
+_Answer = TypeVar("_Answer")
 
 Spans: TypeAlias = dict[int, tuple[int, int]]
 """For each partition the first offset that is taken, and one past the last."""
@@ -54,9 +65,10 @@ def described(place: Place, name: str) -> Topic:
     """Looks at a topic; raises UnknownTopic if it is not there."""
     with place.reading() as store:
         info = store.describe_topic(name)
-    extents = {
-        each.partition: (each.earliest_offset, each.durable_offset) for each in info.partitions
-    }
+        extents = {  # from the first one on that anybody can read: archived ones count
+            each.partition: (store.earliest_offset(name, each.partition), each.durable_offset)
+            for each in info.partitions
+        }
     return Topic(info.name, info.format, info.epoch, info.created_ms, extents, info.settings)
 
 
@@ -87,14 +99,38 @@ def from_plain(plain: Mapping[str, Any]) -> Spans:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of a topic: a reader for the executors, and the tasks that it can read."""
+    """Some rows of a topic: a reader for the executors, the tasks that it can read, and the rest.
+
+    `left_out` is what is known to be lost before anything is read.
+    """
 
     reader: DataSourceReader
     tasks: list[InputPartition]
+    left_out: tuple[LeftOut, ...] = ()
 
     def read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task; runs on an executor."""
         return self.reader.read(task)
+
+    def over(
+        self,
+        spark: SparkSession,
+        work: Callable[[int, Iterator[pa.RecordBatch]], _Answer],
+        progress: Progress,
+    ) -> tuple[list[_Answer], list[LeftOut]]:
+        """Runs a function on the number and the rows of each task, on the executors.
+
+        Returns the answers in order, and everything that was left out.
+        """
+
+        def one(number: int) -> tuple[_Answer, list[LeftOut]]:
+            with losses.noted() as found:
+                answer = work(number, self.read(self.tasks[number]))
+            return answer, found
+
+        answers = over_tasks(spark, range(len(self.tasks)), one, progress)
+        later = [each for _, found in answers for each in found]
+        return [answer for answer, _ in answers], [*self.left_out, *later]
 
 
 def rows_of(
@@ -105,7 +141,10 @@ def rows_of(
     *,
     skip_lost: bool = False,
 ) -> Rows:
-    """Plans reading spans of a topic; raises RecordsMissing if some are gone, unless skipped."""
+    """Plans reading spans of a topic; raises RecordsMissing if some are gone, unless skipped.
+
+    What is archived where nobody can reach it is not gone: ArchiveUnavailable in any case.
+    """
     edges = [{str(number): span[side] for number, span in spans.items()} for side in (0, 1)]
     options = {
         "assign": {topic.name: sorted(spans)},
@@ -116,7 +155,7 @@ def rows_of(
     source = LaminaSource(
         CaseInsensitiveDict(
             {
-                **place.options,
+                **place.source_options,
                 **given,
                 "columns": ",".join(columns),
                 "failOnDataLoss": str(not skip_lost).lower(),
@@ -124,7 +163,24 @@ def rows_of(
         )
     )
     reader = source.reader(source.schema())
-    return Rows(reader, list(reader.partitions()) if spans else [])
+    assert isinstance(reader, BatchReader)
+    if not spans:
+        return Rows(reader, [])
+    plan = reader.plan()
+    for each in plan.left_out:
+        if each.reason == ARCHIVED:
+            raise ArchiveUnavailable(
+                f"{each}: the archive cannot be reached; name it by --archive, or try again"
+            )
+    return Rows(reader, [Task(pieces) for pieces in plan.tasks], plan.left_out)
+
+
+def reported(left_out: Sequence[LeftOut]) -> dict[str, Any]:
+    """What a summary says of records that a job went on without: nothing if there are none."""
+    if not left_out:
+        return {}
+    ranges = [str(each) for each in left_out[:TOLD_MAX]]
+    return {"left_out": losses.count(left_out), "left_out_ranges": ranges}
 
 
 def counted(batch: pa.RecordBatch, counts: dict[int, int]) -> None:

@@ -7,6 +7,7 @@ retention took in the meantime is no finding either.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -15,12 +16,20 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lamina.engine.belonging import belonging, explained
 from lamina.engine.boot import Boot, wall_clock_ms
 from lamina.engine.checking import check_segment
 from lamina.engine.coldfile import STRM
 from lamina.engine.documents import recognise
 from lamina.engine.filekinds import kind_of
-from lamina.engine.findings import Finding, files_below, map_file, unreadable
+from lamina.engine.findings import (
+    NOTE,
+    Finding,
+    files_below,
+    salvage_file,
+    unreadable,
+    with_holes,
+)
 from lamina.engine.tier.encoding import examine
 from lamina.engine.tier.opening import Archive, open_archive
 from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
@@ -35,7 +44,7 @@ from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
 
-FINDINGS = "path string, position long, problem string, resumes_at long"
+FINDINGS = "path string, position long, problem string, resumes_at long, severity string"
 LOOKS = 4
 PAUSE_S = 0.05
 TASK_BYTES = 1 << 30
@@ -70,9 +79,9 @@ def run(
     progress: Progress = Silent(),
 ) -> Summary:
     """Checks a data directory, its archive, or both; the summary's rows are the findings."""
-    objects = open_archive(archive) if archive is not None else None
-    if data is None and objects is None:
+    if data is None and archive is None:
         raise InvalidRequest("say what to verify: a data directory, an archive, or both")
+    objects = open_archive(archive, data=None if data is None else os.path.abspath(data))
     found: list[Descriptor[Look]] = []
     findings: list[Finding] = []
     if data is not None:
@@ -83,6 +92,8 @@ def run(
         cold, wrong = archived_objects(objects)
         found += cold
         findings += wrong
+    elif data is not None and archive is None:
+        findings += _out_of_sight(data)
     size_bytes = sum(each.size_bytes for each in found)
     totals = {"files": len(found), "bytes": size_bytes}
     if dry_run:
@@ -91,13 +102,23 @@ def run(
     seen = looked_at(spark, found, objects, progress)
     findings += [finding for each in seen for finding in each.findings]
     findings += still_missing(objects, found, seen)
+    if data is not None:
+        findings = explained(data, findings) + belonging(data, files_below(data)[0])
+    damaged = sum(each.severity != NOTE for each in findings)
     totals |= {
         "records": sum(each.records for each in seen),
         "skipped": sum(not each.is_ours for each in seen),
-        "findings": len(findings),
+        "findings": damaged,
+        "notes": len(findings) - damaged,
     }
-    rows = [asdict(each) for each in sorted(findings, key=lambda each: (each.path, each.position))]
-    return Summary("verify", False, rows, totals, has_failed=bool(findings))
+    rows = [_row(each) for each in sorted(findings, key=lambda each: (each.path, each.position))]
+    return Summary("verify", False, rows, totals, has_failed=damaged > 0)
+
+
+def _row(finding: Finding) -> dict[str, object]:
+    row = asdict(finding)
+    del row["offsets"]
+    return row
 
 
 def frame_of(spark: SparkSession, summary: Summary) -> DataFrame:
@@ -124,6 +145,17 @@ def looked_at(
 
 
 # ---------------------------------------------------------------- planning
+
+
+def _out_of_sight(data: str) -> Iterator[Finding]:
+    """Yields what is archived where nobody says: it was not looked at, and may be sound or not."""
+    names, _ = files_below(os.path.abspath(data))
+    for name in names:
+        if os.path.basename(name) == paths.LEDGER:
+            with contextlib.suppress(CorruptData, OSError):  # those are findings of their own
+                for gap in ledger.decode(LocalFiles().read(name)).archived():
+                    where = f"offsets {gap.first} to {gap.end} are archived, and nobody says where"
+                    yield Finding(name, 0, f"{where}: not looked at; name the archive")
 
 
 def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
@@ -252,7 +284,7 @@ def look_at(each: Descriptor[Look], access: Access | None) -> Seen:
 def _file(each: Descriptor[Look]) -> Seen:
     try:
         if each.what.kind == "segment":
-            checked = check_segment(each.path, is_growing=each.what.is_growing)
+            checked = check_segment(each.path)
             if checked is not None:
                 return Seen(checked.findings, records=checked.records)
         return _any_file(each)
@@ -264,11 +296,11 @@ def _file(each: Descriptor[Look]) -> Seen:
 
 def _any_file(each: Descriptor[Look]) -> Seen:
     path = each.path
-    data = LocalFiles().read(path) if each.what.is_growing else map_file(path)
-    kind = recognise(path) or kind_of(path, data)
+    found = salvage_file(path)
+    kind = recognise(path) or kind_of(path, found.data)
     if kind is None:
         return Seen((), is_ours=False)
-    return Seen(tuple(kind.verify(path, data)))
+    return Seen(tuple(with_holes(path, found, kind.verify(path, found.data))))
 
 
 def _object(each: Descriptor[Look], objects: Objects) -> Seen:
