@@ -19,6 +19,8 @@ from lamina.errors import RecordsMissing
 from lamina.torture.rows import demand, violated
 
 NOW_MS = 1_700_000_000_000
+COPIES = "copies"
+"""The target of routers, beside what was promised."""
 GROUP = "readers"
 TAGS = (None, b"red", b"green", b"redder")
 
@@ -131,7 +133,9 @@ def records(store: Store) -> Records:
 def verify(store: Store, promise: Promise) -> None:
     """Holds a store that was opened after a fault against what was promised before it."""
     there = set(store.topics())
-    demand(there <= set(promise), "I2", f"topics that nobody made: {there - set(promise)}")
+    strange = there - set(promise) - {COPIES}
+    demand(not strange, "I2", f"topics that nobody made: {strange}")
+    verify_copies(store)
     for topic, lives in promise.items():
         if topic not in there:
             demand(None in lives, "I1", f"topic {topic} is gone")
@@ -143,6 +147,28 @@ def verify(store: Store, promise: Promise) -> None:
         demand(info.settings["retention.bytes"] in life.retention, "I8", "settings went back")
         verify_topic(store, topic, life)
         verify_group(store, topic, life)
+
+
+def verify_copies(store: Store) -> None:
+    """Holds what routers have copied against their sources: both are there, or neither is.
+
+    A record's value names its topic and offset; routers are made before the first append.
+    """
+    for router in store.routers():
+        copies = {dict(fields)["value"] for fields in read(store, router.target).values()}
+        end = store.latest_offset(router.source)
+        for value in copies:
+            if not value.startswith(f"b'{router.source} "):  # it was appended to the target itself
+                continue
+            at = int(value.split(" ")[2])
+            demand(at < end, "I5", f"{router.source} ends at {end}, and {at} was copied")
+        for at, fields in read(store, router.source).items():
+            is_meant = dict(fields).get("tag") == repr(router.tag)
+            demand(
+                (dict(fields)["value"] in copies) == is_meant,
+                "I5",
+                f"{router.source}: the copy of {at} is {'not ' if is_meant else ''}there",
+            )
 
 
 def life_of(lives: tuple[Life | None, ...], epoch: int) -> Life | None:

@@ -39,7 +39,7 @@ LOGS = ("frame", "keratin", "wal")
 """The formats of a topic. A row may name others, as `groups` or `tier`, for what it breaks."""
 ALL = 1 << 40
 """As a number of rounds: every case there is."""
-FAULTS = tuple(f"F{number}" for number in range(1, 29))
+FAULTS = tuple(f"F{number}" for number in range(1, 30))
 
 Invariant: TypeAlias = Literal[
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12"

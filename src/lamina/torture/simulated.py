@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lamina.errors import Locked
 from lamina.storage.files import replace_file
+from lamina.storage.open_files import OpenFiles
 from lamina.torture.disk import (
     Change,
     Disk,
@@ -99,12 +100,14 @@ class SimulatedFile:
         """Reads up to `length` bytes; fewer only at the end of the file."""
         self._require()
         self._files.step("read", self._path, self._inode)
+        self._files.refuse_bad(self._inode, self._path, position, position + length)
         return bytes(self._inode.current[position : position + length])
 
-    def map(self) -> Buffer:
-        """Maps the file as it is now: a copy."""
+    def load(self) -> Buffer:
+        """Reads the whole file as it is now."""
         self._require()
-        self._files.step("map", self._path, self._inode)
+        self._files.step("load", self._path, self._inode)
+        self._files.refuse_bad(self._inode, self._path, 0, self.size())
         return bytes(self._inode.current)
 
     def reserve(self, size: int) -> None:
@@ -125,6 +128,10 @@ class SimulatedFile:
         self._require(writable=True)
         self._files.step("truncate", self._path, self._inode)
         self._inode.apply(Truncate(size))
+
+    def identity(self) -> tuple[int, ...]:
+        """Returns what tells the file from one that takes its name; the size comes last."""
+        return 0, id(self._inode), self.size()
 
     def size(self) -> int:
         """Returns the size in bytes."""
@@ -167,6 +174,9 @@ class SimulatedFiles:
         self._changes: list[Change] = []
         self._held: dict[Inode, str] = {}
         self._mutex = threading.RLock()
+        self.kept = OpenFiles()
+        self.bad: list[tuple[Inode, int, int]] = []
+        """Bytes (of a file, from, to) that are there and that no read delivers."""
 
     # ------------------------------------------------------------------ what a row does with it
 
@@ -243,6 +253,16 @@ class SimulatedFiles:
         if found is not None and kind not in ("sync", "write_at"):
             raise OSError(found.error, os.strerror(found.error), path)
         return found
+
+    def spoil(self, path: str, first: int, end: int) -> None:
+        """Makes bytes of a file unreadable, as a bad sector does; clear `bad` to heal all."""
+        self.bad.append((self._inode(path), first, end))
+
+    def refuse_bad(self, inode: Inode, path: str, first: int, end: int) -> None:
+        """Raises EIO if any of the bytes is bad."""
+        for spoiled, start, stop in self.bad:
+            if spoiled is inode and first < stop and start < min(end, len(inode.current)):
+                raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} at byte {start}", path)
 
     def write(self, inode: Inode, path: str, change: Write) -> None:
         """Writes into a file, as far as there is space and no fault."""

@@ -65,7 +65,7 @@ def use_further(scribe: Scribe, store: Store, promise: Promise, turn: int) -> No
     Every second time it stops there: whatever comes later could make good what opening left undone.
     """
     for topic in store.topics():
-        life = life_of(promise[topic], store.describe_topic(topic).epoch)
+        life = life_of(promise.get(topic, ()), store.describe_topic(topic).epoch)
         if life is not None and life.stamped is not None:
             repeat(store, topic, life, life.stamped)
         end = store.latest_offset(topic)

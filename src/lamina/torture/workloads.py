@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
+from lamina.torture.promises import COPIES
 from lamina.torture.scribe import PRODUCER, Scribe
 
 TOPIC = "t"
@@ -175,6 +176,8 @@ def _wal_life(scribe: Scribe) -> None:
     store = scribe.open()
     scribe.create("orders")
     scribe.create("other", durability="disk")
+    store.create_topic(COPIES, format="wal")
+    store.create_router("reds", "orders", COPIES, tag=b"red")
     scribe.append("orders", [100, 40, 10])
     scribe.append("other", [30, 20])
     scribe.append("other", [300], acks=1)

@@ -13,7 +13,14 @@ from collections.abc import Iterable
 from typing import cast
 
 from lamina.engine.store import Store
-from lamina.errors import Closed, CorruptData, InvalidRequest, Unavailable
+from lamina.errors import (
+    UNREADABLE,
+    Closed,
+    CorruptData,
+    InvalidRequest,
+    RecordsMissing,
+    Unavailable,
+)
 from lamina.torture.client import (
     TOPIC,
     Client,
@@ -30,7 +37,7 @@ from lamina.torture.scribe import open_store
 from lamina.torture.simulated import AfterSync, SimulatedFiles
 
 NAMES = ("create", "rename", "remove", "sync_directory", "make_directory")
-KINDS = ("write_at", "sync", "truncate", "open", "read", "map", *NAMES)
+KINDS = ("write_at", "sync", "truncate", "open", "read", "load", *NAMES)
 ERRORS = {
     "EAGAIN": ("write_at", "read", "open"),
     "EINTR": ("write_at", "sync", "open"),
@@ -85,7 +92,7 @@ def _fail_one(format_name: str, case: str) -> None:
         kind, at=int(number), error=code, after=after, written=written if not forever else 0.0,
         forever=forever,
     )  # fmt: skip
-    client = Client(files, format_name, careful=not forever and kind not in ("read", "map"))
+    client = Client(files, format_name, careful=not forever and kind not in ("read", "load"))
     use(client)
     client.close()
     failed = {step.kind for step in files.history if step.failed}
@@ -219,8 +226,8 @@ def short_write(trial: Trial) -> None:
 
 @row("F11", "reads", invariants="I2 I12", rounds=Rounds(2, 4, 4))
 def failing_reads(trial: Trial) -> None:
-    """A read or map fails while records are read: it says where, is no damage, and works again."""
-    for case in ("read:sealed", "map:sealed", "read:active", "map:active")[: trial.rounds]:
+    """Reads fail while records are read: it is told where, is no damage, and works again."""
+    for case in ("read:sealed", "load:sealed", "read:active", "load:active")[: trial.rounds]:
         with trial.case(case, "calls") as wanted:
             if wanted:
                 _fail_read(trial.format, *case.split(":"))
@@ -234,11 +241,12 @@ def _fail_read(format_name: str, kind: str, where: str) -> None:
         store.roll(TOPIC)
         store.append(TOPIC, [b"active"])
         start = first_offset(format_name) + (where == "active")
-        files.fail(kind)
+        files.fail(kind, forever=True)
         try:
             list(store.scan(TOPIC, start=start))
-        except Unavailable as error:
-            demand("reading offset" in str(error), "I12", f"it does not say where: {error}")
+        except RecordsMissing as error:
+            demand(error.reason == UNREADABLE and error.first == start, "I4", f"it says: {error}")
+            demand("byte" in str(error), "I12", f"it does not say where: {error}")
         else:
             demand(not files.history[-1].failed, "I12", "a failed read gave records")
         files.faults.clear()

@@ -44,8 +44,8 @@ def _judge(
         with small.laid_out(place, changed, gone) as directory:
             try:
                 store = open_small(directory)
-            except NewerFormat:
-                trial.counts["refused as newer"] += 1
+            except NewerFormat as error:
+                demand(False, "I12", f"damage is taken for a newer format: {error}")
                 return
             except CorruptData as error:
                 is_identity = error.path.endswith(IDENTITY) and IDENTITY in (*changed, *gone)

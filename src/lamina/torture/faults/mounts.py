@@ -198,7 +198,7 @@ def make_image(path: Path) -> Path:
     """Makes an empty ext4 image."""
     with path.open("wb") as file:
         file.truncate(IMAGE_MIB << 20)
-    problem = _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,nodiscard", str(path))
+    problem = _run("mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard", str(path))
     demand(problem is None, "I12", f"mkfs.ext4: {problem}")
     return path
 

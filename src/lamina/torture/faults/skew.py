@@ -13,9 +13,12 @@ import shutil
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from lamina.engine.requests import ProducerStamp
 from lamina.errors import NewerFormat
+from lamina.formats import strict_json
+from lamina.formats.crc import crc32c_of
 from lamina.torture.faults.damage import kind_of
 from lamina.torture.rows import ALL, Rounds, Trial, demand, row
 from lamina.torture.small import (
@@ -126,11 +129,27 @@ def _newer(files: Files) -> Iterator[tuple[str, bytes]]:
         if data[:1] == b"{":
             told = json.loads(data)
             if "version" in told:
-                yield path, json.dumps(told | {"version": told["version"] + 1}).encode()
+                yield path, json.dumps(_sealed(told | {"version": told["version"] + 1})).encode()
         elif re.match(rb"K[A-Z]+\0+\x01", data):  # big-endian, behind eight bytes of magic
-            yield path, data[:8] + b"\0\2" + data[10:]
+            yield path, _with_checksum(data[:8] + b"\0\2" + data[10:])
         elif data.startswith(b"LAMSNAP\0\1\0"):
             yield path, data[:8] + b"\2\0" + data[10:]
+
+
+def _sealed(told: dict[str, Any]) -> dict[str, Any]:
+    """A document of the next version is sound by its seal, if it has one."""
+    fields = {name: value for name, value in told.items() if name != strict_json.SEAL}
+    if fields == told:
+        return told
+    return fields | {strict_json.SEAL: strict_json.seal(fields)}
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """A header of the next version is sound by its checksum, at its end; a manifest has none."""
+    if data.startswith(b"KERATIN"):
+        return data
+    end = int.from_bytes(data[12:16], "big") - 4
+    return data[:end] + crc32c_of(data[:end]).to_bytes(4, "big") + data[end + 4 :]
 
 
 def _refuse(trial: Trial, small: Small, path: str, changed: bytes) -> None:

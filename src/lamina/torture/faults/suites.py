@@ -145,6 +145,38 @@ def golden(trial: Trial) -> None:
 
 
 @row(
+    "F27",
+    "upgrade",
+    formats=("files",),
+    invariants="I1 I6 I9",
+    rounds=Rounds(None, 1, 1),
+    needs=needs_suites,
+)
+def upgrade(trial: Trial) -> None:
+    """A directory of the release before, closed or killed, is opened: all of it is there."""
+    _suite(trial, "I1", "tests/engine/test_upgrade.py")
+
+
+@row(
+    "F27",
+    "strange",
+    formats=("files",),
+    invariants="I1 I3 I4 I5 I7 I8 I12",
+    rounds=Rounds(None, 1, 1),
+    needs=needs_suites,
+)
+def strange(trial: Trial) -> None:
+    """Files that are foreign, newer, overlapping, swapped or lost are told, and never cut."""
+    _suite(
+        trial,
+        "I4",
+        "tests/engine/test_strange_files.py",
+        "tests/engine/wal/test_strange_files.py",
+        "tests/engine/test_whose.py",
+    )
+
+
+@row(
     "F24",
     "spark-source",
     formats=("spark",),
