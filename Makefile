@@ -7,7 +7,7 @@ CHROMIUM := $(VENV)/.chromium
 VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
-	torture torture-long mutants bench-log bench-groups bench-server bench-spark bench-tier \
+	torture torture-long mutants mutants-ast track-record bench-log bench-groups bench-server bench-spark bench-tier \
 	bench-wal bench-formats clean
 
 $(READY): pyproject.toml
@@ -81,6 +81,14 @@ torture-long: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.torture.mutants --jobs 2
+
+# Mutants that a seed draws from the syntax trees; survivors are printed.
+mutants-ast: $(READY)
+	$(BIN)/python -m tests.torture.ast_mutants --jobs 2
+
+# Puts every defect that was ever found back, and writes down that it is caught.
+track-record: $(READY)
+	$(BIN)/python -m tests.torture.track_record
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("lamina", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("lamina")
+settings.register_profile(  # for runs of the same tests on hundreds of mutants
+    "few", settings.get_profile("lamina"), max_examples=12, derandomize=True, database=None
+)
+settings.load_profile(os.environ.get("LAMINA_TEST_EXAMPLES", "lamina"))

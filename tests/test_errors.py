@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from lamina import errors
-from lamina.errors import CorruptData, LaminaError, NewerFormat, RecordsMissing
+from lamina.errors import CorruptData, LaminaError, NewerFormat, RecordsMissing, UnknownTopic
 
 
 def classes(base: type[LaminaError] = LaminaError) -> list[type[LaminaError]]:
@@ -48,6 +48,8 @@ def example(kind: type[LaminaError]) -> LaminaError:
         return made
     if issubclass(kind, CorruptData):
         return kind("bad", path="/data/x.log", position=7, expected="1", found="2")
+    if issubclass(kind, UnknownTopic):
+        return kind("no such topic", ("orders", "clicks"))
     return kind("it went wrong", 5)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lamina.engine.findings import files_below
+from lamina.formats.crc import crc32c_of
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.wal import index as wal_index
@@ -180,6 +181,11 @@ def test_a_newer_keratin_file_is_reported_and_not_walked(
     at, kind = (8, ">H") if change == "version" else (12, ">I")
     (before,) = struct.unpack_from(kind, data, at)
     struct.pack_into(kind, data, at, before + 1)
+    end = (60 if name.endswith("delta") else 68) - 4
+    damaged = bytes(data)
+    data[end : end + 4] = crc32c_of(damaged[:end]).to_bytes(4, "big")
+    path.write_bytes(damaged)
+    assert "newer format" not in lamina("verify", path).out, "the checksum tells damage"
     path.write_bytes(data)
     (finding,) = lamina("verify", "--json", path).rows
     assert finding["position"] == at

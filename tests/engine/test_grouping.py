@@ -196,10 +196,10 @@ def test_a_piece_that_cannot_be_encoded_takes_back_those_before_it(
         assert values(store) == STORED
 
 
-def misnamed(value: bytes) -> pa.RecordBatch:
-    """A record with a header whose name is no text."""
+def named(value: bytes, name: bytearray) -> pa.RecordBatch:
+    """A record with a header whose name stays in its owner's hands."""
     names = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"\xff\xfe")]
+        pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(name)]
     )
     items = pa.StructArray.from_arrays([names, pa.array([b"x"])], fields=list(HEADERS.value_type))
     headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), items)
@@ -221,9 +221,11 @@ def test_a_record_that_cannot_be_encoded_is_refused_to_its_own_producer_alone(
         held = users.submit(writer.exclusively, hold)
         assert entered.wait(SOON_S)
         futures = []
-        for records in ([b"one"], misnamed(b"two"), [b"three"]):
+        name = bytearray(b"ok")
+        for records in ([b"one"], named(b"two", name), [b"three"]):
             futures.append(users.submit(store.append, "t", records, partition=0))
             wait_until(lambda: writer.depth == len(futures))
+        name[:] = b"\xff\xfe"  # was text when it was checked
         leave.set()
         held.result(SOON_S)
         with pytest.raises(InvalidRequest, match="UTF-8"):

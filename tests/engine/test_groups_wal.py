@@ -161,7 +161,7 @@ def test_an_evicted_range_is_skipped_with_its_reason(rig: Rig) -> None:
 
 
 def test_a_cap_of_records_waits_for_the_group(rig: Rig) -> None:
-    group = aged(rig, {"retention.records": 15, "retention.wait.groups": "g"})
+    group = aged(rig, {"retention.records": 10, "retention.wait.groups": "g"})
     assert rig.store.apply_retention("u") == 0
     assert rig.store.earliest_offset("u") == 1
     group.commit(11)

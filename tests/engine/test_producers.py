@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lamina.config import TopicSettings
+from lamina.engine import producers as producing
 from lamina.engine.codec import CODECS
 from lamina.engine.grouping import GroupEncoder, Stamped
 from lamina.engine.place import Place
@@ -196,6 +197,7 @@ class FillingFiles(LocalFiles):
     """A disk that is full for the paths in `full`, replacements included."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.full: tuple[str, ...] = ()
 
     def refuses(self, path: str) -> bool:
@@ -374,3 +376,42 @@ def test_a_store_forgets_producers_after_the_time_of_the_topic(
         store.maintain()
         assert store.producer_position("t", 0, 7) is None
         assert put(store, [b"b"], stamp(1)).base_offset == 1, "it goes on as somebody new"
+
+
+def test_producers_of_transactions_outlast_idle_time_up_to_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "TRANSACTIONAL_MAX", 2)
+    now_s, lasting = [0.0], producing.TRANSACTIONAL
+    producers = producers_at(tmp_path, lambda: now_s[0])
+    for number in range(4):
+        keep(producers, stamped(lasting | number, 0, number), stamped(number, 0, 10 + number))
+        now_s[0] += 1
+    now_s[0] += 200
+    assert producers.forget_idle(100_000) == 4 + 2
+    assert [producers.position(lasting | number) is None for number in range(4)] == [
+        *(True, True, False, False)
+    ], "the last ones are kept"
+    assert not producers.has_idle(100_000), "nobody is left to be forgotten"
+    again = producers_at(tmp_path, lambda: now_s[0])
+    again.recover(20)
+    assert again.position(lasting | 3) == (0, 1)
+
+
+@pytest.mark.parametrize("format_name", [*FORMATS, "wal"])
+def test_a_journal_that_holds_something_else_is_set_aside_before_it_is_rewritten(
+    tmp_path: Path, format_name: str
+) -> None:
+    letter = b"Dear reader, this is a letter and no journal.\n" * 20
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", [b"once"], partition=0, producer=ProducerStamp(1, 0, 0))
+    path = tmp_path / "data" / "topics" / "t" / "0" / "producers.log"
+    assert path.exists()
+    path.write_bytes(letter)
+    with opened(tmp_path / "data") as store:
+        assert values(store) == [b"once"]
+        told = [each for each in store.recovery_report.events if each.path == str(path)]
+        assert [each.kind for each in told] == ["quarantined"]
+    kept = [each for each in (tmp_path / "data" / "quarantine").rglob("*") if each.is_file()]
+    assert [each.read_bytes() for each in kept] == [letter]

@@ -13,6 +13,7 @@ from lamina.engine.codec import CODECS
 from lamina.engine.store import Store
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, RecordsMissing
 from lamina.formats import ledger
+from lamina.formats.crc import crc32c_of
 from lamina.formats.frame import checkpoint, tomb
 from lamina.formats.keratin import manifest
 from lamina.storage.files import LocalFile
@@ -94,20 +95,21 @@ def test_a_tail_torn_at_every_byte_of_the_last_record_is_cut(
 
 @BOTH
 @pytest.mark.parametrize("tail", [b"\xff" * 50, bytes(5000), b"K", b"\x01\x5e\x0b\xb1" * 20])
-def test_a_tail_of_garbage_or_zeros_is_cut(tmp_path: Path, format_name: str, tail: bytes) -> None:
+def test_a_tail_of_garbage_or_zeros_is_cut_and_kept_unless_it_is_torn(
+    tmp_path: Path, format_name: str, tail: bytes
+) -> None:
     path = made(tmp_path, format_name)
     whole = log_of(path).read_bytes()
     log_of(path).write_bytes(whole + tail)
     with opened(path) as store:
         (cut,) = store.recovery_report.of("cut")
-        assert (cut.first_byte, cut.end_byte, cut.kept_in) == (
-            len(whole),
-            len(whole) + len(tail),
-            None,
-        )
+        assert (cut.first_byte, cut.end_byte) == (len(whole), len(whole) + len(tail))
+        is_torn = not tail.strip(b"\0") or (format_name, tail) == ("keratin", b"K")
+        assert is_torn == (cut.kept_in is None)
+        assert cut.kept_in is None or Path(cut.kept_in).read_bytes() == tail
         assert log_of(path).read_bytes()[: len(whole)] == whole
         served_and_growing(store, RECORDS, 8)
-    assert not (path / "quarantine").exists()
+    assert is_torn == (not (path / "quarantine").exists())
 
 
 @BOTH
@@ -311,6 +313,7 @@ def test_a_log_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path, segme
     log = log_of(path, segment)
     data = bytearray(log.read_bytes())
     data[9] = 2
+    data[64:68] = crc32c_of(bytes(data[:64])).to_bytes(4, "big")
     log.write_bytes(data)
     before = tree(path)
     with pytest.raises(NewerFormat, match=log.name):
@@ -327,8 +330,9 @@ def test_a_damaged_file_header_is_reported_and_the_records_are_served(
     path = made(tmp_path, "keratin", rolled_after=4)
     flip(log_of(path, segment), 30)
     with opened(path) as store:
-        (event,) = store.recovery_report.of("quarantined")
+        (event,) = store.recovery_report.of("rebuilt")
         assert "header" in event.why
+        assert event.kept_in
         served_and_growing(store, RECORDS, 8)
 
 

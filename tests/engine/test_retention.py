@@ -66,9 +66,17 @@ def test_a_time_in_the_future_makes_a_segment_young() -> None:
 
 def test_the_oldest_go_while_the_partition_is_too_large() -> None:
     assert going([1, 2, 3, 4], {"retention.bytes": 400}) == [False] * 4
-    assert going([1, 2, 3, 4], {"retention.bytes": 399}) == [True, False, False, False]
+    assert going([1, 2, 3, 4], {"retention.bytes": 300}) == [True, False, False, False]
     assert going([1, 2, 3, 4], {"retention.bytes": 200}) == [True, True, False, False]
     assert going([1, 2, 3, 4], {"retention.bytes": 0}) == [True, True, True, False]
+
+
+def test_a_segment_that_straddles_a_cap_stays() -> None:
+    assert going([1, 2, 3, 4], {"retention.bytes": 399}) == [False] * 4
+    assert going([1, 2, 3, 4], {"retention.bytes": 301}) == [False] * 4
+    assert going([1, 2, 3, 4], {"retention.bytes": 299}) == [True, False, False, False]
+    decided = explain(facts([1, 2]), TopicSettings.parse({"retention.bytes": 150}), 1000)
+    assert decided[0].why == "without it less than retention.bytes would be left"
 
 
 def test_either_limit_is_enough() -> None:

@@ -244,9 +244,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(retention_bytes=st.integers(0, 6_000))
     def retain_by_size(self, retention_bytes: int) -> None:
         self.store.alter_topic("t", {"retention.bytes": retention_bytes})
+        before = [each.size_bytes for each in self.store.describe_topic("t").partitions]
         self._retain()
-        for info in self.store.describe_topic("t").partitions:
-            assert info.size_bytes <= retention_bytes or info.segments == 1
+        for info, size_bytes in zip(self.store.describe_topic("t").partitions, before, strict=True):
+            assert info.size_bytes >= min(size_bytes, retention_bytes), "more went than the cap"
+            oldest = self.store.explain_retention("t", info.partition)[0].segment
+            assert info.size_bytes - oldest.size_bytes < retention_bytes or not oldest.sealed
         self.store.alter_topic("t", {"retention.bytes": -1})
 
     def _retain(self) -> None:

@@ -225,7 +225,7 @@ def test_a_reader_that_holds_a_segment_finishes_when_the_topic_is_deleted(
             b"b",
             b"c",
         ]
-        sealed._map = None
+        sealed.let_go()
         with pytest.raises(RecordsMissing) as missing:
             next(fresh)
         assert missing.value.reason == "deleted"
@@ -296,7 +296,7 @@ def test_a_name_whose_deletion_failed_is_not_made_again_before_the_store_is_open
             failing.setattr(LocalFiles, "sync_directory", fails)
             with pytest.raises(Poisoned):
                 store.delete_topic("t")
-        with pytest.raises(Poisoned, match="open again"):
+        with pytest.raises(Poisoned, match="delete it again"):
             store.create_topic("t", format=format_name)
     with opened(path) as store:
         store.create_topic("t", format=format_name)

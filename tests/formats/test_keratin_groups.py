@@ -80,9 +80,9 @@ def test_every_single_byte_change_of_a_snapshot_is_refused() -> None:
         for change in (0x01, 0x80, 0xFF):
             damaged = bytearray(SNAP)
             damaged[position] ^= change
-            newer = 8 <= position < 10 or 12 <= position < 16
-            with pytest.raises(NewerFormat if newer else CorruptData):
+            with pytest.raises(CorruptData) as refused:
                 snapshot.decode(damaged)
+            assert not isinstance(refused.value, NewerFormat)
 
 
 def test_hostile_snapshots_with_good_checksums_are_refused_or_consistent() -> None:

@@ -207,9 +207,23 @@ def test_every_single_byte_change_of_the_file_header_is_refused() -> None:
         for change in (0x01, 0x80, 0xFF):
             damaged = bytearray(FILE_HEADER)
             damaged[position] ^= change
-            expected = NewerFormat if 8 <= position < 10 or 12 <= position < 16 else CorruptData
-            with pytest.raises(expected):
+            with pytest.raises(CorruptData) as refused:
                 log.decode_header(damaged)
+            assert not isinstance(refused.value, NewerFormat)
+
+
+@pytest.mark.parametrize(("version", "length"), [(2, 68), (0, 68), (2, 96), (1, 96), (1, 20)])
+def test_another_version_or_length_is_newer_only_under_a_good_checksum(
+    version: int, length: int
+) -> None:
+    head = FILE_HEADER[:8] + version.to_bytes(2, "big") + FILE_HEADER[10:12]
+    head = (head + length.to_bytes(4, "big") + FILE_HEADER[16:64]).ljust(length - 4, b"\0")
+    sound = head[: length - 4] + crc(head[: length - 4])
+    with pytest.raises(NewerFormat):
+        log.decode_header(sound.ljust(200, b"\0"))
+    with pytest.raises(CorruptData) as refused:
+        log.decode_header((sound[:-1] + bytes([sound[-1] ^ 1])).ljust(200, b"\0"))
+    assert not isinstance(refused.value, NewerFormat)
 
 
 def test_flags_of_the_file_header_are_ignored_and_a_huge_base_is_damage() -> None:

@@ -240,6 +240,25 @@ def test_a_newer_version_is_refused_as_such_whatever_else_it_holds(case: Case) -
     decode, _ = case
     with pytest.raises(NewerFormat):
         decode(b'{"version": 2, "new": true}')
+    fields = {"version": 2, "new": True}
+    sound = fields | {strict_json.SEAL: strict_json.seal(fields)}
+    with pytest.raises(NewerFormat):
+        decode(json.dumps(sound).encode())
+    with pytest.raises(CorruptData) as refused:
+        decode(json.dumps(sound | {"new": False}).encode())
+    assert not isinstance(refused.value, NewerFormat)
+
+
+@pytest.mark.parametrize("case", FILES.values(), ids=FILES)
+def test_a_flipped_bit_of_the_version_is_damage(case: Case) -> None:
+    decode, data = case
+    at = data.index(b'"version": 1') + 11
+    for bit in range(8):
+        hurt = bytearray(data)
+        hurt[at] ^= 1 << bit
+        with pytest.raises(CorruptData) as refused:
+            decode(bytes(hurt))
+        assert not isinstance(refused.value, NewerFormat)
 
 
 @pytest.mark.parametrize("case", FILES.values(), ids=FILES)

@@ -298,7 +298,7 @@ def test_each_bad_header_has_its_own_stop() -> None:
     data = SMALL["NONE"]
     assert segment.scan(b"").stop is Stop.TORN
     assert segment.scan(b"X" + data[1:]).stop is Stop.BAD_MAGIC
-    assert segment.scan(data[:5] + b"\x02" + data[6:]).stop is Stop.BAD_VERSION
+    assert segment.scan(data[:5] + b"\x02" + data[6:]).stop is Stop.BAD_CHECKSUM
     cleared = bytearray(data)
     cleared[64:80] = bytes(16)
     assert segment.scan(cleared).stop is Stop.BAD_LENGTH

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.wal import control
+from lamina.formats.wal.routing import Match, RoutedMark, Router, Verdict
 from tests.formats.test_wal_golden import BODIES
 from tests.support.contract import grows_at_most, mutate
 
@@ -29,6 +30,18 @@ CONTROL: st.SearchStrategy[control.Control] = st.one_of(
     st.builds(control.TopicCreate, TEXT.filter(bool), U64, TEXT),
     st.builds(control.TopicDelete, U64),
     st.builds(control.DeleteBefore, U64, U64),
+    st.builds(
+        Router,
+        TEXT.filter(bool),
+        U64,
+        st.sampled_from(list(Match)[1:]),
+        U64,
+        U64,
+        st.binary(max_size=300),
+    ),
+    st.tuples(st.sampled_from(Verdict), U64, U64).map(
+        lambda drawn: RoutedMark(drawn[0], max(drawn[1:]), min(drawn[1:]))
+    ),
     st.builds(control.DeleteTag, U64, st.binary(max_size=300)),
     st.builds(control.DeleteTagPrefix, U64, st.binary(max_size=300)),
     st.sets(st.integers(1, (1 << 64) - 2), max_size=50).map(
@@ -90,9 +103,11 @@ def test_an_unknown_version_is_a_newer_format(kind: int, raw: bytes, body: contr
         (6, struct.pack("<BBQQ", 1, 5, 4, 2)),
         (6, struct.pack("<BBQQ", 1, 0, 4, 2)),
         (7, struct.pack("<BBQQ", 1, 4, 2, 2)),
+        (4, struct.pack("<BBQQQHH", 1, 4, 1, 1, 2, 1, 0) + b"a"),
+        (9, struct.pack("<BBQQ", 1, 3, 2, 2)),
         (1, b""),
-        (4, b""),
-        (9, b""),
+        (5, b""),
+        (10, b""),
     ],
 )
 def test_an_unknown_kind_reason_or_type_is_a_newer_format(kind: int, raw: bytes) -> None:

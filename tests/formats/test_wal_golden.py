@@ -18,6 +18,7 @@ from lamina.formats.scan import Stop
 from lamina.formats.wal import control, current, index, log, snapshot
 from lamina.formats.wal.headers import body_of, headers, select
 from lamina.formats.wal.layout import FrameType
+from lamina.formats.wal.routing import Match, RoutedMark, Router, Verdict, router_of
 from lamina.records import prepare
 from tests.support.contract import plain
 
@@ -54,7 +55,7 @@ def frame_pieces(
     lens = struct.pack("<HHI", fields["node_len"], fields["tag_len"], fields["data_len"])
     checksum = xxhash.xxh3_64_intdigest(head + lens + names + data, fields["seed"])
     title = {1: "Append", 2: "TopicCreate", 3: "TopicDelete", 6: "Delete"}
-    title |= {7: "EvictWatermark", 8: "CheckpointMark"}
+    title |= {4: "Router", 7: "EvictWatermark", 8: "CheckpointMark", 9: "RoutedMark"}
     pieces = [
         (struct.pack("<B", kind), f"frame_type {kind}: {title.get(kind, 'unknown')}"),
         (struct.pack("<I", fields["frame_len"]), f"frame_len {fields['frame_len']}"),
@@ -85,6 +86,7 @@ NOW = 1_700_000_000_000
 CONFIG = '{"retention.ms":60000}'
 CREATE = struct.pack("<BQHI", 1, 1, 6, len(CONFIG)) + b"orders" + CONFIG.encode()
 CHECKPOINT = struct.pack("<BI", 1, 1) + struct.pack("<6Q", TOPIC, 3, 2, 2, 1, 101)
+ROUTER = struct.pack("<BBQQQHH", 1, 2, 5, TOPIC, TOPIC + 1, 6, 2) + b"alerts" + b"re"
 BODIES: list[tuple[int, bytes, control.Control]] = [
     (2, CREATE, control.TopicCreate("orders", 1, CONFIG)),
     (3, struct.pack("<BQ", 1, 1), control.TopicDelete(1)),
@@ -94,6 +96,10 @@ BODIES: list[tuple[int, bytes, control.Control]] = [
     (6, struct.pack("<BBQQQQ", 1, 4, 4, 2, 1, 3), control.DeleteSequences(4, (1, 3))),
     (7, struct.pack("<BBQQ", 1, 1, 2, 2), control.EvictWatermark(2, 2, control.EvictReason.AGE)),
     (8, CHECKPOINT, control.CheckpointMark((control.TopicCheckpoint(TOPIC, 3, 2, 2, 1, 101),))),
+    (4, ROUTER, Router("alerts", 5, Match.TAG_PREFIX, TOPIC, TOPIC + 1, b"re")),
+    (4, struct.pack("<BBQQQHH", 1, 0, 6, 7, 8, 1, 0) + b"a", Router("a", 6, Match.GONE, 7, 8)),
+    (9, struct.pack("<BBQQ", 1, 1, 114, 114), RoutedMark(Verdict.WHOLE, 114, 114)),
+    (9, struct.pack("<BBQQ", 1, 2, 90, 40), RoutedMark(Verdict.VOID, 90, 40)),
 ]
 
 FIRST = frame_pieces(1, 1, NOW, b"\x01\x02\x03")
@@ -106,6 +112,16 @@ WAL: Pieces = [
     *frame_pieces(7, 3, NOW + 7, BODIES[6][1]),
     *frame_pieces(8, 0, NOW + 8, CHECKPOINT, topic_id=0),
     *frame_pieces(3, 3, NOW + 9, BODIES[1][1]),
+]
+SOURCE = frame_pieces(1, 4, NOW + 5, b"hello", tag=b"red", flags=13)
+COPY = frame_pieces(1, 1, NOW + 5, b"hello", tag=b"red", flags=13, topic_id=TOPIC + 1)
+BOTH_BYTES = len(joined(SOURCE + COPY))
+WHOLE = struct.pack("<BBQQ", 1, 1, BOTH_BYTES, BOTH_BYTES)
+ROUTED: Pieces = [
+    *frame_pieces(4, 3, NOW, ROUTER),
+    *SOURCE,
+    *COPY,
+    *frame_pieces(9, 0, NOW + 6, WHOLE, topic_id=0),
 ]
 SEGMENT = [*FIRST[1:], *THIRD[1:]]
 FIRST_BYTES, THIRD_BYTES = len(joined(FIRST[1:])), len(joined(THIRD[1:]))
@@ -127,7 +143,7 @@ SNAPSHOT_PAYLOAD: Pieces = [
     (struct.pack("<QQ", 3, 4), "deleted from 3 to before 4"),
     (struct.pack("<QQ", 7, 2), "deleted topic 7, its epoch 2"),
     (struct.pack("<IQ", 0, 12), "shard 0 writes to wal-12.log"),
-    (struct.pack("<I", 2) + b"r1", "a router of 2 bytes"),
+    (struct.pack("<I", len(ROUTER)) + ROUTER, f"a router of {len(ROUTER)} bytes"),
 ]
 PAYLOAD = joined(SNAPSHOT_PAYLOAD)
 SNAPSHOT: Pieces = [
@@ -143,10 +159,11 @@ META = snapshot.Snapshot(
     topics=(snapshot.TopicMeta(TOPIC, "orders", 1, CONFIG, 2, 2, 2, ((3, 4),)),),
     deleted_topics=(snapshot.DeletedTopic(7, 2),),
     current_wal=(snapshot.CurrentWal(0, 12),),
-    routers=(b"r1",),
+    routers=(ROUTER,),
 )
 FILES: dict[str, Pieces] = {
     "wal-log.bin": WAL,
+    "wal-routed.bin": ROUTED,
     "wal-segment.bin": SEGMENT,
     "wal-index.bin": INDEX,
     "wal-snapshot.bin": SNAPSHOT,
@@ -203,6 +220,20 @@ def test_the_golden_wal_is_read() -> None:
     kinds = {int(columns.types[row]): bodies[row] for row in (0, 3, 4, 5, 6)}
     read = {type(control.decode(kind, body)) for kind, body in kinds.items()}
     assert len(read) == 5
+
+
+def test_the_golden_copy_has_the_bytes_of_its_source_but_for_topic_and_sequence() -> None:
+    data = joined(ROUTED)
+    found = log.scan(data)
+    assert (found.stop, found.end) == (Stop.END, len(data))
+    columns = headers(data, found)
+    assert columns.types.tolist() == [4, 1, 1, 9]
+    assert columns.flags.tolist() == [4, 13, 13, 4]
+    assert columns.topic_ids.tolist() == [TOPIC, TOPIC, TOPIC + 1, 0]
+    mark = control.decode(9, body_of(data, found, columns, 3))
+    assert isinstance(mark, RoutedMark)
+    assert int(found.positions[3]) - mark.distance == int(found.positions[1])
+    assert router_of(META.routers[0]) == BODIES[8][2]
 
 
 def test_the_golden_segment_is_read() -> None:

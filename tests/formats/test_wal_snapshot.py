@@ -86,12 +86,25 @@ def test_every_prefix_of_the_payload_is_refused_even_with_a_good_checksum() -> N
         snapshot.decode(with_payload(PAYLOAD + b"\x00"))
 
 
-@pytest.mark.parametrize(("position", "value"), [(8, 2), (10, 1)])
+@pytest.mark.parametrize(("position", "value"), [(8, 2), (10, 3)])
 def test_another_version_or_flag_is_a_newer_format(position: int, value: int) -> None:
     newer = bytearray(RAW)
     newer[position] = value
     with pytest.raises(NewerFormat):
         snapshot.decode(bytes(newer))
+    newer[-1] ^= 1
+    with pytest.raises(CorruptData) as refused:
+        snapshot.decode(bytes(newer))
+    assert not isinstance(refused.value, NewerFormat)
+
+
+def test_a_flipped_bit_of_the_version_or_flags_is_damage() -> None:
+    for bit in range(32):
+        hurt = bytearray(RAW)
+        hurt[8 + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptData) as refused:
+            snapshot.decode(bytes(hurt))
+        assert not isinstance(refused.value, NewerFormat)
 
 
 def test_hostile_files_are_all_refused() -> None:

@@ -20,7 +20,16 @@ import pyarrow as pa
 from lamina.engine.appending import Appended
 from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
-from lamina.formats import archive, ledger, position, producers, topic, transaction
+from lamina.formats import (
+    archive,
+    ledger,
+    location,
+    position,
+    producers,
+    roster,
+    topic,
+    transaction,
+)
 from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import log as frame_log
@@ -33,7 +42,7 @@ from lamina.formats.scan import Budget, Limit, Stop
 from lamina.formats.strm import layout as strm_layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
-from lamina.formats.wal import control, current, headers, places
+from lamina.formats.wal import control, current, headers, places, routing
 from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal import snapshot as wal_snapshot
@@ -41,7 +50,7 @@ from lamina.formats.wal.layout import FrameType
 from lamina.records import INPUT_SCHEMAS
 from lamina.server import jsonrows
 from lamina.wire import failures, messages
-from tests.fuzz import sealing
+from tests.fuzz import arrow, sealing
 from tests.fuzz.target import Target
 from tests.support.contract import plain
 from tests.support.strategies import batch_of
@@ -194,11 +203,13 @@ def wal_logs() -> list[bytes]:
         (FrameType.DELETE, control.DeleteSequences(9, (1, 2, 5))),
         (FrameType.EVICT_WATERMARK, control.EvictWatermark(1, 2, control.EvictReason(1))),
         (FrameType.CHECKPOINT_MARK, control.CheckpointMark(())),
+        (FrameType.ROUTER, routing.Router("r", 3, routing.Match.TAG_PREFIX, 1, 2, b"tag")),
+        (FrameType.ROUTED_MARK, routing.RoutedMark(routing.Verdict.VOID, 90, 40)),
     ]
     frames = [
         wal_log.encode_control(kind, 3, 5, NOW, control.encode(body)) for kind, body in bodies
     ]
-    return [*golden("wal-log.bin"), bytes(encoded[0]) + b"".join(frames)]
+    return [*golden("wal-log.bin", "wal-routed.bin"), bytes(encoded[0]) + b"".join(frames)]
 
 
 def check_wal_segment(data: bytes) -> None:
@@ -340,6 +351,19 @@ def topics() -> list[bytes]:
     return [topic.encode(made), topic.encode(wal)]
 
 
+def rosters() -> list[bytes]:
+    return [roster.encode([roster.Listed("orders", 1, "billing", [96, 104])]), roster.encode([])]
+
+
+def in_order(data: bytes) -> list[roster.Listed]:
+    """A roster as its encoder lists it."""
+    return sorted(roster.decode(data), key=lambda each: (each.topic, each.group))
+
+
+def locations() -> list[bytes]:
+    return [location.encode(location.ArchiveLocation("s3://bucket/prefix"))]
+
+
 def positions() -> list[bytes]:
     read = position.TopicPosition("orders", 1, {0: 23, 1: 7})
     unread = position.TopicPosition("t", 2, {})
@@ -376,10 +400,12 @@ def journals() -> list[bytes]:
 
 
 def check_order(data: bytes) -> None:
-    order, values = messages.decode_order(data)
-    second, same_values = messages.decode_order(messages.encode_order(order, values))
+    order, values = messages.decode_order(pa.py_buffer(data))
+    plain_values = values if isinstance(values, list) else None
+    again = messages.encode_order(order, plain_values)
+    second, same_values = messages.decode_order(pa.py_buffer(again))
     assert repr(second) == repr(order)
-    assert same_values == values
+    assert same_values == plain_values
 
 
 def orders() -> list[bytes]:
@@ -470,6 +496,8 @@ _FILES = (
 )
 _DOCUMENTS = (
     Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
+    Target("roster", rosters, same(in_order, roster.encode), sealing.document, True),
+    Target("location", locations, same(location.decode, location.encode), sealing.document, True),
     Target("position", positions, same(position.decode, position.encode), sealing.document, True),
     Target("topic", topics, same(topic.decode, topic.encode), sealing.document, True),
     Target(
@@ -502,6 +530,8 @@ _DOCUMENTS = (
     Target("tomb", lambda: golden("frame-tomb.json"), same(tomb.decode, tomb.encode), is_text=True),
 )
 _MESSAGES = (
+    Target("arrow", arrow.streams, arrow.check),
+    Target("arrow-held", arrow.held_streams, arrow.check_held),
     Target("order", orders, check_order, is_text=True),
     Target("question", questions, check_question, is_text=True),
     Target("answer", answers, check_answer, is_text=True),

@@ -1,6 +1,8 @@
 """Both network doors of a real server as targets: whatever comes in, the answer is typed.
 
     flight-append   the metadata of an append, on an open stream
+    flight-batch    the same with a batch as an Arrow stream
+    flight-held     an action whose body names records by an Arrow stream
     flight-ticket   the ticket of a DoGet
     flight-action   the first line is the action's name, the rest its body
     http            the first line is method and path, the rest the body
@@ -25,8 +27,9 @@ import lamina
 from lamina.engine.store import Store
 from lamina.errors import LaminaError
 from lamina.server.service import Service
-from lamina.wire import failures
+from lamina.wire import failures, messages
 from lamina.wire.operations import OPERATIONS
+from tests.fuzz import arrow
 from tests.fuzz.decoders import orders, questions, row_bodies
 from tests.fuzz.target import Target
 from tests.server.rig import served
@@ -83,7 +86,7 @@ class Doors:
         if self._stream is None:
             command = flight.FlightDescriptor.for_command(b"append")
             self._stream = self._client.do_exchange(command)
-            self._stream[0].begin(pa.schema([pa.field("value", pa.binary())]))
+            self._stream[0].begin(messages.NO_COLUMNS)
         writer, reader = self._stream
         try:
             writer.write_metadata(data)
@@ -186,6 +189,24 @@ def opened(targets: list[Target]) -> Iterator[None]:
                 _DOORS.pop().close()
 
 
+def batches() -> list[bytes]:
+    """Appends of batches, to the topic that keeps their columns."""
+    made = []
+    for stream in arrow.streams():
+        topic = "w" if b"node" in stream else "t"
+        made.append(f'{{"topic": "{topic}", "partition": 0}}\n'.encode() + stream)
+    return made
+
+
+def holdings() -> list[bytes]:
+    """Calls of a group that name records by Arrow."""
+    where = b'{"topic": "t", "group": "g"}\n'
+    return [
+        *(b"group.ack\n" + where + stream for stream in arrow.held_streams()),
+        b'group\n{"topic": "t", "name": "g"}',
+    ]
+
+
 def calls() -> list[bytes]:
     made = []
     for name, operation in OPERATIONS.items():
@@ -215,6 +236,8 @@ DOORS: dict[str, Target] = {
     each.name: each
     for each in (
         Target("flight-append", orders, lambda data: _door().append(data), is_text=True),
+        Target("flight-batch", batches, lambda data: _door().append(data)),
+        Target("flight-held", holdings, lambda data: _door().action(data)),
         Target("flight-ticket", questions, lambda data: _door().ticket(data), is_text=True),
         Target("flight-action", calls, lambda data: _door().action(data), is_text=True),
         Target("http", requests, lambda data: _door().request(data), is_text=True),

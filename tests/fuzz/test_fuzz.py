@@ -107,7 +107,7 @@ def test_atheris_would_look_at_plain_functions_only() -> None:
     assert "lamina.formats.frame.log._scan" not in names, "a kernel is compiled from its own code"
 
 
-@pytest.mark.parametrize(("targets", "inputs"), [("decoders", 8000), ("doors", 300)])
+@pytest.mark.parametrize(("targets", "inputs"), [("decoders", 8000), ("doors", 450)])
 def test_a_fixed_number_of_inputs_breaks_nothing(targets: str, inputs: int) -> None:
     words = ["-m", "tests.fuzz.run", "--target", targets, "--inputs", str(inputs)]
     ended = subprocess.run(

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 import lamina
 from lamina.server.service import Service
-from lamina.wire import failures
+from lamina.wire import failures, messages
 from tests.server.rig import served
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -143,7 +143,7 @@ ORDERS: list[bytes] = [
 def test_a_wrong_order_is_answered_and_its_stream_goes_on(service: Service) -> None:
     client = flight.connect(service.flight_url)
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
-    writer.begin(pa.schema([pa.field("value", pa.binary())]))
+    writer.begin(messages.NO_COLUMNS)
     for order in ORDERS:
         writer.write_metadata(order)
         told = failures.decode(reader.read_chunk().app_metadata.to_pybytes())
@@ -224,8 +224,8 @@ def test_a_message_far_over_the_limit_comes_as_far_as_the_refusal(service: Servi
     client = flight.connect(service.flight_url)
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
     batch = pa.RecordBatch.from_pydict({"value": [b"x" * (48 << 20)]})
-    writer.begin(batch.schema)
-    writer.write_with_metadata(batch, b'{"topic": "t"}')
+    writer.begin(messages.NO_COLUMNS)
+    writer.write_metadata(messages.encode_append(messages.Order("t"), batch))
     told = failures.decode(reader.read_chunk().app_metadata.to_pybytes())
     assert isinstance(told, lamina.InvalidRequest)
     assert "max.request.bytes" in str(told)
@@ -245,7 +245,7 @@ def test_a_silent_peer_holds_its_stream_and_nothing_of_others(tmp_path: Path) ->
         for _ in range(2):
             client = flight.connect(service.flight_url)
             writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
-            writer.begin(pa.schema([pa.field("value", pa.binary())]))
+            writer.begin(messages.NO_COLUMNS)
             silent.append((client, writer, reader))
         while service.broker.streams.used < 2:
             time.sleep(0.01)
@@ -265,7 +265,7 @@ def append_and_vanish(service: Service) -> None:
     """Sends an append and drops the connection; the answer is never read."""
     client = flight.connect(service.flight_url)
     writer, _ = client.do_exchange(flight.FlightDescriptor.for_command(b"append"))
-    writer.begin(pa.schema([pa.field("value", pa.binary())]))
+    writer.begin(messages.NO_COLUMNS)
     writer.write_metadata(b'{"topic": "t", "lengths": [2]}\nok')
     client.close()
 

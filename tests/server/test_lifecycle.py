@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import lamina
-from lamina.errors import InvalidRequest, Locked, StorageFull, Unavailable
+from lamina.errors import ArchiveUnavailable, InvalidRequest, Locked, StorageFull, Unavailable
 from lamina.server.health import WallClock
 from lamina.server.options import ServerSettings
 from lamina.server.service import Service
@@ -207,7 +207,8 @@ def test_health_names_an_object_store_that_is_down_until_it_is_not(tmp_path: Pat
         shelf.write_text("no directory")
         for number in range(6):
             store.append("t", [b"%d" % number * 300])
-        store.archive()
+        with pytest.raises(ArchiveUnavailable, match="t/0"):
+            store.archive()
         status, (problem,) = health(service)
         assert status == 503
         assert problem.startswith("the archive of t/0: ")

@@ -16,7 +16,15 @@ import lamina
 from lamina import Consumer, Producer, TopicPartition
 from lamina.client.messages import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Message
 from lamina.client.positions import InMemory
-from lamina.errors import InvalidRequest, OffsetOutOfRange, QueueFull, RecordsMissing, UnknownTopic
+from lamina.errors import (
+    InvalidRequest,
+    LaminaError,
+    OffsetOutOfRange,
+    QueueFull,
+    RecordsMissing,
+    Unavailable,
+    UnknownTopic,
+)
 from tests.server.rig import served
 
 
@@ -270,6 +278,29 @@ def test_a_gap_is_told_once_and_stepped_over(store: Any) -> None:
         assert message.offset() == left
 
 
+def test_a_gap_in_one_topic_costs_nothing_of_another(store: Any) -> None:
+    """What was fetched of the first topic was dropped when the second one raised."""
+    for topic in ("whole", "trimmed"):
+        store.create_topic(topic, config={"segment.bytes": 1024})
+        for number in range(60):
+            store.append(topic, [b"%d " % number + b"." * 100], partition=0)
+    consumer = Consumer(store, {"auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("trimmed", 0, 0), TopicPartition("whole", 0, 0)])
+    first = store.trim("trimmed", 0, 40)
+    assert first > 0
+    found: dict[str, list[int]] = {"whole": [], "trimmed": []}
+    gaps = 0
+    for _ in range(20):
+        try:
+            for message in consumer.consume(1000, 0):
+                found[message.topic()].append(message.offset())
+        except RecordsMissing:
+            gaps += 1
+    assert gaps == 1
+    assert found["whole"] == list(range(60))
+    assert found["trimmed"] == list(range(first, 60))
+
+
 def test_batches_go_in_and_come_out_as_arrow(store: Any) -> None:
     table = pa.table({"value": [b"a", b"b"], "key": [b"k", None]})
     ack = Producer(store).produce_batch("t", table, partition=2)
@@ -309,3 +340,21 @@ def test_frames_of_other_libraries_go_in_and_come_out(
         assert consumer.consume_batch(10, 5, kind="polars") == ("polars", 1)
         with pytest.raises(InvalidRequest, match="arrow, pandas or polars"):
             consumer.consume_batch(10, 0, kind="excel")  # type: ignore[arg-type]
+
+
+class Failing:
+    """A store whose appends fail in a way that nobody foresaw."""
+
+    def append(self, topic: str, records: Any, **_: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+
+def test_an_error_that_is_none_of_ours_is_told_to_whoever_produced() -> None:
+    told: list[LaminaError | None] = []
+    producer = lamina.Producer(Failing())  # type: ignore[arg-type]
+    producer.produce("t", b"x", partition=0, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(20) == 0, "the thread that delivers goes on"
+    producer.close()
+    (error,) = told
+    assert isinstance(error, Unavailable)
+    assert "nobody foresaw this" in str(error)

@@ -12,6 +12,7 @@ import pytest
 
 import lamina
 from lamina.client.remote import RemoteStore
+from lamina.engine.routing import RouterInfo
 from lamina.engine.store import Store
 from lamina.errors import (
     Closed,
@@ -21,6 +22,7 @@ from lamina.errors import (
     OutOfSequence,
     RecordsMissing,
     UnknownGroup,
+    UnknownRouter,
     UnknownTopic,
     UnsupportedField,
 )
@@ -55,6 +57,48 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 def values(store: Any, topic: str, **asked: Any) -> list[bytes]:
     return [v for batch in store.scan(topic, **asked) for v in batch.column("value").to_pylist()]
+
+
+def test_routers_are_made_listed_changed_and_deleted(store: Any) -> None:
+    for name in ("s", "t", "u"):
+        store.create_topic(name, format="wal")
+    store.create_router("r", "s", "t", tag=b"red")
+    store.append("s", [{"value": b"1", "tag": b"red"}, {"value": b"2", "tag": b"blue"}])
+    assert values(store, "t") == [b"1"]
+    assert store.routers() == [RouterInfo("r", "s", "t", tag=b"red")]
+    store.alter_router("r", target="u", tag_prefix=b"b")
+    assert store.routers() == [RouterInfo("r", "s", "u", tag_prefix=b"b")]
+    store.append("s", [{"value": b"3", "tag": b"blue"}])
+    assert values(store, "u") == [b"3"]
+    with pytest.raises(InvalidRequest, match="exists"):
+        store.create_router("r", "s", "t", tag=b"red")
+    store.delete_router("r")
+    assert store.routers() == []
+    for call in (store.delete_router, store.alter_router):
+        with pytest.raises(UnknownRouter):
+            call("r")
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "frame", "wal"])
+def test_the_names_of_the_logs_document(store: Any, format_name: str) -> None:
+    store.create_topic("t", format=format_name, partitions=2)
+    first = store.earliest_offset("t", 1)
+    assert store.append_batch("t", [b"a", b"b", b"c"], partition=1) == (first, 3)
+    assert store.append_batch("t", [b"d"], partition=1, acks="all") == (first + 3, 1)
+
+    def read(offset: int, **limits: int) -> list[bytes]:
+        batches = store.scan_from("t", 1, offset, **limits)
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    assert read(first) == [b"a", b"b", b"c", b"d"]
+    assert read(first + 1, max_msgs=2) == [b"b", b"c"]
+    assert read(first, max_bytes=1) == [b"a"]
+    assert read(first + 4) == []
+    for limits in ({"max_msgs": 0}, {"max_bytes": -1}):
+        with pytest.raises(InvalidRequest):
+            read(first, **limits)
+    with pytest.raises(OffsetOutOfRange):
+        read(first + 9)
 
 
 def test_what_is_appended_is_read_back(store: Any) -> None:
@@ -397,13 +441,14 @@ HELD = {"purge_wal", "segmented", "wal_partitions", "write_ahead_log"}
 """What jobs and the tier need of a store that this process holds: its partitions themselves."""
 
 
-def test_every_public_method_of_a_store_is_there_on_a_client() -> None:
-    missing = {
-        name
-        for name, _ in inspect.getmembers(Store, inspect.isfunction)
-        if not name.startswith("_") and name not in vars(RemoteStore)
-    }
-    assert missing == DRAWN | HELD
+def test_every_public_method_of_a_store_is_there_on_a_client(both: dict[str, Any]) -> None:
+    methods = {name for name in dir(Store) if not name.startswith("_")}
+    assert methods <= vars(RemoteStore).keys()
+    refusing = {name for name in methods if "only" in vars(RemoteStore)[name].__qualname__}
+    assert refusing == DRAWN | HELD
+    for name in refusing:
+        with pytest.raises(InvalidRequest, match=f"{name} is not served"):
+            getattr(both["served"], name)()
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "." not in name])

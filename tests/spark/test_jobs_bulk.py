@@ -297,9 +297,7 @@ def test_verify_finds_damage_in_every_tier_and_repair_mends_it(
         after = [*store.scan("f", start=gap.end)]
     assert after[-1].column("offset")[-1].as_py() == everything[-1][0]
     assert list((data / "quarantine").rglob("*.log.*"))
-    again = verify.run(spark, str(data), str(cold))
-    left = {os.path.splitext(row["path"])[1] for row in again.rows}
-    assert left == {".log"}, "the damaged bytes stay where they are"
+    assert not verify.run(spark, str(data), str(cold)).rows, "what was repaired is sound"
 
 
 def test_verify_beside_a_live_writer_finds_no_torn_tail(
@@ -423,7 +421,7 @@ def test_erase_says_what_it_cannot_reach(spark: SparkSession, tmp_path: Path) ->
     data, cold = tmp_path / "data", tmp_path / "cold"
     make(data, cold)
     with pytest.raises(InvalidRequest, match="say where"):
-        erase.run(spark, str(data), keys=[b"key 13"])
+        erase.run(spark, str(data), "", keys=[b"key 13"])
     with pytest.raises(InvalidRequest, match="keys or tags"):
         erase.run(spark, str(data), str(cold), keys=[b""])
     (data / "left.over").write_bytes(b"a copy of key 13")

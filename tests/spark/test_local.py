@@ -213,6 +213,41 @@ def test_a_stream_is_stored_once_over_restarts(
     assert held(log, "streamed") == held(log, "k")
 
 
+def test_a_stream_that_saw_no_data_goes_on_where_it_started_and_its_group_is_where_it_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, checkpoint, seen = tmp_path / "data", str(tmp_path / "checkpoint"), []
+    with Store(str(path)) as store:
+        store.create_topic("k")
+        fill(store, "k", 250, headers=False)
+
+    def note(frame: DataFrame, number: int) -> None:
+        rows = [row.offset for row in frame.select("offset").collect()]
+        if number == 0 and not (tmp_path / "cut off").exists():
+            (tmp_path / "cut off").touch()
+            with Store(str(path)) as store:
+                fill(store, "k", 250, headers=False, first=250)
+            raise RuntimeError("cut off")
+        seen.extend(rows)
+
+    reading = spark.readStream.format("lamina").options(
+        path=str(path), subscribe="k", **{"group.id": "q"}
+    )
+    for run in range(3):
+        writing = reading.load().writeStream.foreachBatch(note)
+        query = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        if run == 0:
+            with pytest.raises(PySparkException, match="cut off"):
+                query.awaitTermination(120)
+            continue
+        assert query.awaitTermination(120)
+        with Store(str(path)) as store:
+            (lag,) = store.describe_group("k", "q").partitions
+            assert (lag.committed, lag.records) == (250 + 250 * run, 0)
+            fill(store, "k", 250, headers=False, first=250 + 250 * run)
+    assert sorted(seen) == list(range(250, 750))
+
+
 def test_a_topic_created_again_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "data"
     for count in (250, 500):

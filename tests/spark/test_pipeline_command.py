@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,15 @@ def test_the_demo_ends_with_the_pipeline(
     assert len(stored) == 2
     assert stored[0] == stored[1]
     assert end.count("all sound") == 2
+
+
+def test_a_session_that_another_thread_has_started_is_left_running(spark: SparkSession) -> None:
+    """Spark's active session is a thread's own: where there is none, there may still be one."""
+
+    def use() -> int:
+        with pipeline_running.spark_session("local[1]") as found:
+            return found.range(3).count()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(use).result() == 3
+    assert spark.range(4).count() == 4

@@ -14,7 +14,7 @@ from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.spark import streaming
 from lamina.spark.admission import shares
 from lamina.spark.streaming import Offsets, StreamReader
-from tests.spark.logs import NEVER_MS, fill, rows_of, stream
+from tests.spark.logs import NEVER_MS, START_MS, fill, rows_of, stream
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,10 @@ def test_a_stream_starts_at_the_end_and_reads_what_comes(store: Store, tmp_path:
     grow(store, "f", 500)
     reading = stream(tmp_path / "data", subscribe="f", **{"group.id": "g"})
     start = reading.initialOffset()
-    assert start == {"f": {"0": 500}, "@epoch": {"f": 1}, "@group": "g"}
+    named = {"@epoch": {"f": 1}, "@group": "g"}
+    assert start == {"f": {"0": 500}, **named, "@latest": {"f": [0]}}
+    start = next_batch(reading, start)
+    assert start == {"f": {"0": 500}, **named}
     assert next_batch(reading, start) == start
     grow(store, "f", 250, first=500)
     end = next_batch(reading, start)
@@ -56,6 +59,63 @@ def test_a_stream_starts_at_the_end_and_reads_what_comes(store: Store, tmp_path:
     assert reading.reportLatestOffset() == end
     assert read_between(reading, start, end) == list(range(500, 750))
     assert next_batch(reading, end) == end
+
+
+STARTS = {
+    "latest": {"startingOffsets": "latest"},
+    "one partition": {"startingOffsets": '{"g": {"0": -1, "1": -2}}'},
+    "a time to come": {
+        "startingTimestamp": str(START_MS + 10**9),
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "times to come": {
+        "startingOffsetsByTimestamp": json.dumps({"g": {"0": START_MS + 10**9}}),
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+}
+
+
+@pytest.mark.parametrize("given", STARTS.values(), ids=STARTS)
+def test_where_a_stream_started_is_kept_whatever_comes_before_its_first_batch_is_done(
+    store: Store, tmp_path: Path, given: dict[str, str]
+) -> None:
+    """Spark asks for the initial offset twice in a run, and again in the next one."""
+    grow(store, "g", 500)
+    begun = {each.partition: each.durable_offset for each in store.describe_topic("g").partitions}
+    if "-2" in given.get("startingOffsets", ""):
+        begun[1] = 0
+    first = stream(tmp_path / "data", subscribe="g", **given)
+    initial = first.initialOffset()
+    grow(store, "g", 250, first=500)
+    end = next_batch(first, initial)
+    assert end["g"]["0"] == begun[0], "batch 0 ends where the query started"
+    grow(store, "g", 250, first=750)
+    later = first.initialOffset()
+    assert len(read_between(first, later, end)) == end["g"]["1"] - begun[1]
+    second = stream(tmp_path / "data", subscribe="g", **given)
+    again = second.initialOffset()  # batch 0 was cut off: Spark runs it again, up to the same end
+    assert len(read_between(second, again, end)) == end["g"]["1"] - begun[1]
+    found = read_between(second, end, next_batch(second, end))
+    assert len(found) == 1000 - end["g"]["0"] - end["g"]["1"], "all that came between is read"
+
+
+def test_the_position_of_a_batch_is_published_when_spark_asks_for_more(
+    store: Store, tmp_path: Path
+) -> None:
+    """Spark calls `commit` only when it plans another batch: never for the last one."""
+    grow(store, "f", 500)
+    given = {"subscribe": "f", "startingOffsets": "earliest", "group.id": "q"}
+    reading = stream(tmp_path / "data", **given, maxOffsetsPerTrigger=300)
+    reading.prepareForTriggerAvailableNow()
+    start = reading.initialOffset()
+    end = next_batch(reading, start)
+    store.maintain()
+    assert store.groups("f") == [], "nothing is committed yet"
+    last = next_batch(reading, end)
+    assert next_batch(reading, last) == last
+    store.maintain()
+    (partition,) = store.describe_group("f", "q").partitions
+    assert (partition.committed, partition.records) == (500, 0)
 
 
 def test_an_idle_stream_only_asks_whether_something_changed(
@@ -125,7 +185,7 @@ def test_too_little_waits_until_there_is_enough_or_time_is_up(
     reading = stream(tmp_path / "data", subscribe="f", **given)
     start = reading.initialOffset()
     grow(store, "f", 500)
-    assert next_batch(reading, start) == start
+    assert next_batch(reading, start)["f"] == {"0": 0}
     grow(store, "f", 250, first=500)
     end = next_batch(reading, start)
     assert end["f"] == {"0": 750}

@@ -175,8 +175,8 @@ def test_only_the_bytes_of_its_blocks_are_fetched_for_a_piece(
 
 def test_archived_records_need_an_archive_and_say_so(mixes: dict[str, Path]) -> None:
     path = mixes["cold and hot"] / "data"
-    with pytest.raises(ArchiveUnavailable, match="option 'archive'"):
-        batch_rows(path, subscribe="f")
+    with pytest.raises(ArchiveUnavailable, match="name it by 'archive'"):
+        batch_rows(path, subscribe="f", archive="")
     with pytest.raises(RecordsMissing, match="lost"):
         batch_rows(path, subscribe="f", archive=str(mixes["wal"] / "nothing"))
 

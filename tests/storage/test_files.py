@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -186,7 +187,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_mapped_as_it_then_is(
     file.write_at(0, b"0123456789")
     sizes = iter([4096 * 1024, 10])
     monkeypatch.setattr(file, "size", lambda: next(sizes))
-    assert bytes(memoryview(file.map())) == b"0123456789"
+    assert bytes(memoryview(file.load())) == b"0123456789"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
@@ -240,3 +241,12 @@ def test_a_file_that_was_never_made_whole_goes_in_silence(monkeypatch: pytest.Mo
     LocalFile.__new__(LocalFile)
     gc.collect()
     assert not unraisable
+
+
+def test_files_are_sent_to_other_processes_without_what_is_open(tmp_path: Path) -> None:
+    """Spark pickles a sink for its workers, and with it the files that it writes by."""
+    files = LocalFiles(open_files=7)
+    sent = pickle.loads(pickle.dumps(files))
+    assert (sent.kept.limit, len(sent.kept)) == (7, 0)
+    sent.replace(str(tmp_path / "there"), b"sound")
+    assert files.read(str(tmp_path / "there")) == b"sound"

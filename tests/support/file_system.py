@@ -104,7 +104,7 @@ class FileSystemContract:
 
     def test_a_map_shows_the_file_and_outlives_it(self, files: Files, root: str) -> None:
         file = self.made(files, f"{root}/a", b"abc")
-        mapped = file.map()
+        mapped = file.load()
         assert bytes(mapped) == b"abc"
         assert memoryview(mapped).readonly
         file.close()
@@ -112,7 +112,7 @@ class FileSystemContract:
         assert bytes(mapped) == b"abc"
 
     def test_an_empty_file_can_be_mapped(self, files: Files, root: str) -> None:
-        assert bytes(files.create(f"{root}/a").map()) == b""
+        assert bytes(files.create(f"{root}/a").load()) == b""
 
     def test_syncing_and_closing_change_nothing(self, files: Files, root: str) -> None:
         file = self.made(files, f"{root}/a", b"abc")

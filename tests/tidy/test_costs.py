@@ -18,9 +18,9 @@ import pytest
 from lamina.engine.store import Store
 
 FORMATS = ("frame", "keratin", "wal")
-LONE_APPEND = {"frame": 1500, "keratin": 1490, "wal": 1930}
-BATCH_APPEND = {"frame": 2080, "keratin": 1960, "wal": 2410}
-READ_ONE = {"frame": 1730, "keratin": 1810, "wal": 1550}
+LONE_APPEND = {"frame": 1500, "keratin": 1495, "wal": 1940}
+BATCH_APPEND = {"frame": 2090, "keratin": 1970, "wal": 2430}
+READ_ONE = {"frame": 1820, "keratin": 1900, "wal": 1750}
 SLACK = 800
 """What a larger batch may add: entries of an index, and the segment or buffer it makes full."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from lamina.config import WriterSettings
 from lamina.engine.store import Store
 from lamina.engine.tier.archive_store import ArchiveStore
+from lamina.errors import LaminaError
 from lamina.storage.files import Files
 from lamina.storage.objects import Objects, open_objects
 
@@ -65,6 +67,12 @@ def numbered(first: int, end: int) -> list[tuple[int, bytes]]:
 
 def table(batches: Any) -> pa.Table:
     return pa.Table.from_batches(list(batches)).combine_chunks()
+
+
+def attempt(store: Store) -> None:
+    """Archives as far as that goes now; `tier_status` says why it did not go further."""
+    with contextlib.suppress(LaminaError):
+        store.archive()
 
 
 def archived(objects: Objects) -> list[tuple[int, bytes]]:

@@ -16,7 +16,18 @@ from lamina.torture.simulated import SimulatedFiles
 from tests.support.failing_objects import FailingObjects, When
 from tests.tier import crashing
 from tests.tier.crashing import Steps
-from tests.tier.rig import NOW_MS, SETTINGS, TOPIC, archived, memory, numbered, opened, read, values
+from tests.tier.rig import (
+    NOW_MS,
+    SETTINGS,
+    TOPIC,
+    archived,
+    attempt,
+    memory,
+    numbered,
+    opened,
+    read,
+    values,
+)
 
 
 @dataclass(slots=True)
@@ -37,11 +48,11 @@ def fill(store: Store, promise: Promise) -> None:
         store.append(TOPIC, values(end, count))
         end += count
         promise.end = end
-        store.archive()
+        attempt(store)
     store.trim(TOPIC, 0, 24)
-    store.archive()
+    attempt(store)
     store.roll(TOPIC)
-    store.archive()
+    attempt(store)
 
 
 def hold(store: Store, objects: Objects, end: int, appended: int) -> None:
@@ -101,11 +112,11 @@ def test_an_upload_that_was_cut_off_is_listed_for_no_more_than_it_holds() -> Non
         store.append(TOPIC, values(0, 5))
         store.roll(TOPIC)
         objects.fail_at, objects.forever = 0, True
-        store.archive()
+        attempt(store)
         objects.forever = False
         for step in range(1, 40):  # until the call after the upload fails
             objects.fail_at = len(objects.calls) + step
-            store.archive()
+            attempt(store)
             if ("create", ObjectKey(TOPIC, 0, 0).name) in objects.calls:
                 break
         assert store.tier_status()[0].archived_offset == 0
@@ -123,7 +134,7 @@ def test_a_store_that_is_down_stops_neither_appends_nor_hot_reads() -> None:
         objects.fail_at, objects.forever = 0, True
         for round_ in range(3):
             store.append(TOPIC, values(20 * round_, 20))
-            store.archive()
+            attempt(store)
         (status,) = store.tier_status()
         assert status.records_behind == 60
         assert status.bytes_behind > 0

@@ -167,7 +167,7 @@ def test_archived_objects_count_for_retention_and_the_last_segment_stays() -> No
         assert len(store._partitions[TOPIC, 0].layers.segments) == 1, "it knows where it ends"
         store.alter_topic(TOPIC, {"retention.records": 10})
         store.apply_retention(TOPIC)
-        assert END - 10 <= store.earliest_offset(TOPIC) < END
+        assert 1 < store.earliest_offset(TOPIC) <= END - 10
         with pytest.raises(RecordsMissing) as caught:
             read(store, 1)
         assert caught.value.reason == "retention"
@@ -323,7 +323,7 @@ def test_what_was_deleted_since_an_upload_that_was_cut_off_is_no_conflict() -> N
         grow(store, END - 1)
         store.maintain()
         objects.fail_at, objects.when = create, "after"
-        store.archive()
+        rig.attempt(store)
         objects.fail_at = None
         assert objects.size(ObjectKey(TOPIC, 0, 1).name) > 0
         store.delete(TOPIC, offsets=[2])

@@ -32,8 +32,8 @@ MUTANTS = (
         "no-directory-fsync",
         "fsync of the directory after a segment is made",
         "engine/active.py",
-        "            segment._open_indexes()\n            files.sync_directory(directory)\n",
-        "            segment._open_indexes()\n",
+        "            segment._write_indexes()\n            files.sync_directory(directory)\n",
+        "            segment._write_indexes()\n",
         ("F7/names:keratin:200",),
     ),
     Mutant(
@@ -159,8 +159,8 @@ MUTANTS = (
         "what a full disk took of an append is cut off",
         "engine/active.py",
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
-        "        self._prepared = tail.position\n",
-        "        self._prepared = tail.position\n",
+        "        self._unsynced = self.durable.position < tail.position\n",
+        "        self._unsynced = self.durable.position < tail.position\n",
         ("F13/no-space:keratin:250",),
     ),
     Mutant(
@@ -170,6 +170,30 @@ MUTANTS = (
         "        if self._unsynced and self.active is not None:\n"
         "            self._sync_file(self.active)\n",
         "        if self._unsynced and self.active is not None:\n",
+        ("F3/dropped:wal:160",),
+    ),
+    Mutant(
+        "routed-not-judged",
+        "a record and its copies are left out where they are not whole",
+        "engine/wal/routed.py",
+        "    return _joined(frames)\n",
+        "    return _joined(frames[:0])\n",
+        ("F4/reordered:wal:300", "tests/engine/wal/test_routers.py"),
+    ),
+    Mutant(
+        "copies-in-another-group",
+        "a record and its copies count together: they are flagged as one group",
+        "engine/wal/log.py",
+        "        flags[place] |= layout.ROUTED\n",
+        "        flags[place] |= 0\n",
+        ("F4/reordered:wal:300", "tests/engine/wal/test_routers.py"),
+    ),
+    Mutant(
+        "routed-without-mark",
+        "the mark that ends a group with copies",
+        "engine/wal/log.py",
+        "        if routed:\n            row = ",
+        "        if routed and now_ms < 0:\n            row = ",
         ("F3/dropped:wal:160",),
     ),
     Mutant(
@@ -212,7 +236,7 @@ MUTANTS = (
     Mutant(
         "unmarked-index",
         "an index is believed only of a segment that a checkpoint vouches for",
-        "engine/wal/recovery.py",
+        "engine/wal/held.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
         ("F6/tails:wal:300",),
@@ -359,9 +383,9 @@ MUTANTS = (
     Mutant(
         "two-writers",
         "a second writer of a directory is refused",
-        "storage/files.py",
-        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
-        "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        "storage/locks.py",
+        "            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            return fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
         ("F16/processes:frame:6",),
     ),
     Mutant(
@@ -384,6 +408,53 @@ MUTANTS = (
         "                segment.written = segment.durable = segment.tail\n"
         "            sealed = tuple(segment.finish() for segment in full)\n",
         ("F15/interrupt:keratin:100",),
+    ),
+    Mutant(
+        "version-before-checksum",
+        "a header's checksum is judged before its version",
+        "formats/keratin/header.py",
+        '    if computed == fields["header_crc32c"] or _is_sound(whole[: fields["header_len"]]):\n',
+        "    if computed >= 0:\n",
+        (
+            "tests/engine/test_strange_files.py::test_a_damaged_header_is_written_again_and_costs_no_record",
+        ),
+    ),
+    Mutant(
+        "foreign-segment",
+        "a file without a sound record is moved aside whole",
+        "engine/arrangement.py",
+        "            if extent.is_foreign:\n",
+        "            if extent.is_foreign and base < 0:\n",
+        ("tests/engine/test_strange_files.py::test_a_foreign_middle_segment_is_a_gap",),
+    ),
+    Mutant(
+        "overlap-unsettled",
+        "of two segments that hold the same offsets one serves them",
+        "engine/arrangement.py",
+        "            if before is None or before.next_offset <= base:\n",
+        "            if before is None or before.next_offset <= base or base >= 0:\n",
+        (
+            "tests/engine/test_strange_files.py"
+            "::test_overlapping_segments_serve_each_offset_once_and_never_move_the_end_back",
+        ),
+    ),
+    Mutant(
+        "another-identity",
+        "a directory whose broker.id is another store's is refused",
+        "engine/boot.py",
+        "        if own is None or found.broker in (None, own):\n",
+        "        if own is not None or found.broker in (None, own):\n",
+        ("tests/engine/test_whose.py::test_the_identity_of_another_store_is_refused",),
+    ),
+    Mutant(
+        "forgotten-group",
+        "a group whose files are lost is known by the list of groups",
+        "engine/groups/registry.py",
+        "        for key in sorted({*partial, *listed}):\n",
+        "        for key in sorted(partial):\n",
+        (
+            "tests/engine/test_whose.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",
+        ),
     ),
 )
 

@@ -10,6 +10,7 @@ from lamina.torture.running import run_row
 SEED = 1
 SHARE = 4
 ONE_FORMAT = {
+    "F1/doors": "keratin",
     "F11/strace": "frame",
     "F15/interrupt": "keratin",
     "F15/no-memory": "frame",

@@ -30,9 +30,9 @@ def opened(path: Any, wal: WalSettings = SMALL, **more: Any) -> Store:
     return Store(str(path), wal=wal, **{"tick_ms": 1 << 30, "writer": QUIET, **more})
 
 
-def looked_at(path: Any, wal: WalSettings = SMALL) -> ReadOnlyStore:
+def looked_at(path: Any, wal: WalSettings = SMALL, **more: Any) -> ReadOnlyStore:
     """Opens a store for reading."""
-    return ReadOnlyStore(str(path), wal=wal)
+    return ReadOnlyStore(str(path), wal=wal, **more)
 
 
 def contents(

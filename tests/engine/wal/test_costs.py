@@ -23,6 +23,7 @@ class WatchedFiles(LocalFiles):
     """The local files; every sync is noted, those of the paths in `failing` fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[str, str]] = []
         self.failing: set[str] = set()
         self.open_files: set[int] = set()

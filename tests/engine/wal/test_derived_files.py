@@ -244,7 +244,7 @@ def test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept(tmp_path: Path) -> N
         store.delete("idle", before=15)
         store.delete("idle", offsets=[33])
         keep_busy(store)
-        store.alter_topic("idle", {"retention.records": 30})
+        store.alter_topic("idle", {"retention.records": 25})
         keep_busy(store)
         store.alter_topic("idle", {"retention.records": -1})
         keep_busy(store)

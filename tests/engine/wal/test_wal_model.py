@@ -233,8 +233,11 @@ class WalMachine(StoreMachine):
             decisions = self.store.explain_retention("t", partition)
             going = [each.segment.next_offset for each in decisions if each.goes]
             expected = max([model.earliest, *going])
+            held = len(model.between(0, model.end))
             self._evicted(partition, model)
             assert model.earliest == expected
+            if key == "retention.records":
+                assert len(model.between(0, model.end)) >= min(held, cap), "more went than the cap"
         self.store.alter_topic("t", {key: -1})
 
     def _evicted(self, partition: int, model: PartitionModel) -> list[dict[str, Any]]:

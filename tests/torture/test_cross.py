@@ -1,0 +1,126 @@
+"""The cross product is whole: nothing of the product is missing in it, and the page shows it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+
+from lamina.cli.main import app
+from lamina.client.remote import RemoteStore
+from lamina.engine.codec import CODECS
+from lamina.engine.readonly import ReadOnlyStore
+from lamina.engine.store import Store
+from lamina.engine.strata import State
+from lamina.engine.tier.archive_store import ArchiveStore
+from lamina.server.console.actions import ACTIONS
+from lamina.server.http import Routes
+from lamina.torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
+from lamina.torture.cross.known import known_lines
+from lamina.torture.cross.table import cells, covered, every_user, summary
+from lamina.torture.cross.users import unmet
+from lamina.wire.operations import OPERATIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+
+
+STORES: tuple[type, ...] = (Store, ReadOnlyStore, ArchiveStore, RemoteStore)
+
+
+def methods() -> Iterator[str]:
+    """Every public method of every kind of store.
+
+    A store refuses what it cannot do by a method of another name, of which that one is an alias.
+    """
+    for kind in STORES:
+        for name, member in inspect.getmembers(kind):
+            is_refusal = callable(member) and inspect.unwrap(member).__name__ != name
+            if not name.startswith("_") and callable(member) and not is_refusal:
+                yield f"{kind.__name__}.{name}"
+
+
+def commands(command: Any = None, words: tuple[str, ...] = ("lamina",)) -> Iterator[str]:
+    """Every command of the command line."""
+    found = typer.main.get_command(app) if command is None else command
+    if not hasattr(found, "commands"):
+        yield " ".join(words)
+        return
+    for name, below in found.commands.items():
+        yield from commands(below, (*words, name))
+
+
+def routes() -> Iterator[str]:
+    """Every route of the HTTP door with its verb; POST and others of operations are Store's own."""
+    from lamina.server.broker import Broker
+    from lamina.server.options import ServerSettings
+
+    by_store = {(each.verb, each.path) for each in OPERATIONS.values() if each.verb != "GET"}
+    for route in Routes(Broker(ServerSettings(), None)).application().routes:
+        for verb in getattr(route, "methods", None) or ("GET",):
+            if verb != "HEAD" and (verb, route.path) not in by_store:
+                yield f"{verb} {route.path}"
+
+
+def product() -> set[str]:
+    return {*methods(), *commands(), *routes(), *(f"action {name}" for name in ACTIONS)}
+
+
+def missing(found: set[str]) -> list[str]:
+    return sorted(found - covered())
+
+
+def test_everything_of_the_product_is_a_user_or_has_a_reason_not_to_be() -> None:
+    assert missing(product()) == []
+
+
+def test_the_table_names_nothing_that_is_not_there() -> None:
+    others = {"Consumer", "Spark source"}
+    assert sorted(covered() - product() - others) == []
+
+
+@pytest.mark.parametrize("new", ["Store.merge", "lamina topic split", "GET /v2/topics"])
+def test_whatever_is_new_is_missing_in_the_table(new: str) -> None:
+    assert missing(product() | {new}) == [new]
+
+
+def test_a_new_method_of_a_store_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(self: object) -> None:
+        """Is new."""
+
+    monkeypatch.setattr(Store, "merge", merge, raising=False)
+    monkeypatch.setattr(ArchiveStore, "merge", merge, raising=False)
+    assert missing(product()) == ["ArchiveStore.merge", "Store.merge"]
+
+
+def test_every_format_and_every_state_of_a_layer_is_an_axis() -> None:
+    assert {*CODECS, "wal"} == set(FORMATS)
+    places = {"active": "active", "sealed": "sealed", "cold": "cold", "gone": None}
+    assert set(get_args(State)) == set(places)
+    assert {place for place in places.values() if place} <= set(TIERS)
+
+
+def test_what_cannot_be_has_a_reason_and_the_rest_is_a_cell() -> None:
+    whole = len(TIERS) * len(DAMAGES) * len(every_user())
+    for format_name in FORMATS:
+        possible = cells(format_name, every_user())
+        left_out = [
+            cell
+            for tier in TIERS
+            for damage in DAMAGES
+            for user in every_user()
+            if (cell := Cell(format_name, tier, damage, user)) not in possible
+        ]
+        assert len(possible) + len(left_out) == whole
+        assert all(impossible(each) or unmet(every_user()[each.user], each) for each in left_out)
+        assert {(cell.tier, cell.damage) for cell in possible} >= {
+            (tier, damage) for tier in ("active", "sealed", "object") for damage in DAMAGES
+        }
+
+
+def test_the_page_shows_the_table_and_the_known_defects_as_they_are() -> None:
+    shown = PAGE.split("<!-- cross: begin -->\n")[1].split("\n<!-- cross: end -->")[0]
+    assert shown == "\n".join([*summary(), "", *known_lines()])
