@@ -70,7 +70,10 @@ class _Kept:
     fenced: bool = False
     refused: LaminaError | None = None
     """Why it was last refused to archive, where trying again changes nothing."""
-    tries: int = 0
+    begun: int = 0
+    """How many tries have begun."""
+    refused_try: int = 0
+    """The try that was refused: whoever began to wait during it, or after it, is not concerned."""
     doubted_until: float = 0.0
     """When an object that was not whole is looked at again."""
     held: bool = False
@@ -157,6 +160,7 @@ class Tier:
                 if kept.held:
                     continue
                 try:
+                    kept.begun += 1
                     self._look_after(kept, force=force)
                     kept.refused = None
                     # A tick that tries nothing must not hide why the last one failed.
@@ -186,8 +190,8 @@ class Tier:
         kept.last_error = str(error)
         kept.fenced = isinstance(error, Fenced)
         with kept.changed:
-            kept.tries += 1
             kept.refused = named if isinstance(error, _REFUSALS) else None
+            kept.refused_try = kept.begun
             kept.changed.notify_all()
         return named
 
@@ -389,13 +393,13 @@ class Tier:
         with kept.changed:
             kept.wanted = max(kept.wanted, end_offset)
             kept.wanted_since = kept.wanted_since or time.monotonic()
-            begun = kept.tries
+            begun = kept.begun
             self._wake.set()
             kept.changed.wait_for(
                 lambda: (
                     kept.shelf.manifest.end_offset >= end_offset
                     or self._stopping
-                    or (kept.refused is not None and kept.tries > begun)
+                    or (kept.refused is not None and kept.refused_try > begun)
                     or not self._keeps(partition)
                 ),
                 timeout=timeout_s,
