@@ -24,6 +24,8 @@ from tests.support.s3_servers import S3Server, moto_server
 from tests.tier.rig import SETTINGS, TOPIC, attempt, read, values
 
 BOUND_S = 20.0
+COPIED = shutil.ignore_patterns("lock", "*.tmp")
+"""What a copy of a live store leaves out: its lock, and files that may be renamed meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def test_a_taken_key_and_another_store_end_the_wait(tmp_path: Path) -> None:
         error = _in_time(lambda: store.append("taken", values(3, 3), acks="archived"))
         assert isinstance(error, ArchiveRefused)
         assert f"{3:020}.seg" in str(error)
-        shutil.copytree(tmp_path / "a", tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
+        shutil.copytree(tmp_path / "a", tmp_path / "copy", ignore=COPIED)
         with Store(str(tmp_path / "copy"), tick_ms=50) as other:
             attempt(other)  # takes the archive over
             error = _in_time(lambda: store.append(TOPIC, values(3, 3), acks="archived"))
