@@ -30,7 +30,7 @@ format: $(READY)
 
 # The browser for the console's tests: Debian's, or Playwright's own. Without one they are skipped.
 $(CHROMIUM): $(READY)
-	tests/console/chromium.sh $(BIN)/playwright
+	tests/server/console/chromium.sh $(BIN)/playwright
 	touch $@
 
 test: lint $(CHROMIUM)
@@ -64,7 +64,7 @@ console:
 	cd $(VENDORED) && sha256sum --check SHA256SUMS
 
 screenshots: $(READY) $(CHROMIUM)
-	$(BIN)/python -m tests.console.screenshots docs/images
+	$(BIN)/python -m tests.server.console.screenshots docs/images
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz.run --target decoders --inputs 2000000

@@ -29,10 +29,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bars import Bar, finish
-from lamina.engine.groups.state import State, events_of
-from lamina.engine.store import Store
 from lamina.formats.keratin import delta
 from lamina.formats.keratin.delta import Event
+from lamina.groups.state import State, events_of
+from lamina.store.store import Store
 
 VALUE = b"v" * 100
 SECONDS = 1.0

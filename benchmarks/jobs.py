@@ -28,13 +28,13 @@ from rich.console import Console
 import lamina.spark
 from benchmarks.bars import Bar, finish
 from benchmarks.tier import batches_of, events, raw_blocks
-from lamina.engine.codec import CODECS
-from lamina.engine.findings import map_file
-from lamina.engine.store import Store
-from lamina.engine.tier.encoding import Naming, encode_object
+from lamina.archive.encode import Naming, encode_object
+from lamina.formats.log_format import CODECS
 from lamina.formats.scan import Limit
 from lamina.formats.strm.layout import Compression
+from lamina.inspect.findings import map_file
 from lamina.spark.jobs import archive, verify
+from lamina.store.store import Store
 
 MEGABYTES = int(os.environ.get("LAMINA_BENCH_MB", "2048"))
 SMALL_SHARE = 4

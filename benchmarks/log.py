@@ -25,9 +25,9 @@ from rich.table import Table
 
 from benchmarks.bars import Bar, finish
 from lamina import records
-from lamina.engine.codec import CODECS
-from lamina.engine.store import Store
+from lamina.formats.log_format import CODECS
 from lamina.formats.scan import Limit
+from lamina.store.store import Store
 
 VALUE = b"v" * 100
 SECONDS = 1.0
@@ -258,7 +258,7 @@ def scan_share(folder: str, format_name: str) -> tuple[float, float]:
 _WRITER = """
 import sys, os, signal
 from benchmarks.log import batch_of
-from lamina.engine.store import Store
+from lamina.store.store import Store
 path, format_name, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = Store(path)
 store.create_topic("t", format=format_name)

@@ -40,11 +40,11 @@ from rich.table import Table
 
 import lamina.spark
 from benchmarks.bars import Bar, finish
-from lamina.engine.store import Store
 from lamina.spark import access
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.source import LaminaSource
 from lamina.storage.objects import Objects
+from lamina.store.store import Store
 
 RECORDS = int(os.environ.get("LAMINA_BENCH_RECORDS", "5000000"))
 ROUNDS = 3

@@ -29,12 +29,12 @@ from tests.support.s3_servers import S3Server, weed_server
 from benchmarks.bars import Bar, best_of, finish
 from lamina import records
 from lamina.config import WriterSettings
-from lamina.engine.store import Store
-from lamina.engine.tier.archive_store import ArchiveStore
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
 from lamina.formats.strm.layout import Coding, Compression
 from lamina.storage.objects import Objects, open_objects
+from lamina.store.archive_store import ArchiveStore
+from lamina.store.store import Store
 
 NOW_MS = 1_700_000_000_000
 EVENTS = 150_000

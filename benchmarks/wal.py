@@ -26,11 +26,11 @@ from rich.console import Console
 from benchmarks.bars import Bar, finish
 from lamina import records
 from lamina.config import WalSettings, WriterSettings
-from lamina.engine.store import Store
-from lamina.engine.wal.engine import WalEngine
 from lamina.formats.scan import WHOLE
 from lamina.formats.wal import log
 from lamina.storage.files import LocalFile, LocalFiles
+from lamina.store.store import Store
+from lamina.wal.engine import WalEngine
 
 VALUE = b"v" * 100
 TOPICS = 1000

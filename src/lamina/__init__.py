@@ -23,14 +23,14 @@ from lamina.errors import (
 
 if TYPE_CHECKING:
     from lamina.client.consumer import Consumer
-    from lamina.client.messages import TopicPartition
+    from lamina.client.message import TopicPartition
     from lamina.client.producer import Producer
-    from lamina.client.remote import RemoteStore
-    from lamina.engine.readonly import ReadOnlyStore
-    from lamina.engine.requests import ProducerStamp
-    from lamina.engine.store import Store
-    from lamina.engine.tier.archive_store import ArchiveStore
+    from lamina.client.remote_store import RemoteStore
+    from lamina.log.requests import ProducerStamp
     from lamina.records import RECORD_SCHEMA
+    from lamina.store.archive_store import ArchiveStore
+    from lamina.store.read_only import ReadOnlyStore
+    from lamina.store.store import Store
 
 __all__ = [
     "RECORD_SCHEMA",
@@ -54,13 +54,13 @@ __all__ = [
 _LAZY = {
     "Consumer": "lamina.client.consumer",
     "Producer": "lamina.client.producer",
-    "TopicPartition": "lamina.client.messages",
+    "TopicPartition": "lamina.client.message",
     "RECORD_SCHEMA": "lamina.records",
-    "ProducerStamp": "lamina.engine.requests",
-    "ArchiveStore": "lamina.engine.tier.archive_store",
-    "ReadOnlyStore": "lamina.engine.readonly",
-    "RemoteStore": "lamina.client.remote",
-    "Store": "lamina.engine.store",
+    "ProducerStamp": "lamina.log.requests",
+    "ArchiveStore": "lamina.store.archive_store",
+    "ReadOnlyStore": "lamina.store.read_only",
+    "RemoteStore": "lamina.client.remote_store",
+    "Store": "lamina.store.store",
 }
 
 
@@ -79,7 +79,7 @@ def open(
     `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
     directory. With an object store's URL as `path` the archive itself is read, without any broker.
     """
-    from lamina.engine.calls import flag, location, text
+    from lamina.arguments import flag, location, text
 
     path, read_only = location("path", path), flag("read_only", read_only)
     if archive is not None and not hasattr(archive, "read_range"):
@@ -87,15 +87,15 @@ def open(
     if not read_only:
         if "://" in path:
             raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
-        from lamina.engine.store import Store
+        from lamina.store.store import Store
 
         return Store(path, archive=archive)
     if "://" not in path:
-        from lamina.engine.readonly import ReadOnlyStore
+        from lamina.store.read_only import ReadOnlyStore
 
         return ReadOnlyStore(path, archive=archive)
-    from lamina.engine.tier.archive_store import ArchiveStore
-    from lamina.engine.tier.opening import open_archive
+    from lamina.archive.open_archive import open_archive
+    from lamina.store.archive_store import ArchiveStore
 
     objects = open_archive(path)
     assert objects is not None
@@ -115,18 +115,18 @@ def connect(
     What is sent again after a broken connection is stored once, unless `idempotent` is False: then
     it is not sent again. The key is that of `LAMINA_API_KEY` where none is given.
     """
-    from lamina.client.remote import RemoteStore
-    from lamina.engine import calls
+    from lamina import arguments
+    from lamina.client.remote_store import RemoteStore
 
-    calls.text("url", url)
-    timeout_s = calls.seconds("timeout_s", timeout_s)
+    arguments.text("url", url)
+    timeout_s = arguments.seconds("timeout_s", timeout_s)
     if timeout_s <= 0:
         raise InvalidRequest(f"timeout_s must be more than 0, not {timeout_s}")
-    if api_key is not None and not calls.text("api_key", api_key).isprintable():
+    if api_key is not None and not arguments.text("api_key", api_key).isprintable():
         raise InvalidRequest("api_key must be printable: it travels in a header")
     if tls_root is not None:
-        calls.raw("tls_root", tls_root)
-    calls.flag("idempotent", idempotent)
+        arguments.raw("tls_root", tls_root)
+    arguments.flag("idempotent", idempotent)
     return RemoteStore(
         url, api_key=api_key, timeout_s=timeout_s, tls_root=tls_root, idempotent=idempotent
     )

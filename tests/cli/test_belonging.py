@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lamina.config import WalSettings
-from lamina.engine.codec import CODECS
+from lamina.formats.log_format import CODECS
 from lamina.storage.files import LocalFiles
-from tests.engine.directories import files_of, flip, opened, positions, segments
+from tests.support.directories import files_of, flip, opened, positions, segments
 
 FORMATS = ("frame", "keratin", "wal")
 FOREIGN = {

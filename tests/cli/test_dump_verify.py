@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 
 from lamina.cli import main as cli
 from lamina.cli import story_pipeline
-from lamina.engine.filekinds import recognise
-from lamina.engine.store import Store
-from lamina.formats import topic
+from lamina.formats.documents import topic_file
+from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.topic import TopicFile
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import FrameType
+from lamina.inspect.kinds import recognise
 from lamina.records import prepare
+from lamina.store.store import Store
 from tests.cli.tree import FRAME, KERATIN, KINDS, SEGMENT, flip, golden, in_a_process
 
 # ---------------------------------------------------------------- dump
@@ -363,7 +363,7 @@ def test_an_error_of_the_system_is_one_line_too(
     def broken(*_: object, **__: object) -> int:
         raise OSError(5, "Input/output error", "/dev/sda")
 
-    monkeypatch.setattr("lamina.cli.files.verify", broken)
+    monkeypatch.setattr("lamina.cli.file_reports.verify", broken)
     ran = lamina("verify", tree)
     assert ran == (3, "", "lamina: /dev/sda: Input/output error\n")
 
@@ -392,7 +392,7 @@ def hostile_bytes() -> dict[str, bytes]:
         "meta/broker.id": broker,
         "broker.id": uuid,
         "wal/CURRENT": text,
-        "topics/f/topic.json": topic.encode(
+        "topics/f/topic.json": topic_file.encode(
             TopicFile(HOSTILE, "frame", 1, 1, 1, settings={HOSTILE: HOSTILE})
         ),
     }

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.engine.findings import files_below
-from lamina.formats.crc import crc32c_of
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
+from lamina.formats.kernels.crc import crc32c_of
 from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
+from lamina.inspect.findings import files_below
 from lamina.records import prepare
 from lamina.storage.files import LocalFiles
 from tests.cli.tree import FRAME, KERATIN, SEGMENT, flip

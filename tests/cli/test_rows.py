@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.engine import rendering, stops
-from lamina.engine.coldfile import STRM
-from lamina.engine.filekinds import kind_of
 from lamina.errors import CorruptData
+from lamina.formats.documents import tombstone
 from lamina.formats.frame import log as frame_log
-from lamina.formats.frame import tomb
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
+from lamina.inspect import render
+from lamina.inspect.kinds import kind_of
+from lamina.inspect.object_files import STRM
+from lamina.log import stops
 from lamina.records import prepare
 from tests.cli.tree import FRAME, KERATIN, KINDS, SEGMENT
 
@@ -105,7 +106,7 @@ def test_a_block_is_rendered_in_small_steps(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert seen == 100_001
     assert peak < 20 << 20, f"{peak} bytes"
-    assert rendering._ROWS_AT_ONCE <= 1000
+    assert render._ROWS_AT_ONCE <= 1000
 
 
 def test_a_limit_leaves_later_blocks_alone(
@@ -183,13 +184,13 @@ def test_every_byte_of_a_tombstones_base_offset_is_compared_with_its_name(tree: 
     for position in range(start, start + 5):
         for byte in set(range(256)) - {data[position]}:
             changed = data[:position] + bytes([byte]) + data[position + 1 :]
-            harmless = tomb_or_none(changed) == tomb.decode(data)
+            harmless = tomb_or_none(changed) == tombstone.decode(data)
             assert harmless or list(kind.verify(str(path), changed)), (position, byte)
 
 
-def tomb_or_none(data: bytes) -> tomb.Tomb | None:
+def tomb_or_none(data: bytes) -> tombstone.Tomb | None:
     try:
-        return tomb.decode(data)
+        return tombstone.decode(data)
     except CorruptData:
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lamina.config import WalSettings
-from lamina.engine.store import Store
+from lamina.store.store import Store
 
 HOT = "segments/0000000000000001"
 COLD = "cold/0000000000000001"

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.formats import ledger, producers, topic
-from lamina.formats.ledger import Gap, Ledger
-from lamina.formats.topic import TopicFile
+from lamina.formats import producer_journal
+from lamina.formats.documents import ledger, topic_file
+from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.topic_file import TopicFile
 from tests.formats.test_frame_index import golden_log
 from tests.formats.test_keratin_golden import segment_of_a_thousand
 
@@ -27,13 +28,15 @@ def golden(name: str) -> bytes:
 def every_kind() -> dict[str, tuple[str, bytes]]:
     """Where each kind of file lies in a data directory, what it is called, and what it holds."""
     gaps = Ledger().with_gap(Gap(0, 4096, "retention", 1, "old"))
-    journal = producers.encode([producers.Entry(7, first, first, 2, 0) for first in (0, 2, 4)])
+    journal = producer_journal.encode(
+        [producer_journal.Entry(7, first, first, 2, 0) for first in (0, 2, 4)]
+    )
     settings = TopicFile("f", "frame", partitions=1, epoch=1, created_ms=1)
     return {
         "meta/broker.id": ("broker identity", golden("frame-broker.json")),
         "meta/checkpoint.json": ("checkpoint", golden("frame-checkpoint.json")),
         "meta/snapshot-1.bin": ("metadata snapshot", golden("wal-snapshot.bin")),
-        "topics/f/topic.json": ("topic settings", topic.encode(settings)),
+        "topics/f/topic.json": ("topic settings", topic_file.encode(settings)),
         "topics/f/0/ledger.json": ("ledger of gaps", ledger.encode(gaps)),
         "topics/f/0/producers.log": ("journal of producers", journal),
         f"{FRAME}.log": ("frame log", golden_log()),

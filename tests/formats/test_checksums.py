@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from lamina.formats import compile as compiling
-from lamina.formats import crc
-from lamina.formats.binary import address_of, as_bytes
-from lamina.formats.compile import kernel
-from lamina.formats.xxh3 import xxh3, xxh3_of
+from lamina.formats.kernels import compile as compiling
+from lamina.formats.kernels import crc
+from lamina.formats.kernels.binary import address_of, as_bytes
+from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
 
 Checksum: TypeAlias = Callable[[Any, int, int], Any]
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from lamina.formats.waiting import when_compiling
+from lamina.formats.kernels.compile_notice import when_compiling
 when_compiling(lambda: print("compiling"))
-from lamina.formats.compile import kernel
+from lamina.formats.kernels.compile import kernel
 
 @kernel
 def double(number):

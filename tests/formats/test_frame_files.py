@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.frame import broker, checkpoint, tomb
-from lamina.formats.frame.broker import BrokerId
-from lamina.formats.frame.checkpoint import Checkpoint, PartitionCheckpoint
-from lamina.formats.frame.tomb import Tomb
+from lamina.formats.documents import broker_id, checkpoint, tombstone
+from lamina.formats.documents.broker_id import BrokerId
+from lamina.formats.documents.checkpoint import Checkpoint, PartitionCheckpoint
+from lamina.formats.documents.tombstone import Tomb
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COUNTS = st.integers(0, (1 << 63) - 1)
@@ -38,9 +38,9 @@ BROKER = BrokerId(
     "alpha",
 )
 FILES: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any], Any]] = {
-    "frame-tomb.json": (tomb.encode, tomb.decode, TOMB),
+    "frame-tomb.json": (tombstone.encode, tombstone.decode, TOMB),
     "frame-checkpoint.json": (checkpoint.encode, checkpoint.decode, CHECKPOINT),
-    "frame-broker.json": (broker.encode, broker.decode, BROKER),
+    "frame-broker.json": (broker_id.encode, broker_id.decode, BROKER),
 }
 
 
@@ -157,10 +157,10 @@ def test_a_version_that_never_was_is_corrupt_and_not_newer(name: str) -> None:
 
 def test_the_position_of_damage_is_in_bytes() -> None:
     with pytest.raises(CorruptData) as caught:
-        broker.decode('{"node_name": "äöü", x'.encode())
+        broker_id.decode('{"node_name": "äöü", x'.encode())
     assert caught.value.position == len('{"node_name": "äöü", '.encode())
     with pytest.raises(CorruptData) as caught:
-        broker.decode(b'{"uuid": "\xff"}')
+        broker_id.decode(b'{"uuid": "\xff"}')
     assert caught.value.position == 10
 
 
@@ -267,34 +267,34 @@ def test_a_changed_digit_of_a_broker_identity_is_another_broker() -> None:
     a broker that never was, with all its records. Only what was told the old identity notices.
     """
     data = (GOLDEN / "frame-broker.json").read_bytes()
-    other = broker.decode(data.replace(b"6f1c24de", b"7f1c24de"))
+    other = broker_id.decode(data.replace(b"6f1c24de", b"7f1c24de"))
     assert other == replace(BROKER, uuid=UUID("7f1c24de-0b57-4c1e-9d3a-2f6b8e90a1c4"))
-    assert broker.decode(data.replace(b"6f1c24de", b"6F1C24DE")) == BROKER
+    assert broker_id.decode(data.replace(b"6f1c24de", b"6F1C24DE")) == BROKER
 
 
 # ---------------------------------------------------------------- tombstone
 
 
 def test_an_empty_tombstone_is_legal_and_says_nothing() -> None:
-    assert tomb.decode(b"") == tomb.EMPTY == Tomb(None, None, None)
-    assert tomb.encode(tomb.EMPTY) == b""
+    assert tombstone.decode(b"") == tombstone.EMPTY == Tomb(None, None, None)
+    assert tombstone.encode(tombstone.EMPTY) == b""
 
 
-@pytest.mark.parametrize("reason", tomb.REASONS)
-def test_each_reason_comes_back(reason: tomb.Reason) -> None:
+@pytest.mark.parametrize("reason", tombstone.REASONS)
+def test_each_reason_comes_back(reason: tombstone.Reason) -> None:
     written = Tomb(0, reason, 0)
-    assert tomb.decode(tomb.encode(written)) == written
+    assert tombstone.decode(tombstone.encode(written)) == written
 
 
 def test_an_unknown_reason_is_corrupt() -> None:
     with pytest.raises(CorruptData, match="reason"):
-        tomb.decode(changed("frame-tomb.json", ["reason"], "boredom"))
+        tombstone.decode(changed("frame-tomb.json", ["reason"], "boredom"))
 
 
 @pytest.mark.parametrize("field", ["base_offset", "reason", "created_ms"])
 def test_a_tombstone_says_all_or_nothing(field: str) -> None:
     with pytest.raises(ValueError, match="all or nothing"):
-        tomb.encode(replace(TOMB, **{field: None}))
+        tombstone.encode(replace(TOMB, **{field: None}))
 
 
 # ---------------------------------------------------------------- checkpoint
@@ -377,7 +377,7 @@ def test_nothing_below_zero_is_written(field: str) -> None:
 )
 def test_an_identity_comes_back(uuid: UUID, created_at: datetime, node_name: str | None) -> None:
     written = BrokerId(uuid, created_at, node_name)
-    assert broker.decode(broker.encode(written)) == written
+    assert broker_id.decode(broker_id.encode(written)) == written
 
 
 @pytest.mark.parametrize(
@@ -395,12 +395,12 @@ def test_an_identity_comes_back(uuid: UUID, created_at: datetime, node_name: str
 )
 def test_a_malformed_identity_is_corrupt(field: str, value: str) -> None:
     with pytest.raises(CorruptData, match="malformed"):
-        broker.decode(changed("frame-broker.json", [field], value))
+        broker_id.decode(changed("frame-broker.json", [field], value))
 
 
 def test_other_spellings_of_utc_are_read() -> None:
     data = changed("frame-broker.json", ["created_at"], "2023-11-14T22:13:20.5+00:00")
-    assert broker.decode(data).created_at == BROKER.created_at + timedelta(milliseconds=500)
+    assert broker_id.decode(data).created_at == BROKER.created_at + timedelta(milliseconds=500)
 
 
 @pytest.mark.parametrize("zone", [None, timezone(timedelta(hours=1))])

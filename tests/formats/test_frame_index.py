@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
-from lamina.formats import indexing
-from lamina.formats.frame import index, log, timeindex
+from lamina.formats import sparse_index
+from lamina.formats.frame import index, log, time_index
 from lamina.formats.scan import Limit, Scan
-from lamina.formats.sparse import START, Entries, Sparse, Stride, select
+from lamina.formats.sparse_choice import START, Entries, Sparse, Stride, select
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIME = 1_700_000_000_000
@@ -147,9 +147,9 @@ def test_golden_indexes_are_what_a_log_made_by_hand_gives() -> None:
     assert (GOLDEN / "frame-idx.bin").read_bytes() == idx
     assert (GOLDEN / "frame-timeidx.bin").read_bytes() == timeidx
     assert index.encode(index.rebuild(golden_log())) == idx
-    assert timeindex.encode(timeindex.rebuild(golden_log())) == timeidx
+    assert time_index.encode(time_index.rebuild(golden_log())) == timeidx
     assert index.decode(idx).tolist() == [(0, 0), (96, 4128), (192, 8256)]
-    assert timeindex.decode(timeidx).tolist() == [(TIME, 0), (TIME + 96, 96), (TIME + 99, 192)]
+    assert time_index.decode(timeidx).tolist() == [(TIME, 0), (TIME + 96, 96), (TIME + 99, 192)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,12 +173,12 @@ def test_live_indexes_and_rebuilt_ones_are_the_same_bytes(
             positions, numbers(times), state, index.STRIDE, base_offset=first, origin=origin
         )
         live_index += index.encode(offsets)
-        live_times += timeindex.encode(maxima)
+        live_times += time_index.encode(maxima)
         origin += sum(sizes) + 40 * len(sizes)
     assert live_index == index.encode(index.rebuild(whole))
-    assert live_times == timeindex.encode(timeindex.rebuild(whole))
-    assert indexing.agrees(log, index.decode(live_index), whole)
-    assert indexing.times_agree(timeindex.decode(live_times), index.decode(live_index))
+    assert live_times == time_index.encode(time_index.rebuild(whole))
+    assert sparse_index.agrees(log, index.decode(live_index), whole)
+    assert sparse_index.times_agree(time_index.decode(live_times), index.decode(live_index))
 
 
 def pairs(*values: tuple[int, int]) -> bytes:
@@ -219,19 +219,19 @@ def test_an_index_that_does_not_grow_is_corrupt(data: bytes, position: int) -> N
 )
 def test_a_time_index_that_goes_back_is_corrupt(data: bytes, position: int) -> None:
     with pytest.raises(CorruptData) as caught:
-        timeindex.decode(data)
+        time_index.decode(data)
     assert caught.value.position == position
 
 
 def test_time_may_stand_still_and_be_before_1970() -> None:
     data = pairs((-(1 << 63), 0), (-5, 1), (-5, 2), ((1 << 63) - 1, 3))
-    assert timeindex.encode(timeindex.decode(data)) == data
+    assert time_index.encode(time_index.decode(data)) == data
 
 
 def test_empty_files_are_empty_indexes() -> None:
-    assert len(index.decode(b"")) == len(timeindex.decode(b"")) == len(index.rebuild(b"")) == 0
-    assert indexing.agrees(log, index.decode(b""), b"")
-    assert not indexing.agrees(log, index.decode(b""), golden_log())
+    assert len(index.decode(b"")) == len(time_index.decode(b"")) == len(index.rebuild(b"")) == 0
+    assert sparse_index.agrees(log, index.decode(b""), b"")
+    assert not sparse_index.agrees(log, index.decode(b""), golden_log())
 
 
 # ---------------------------------------------------------------- look-ups
@@ -239,16 +239,18 @@ def test_empty_files_are_empty_indexes() -> None:
 
 def test_position_for_is_the_greatest_entry_not_above() -> None:
     entries = index.decode(pairs((10, 0), (106, 4128), (202, 8256)))
-    looked_up = [indexing.position_for(entries, offset) for offset in (9, 10, 105, 106, 107, 9999)]
+    looked_up = [
+        sparse_index.position_for(entries, offset) for offset in (9, 10, 105, 106, 107, 9999)
+    ]
     assert looked_up == [None, 0, 0, 4128, 4128, 8256]
-    assert indexing.position_for(index.decode(b""), 0) is None
+    assert sparse_index.position_for(index.decode(b""), 0) is None
 
 
 def test_every_record_is_found_from_the_position_for_it() -> None:
     data = golden_log()
     entries = index.rebuild(data)
     for offset in range(201):
-        start = indexing.position_for(entries, offset)
+        start = sparse_index.position_for(entries, offset)
         assert start is not None
         found = log.scan(data, start)
         assert offset - start // 43 < 96
@@ -258,8 +260,8 @@ def test_every_record_is_found_from_the_position_for_it() -> None:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=300), st.integers(-1, 42))
 def test_no_record_at_or_after_a_time_is_skipped(times: list[int], wanted: int) -> None:
-    entries = timeindex.rebuild(log_by_hand([3] * len(times), times, base_offset=50))
-    start = indexing.first_offset_at_or_after(entries, wanted)
+    entries = time_index.rebuild(log_by_hand([3] * len(times), times, base_offset=50))
+    start = sparse_index.first_offset_at_or_after(entries, wanted)
     assert start is not None
     assert all(time < wanted for time in times[: start - 50])
     first = next((row for row, time in enumerate(times) if time >= wanted), None)
@@ -267,11 +269,11 @@ def test_no_record_at_or_after_a_time_is_skipped(times: list[int], wanted: int) 
 
 
 def test_a_time_is_looked_up_behind_the_last_older_entry() -> None:
-    entries = timeindex.decode(pairs((100, 7), (200, 50), (200, 90), (300, 130)))
+    entries = time_index.decode(pairs((100, 7), (200, 50), (200, 90), (300, 130)))
     wanted = (99, 100, 101, 200, 201, 300, 301)
-    found = [indexing.first_offset_at_or_after(entries, time) for time in wanted]
+    found = [sparse_index.first_offset_at_or_after(entries, time) for time in wanted]
     assert found == [7, 7, 8, 8, 91, 91, 131]
-    assert indexing.first_offset_at_or_after(timeindex.decode(b""), 5) is None
+    assert sparse_index.first_offset_at_or_after(time_index.decode(b""), 5) is None
 
 
 # ---------------------------------------------------------------- against the log
@@ -283,15 +285,15 @@ def test_a_time_is_looked_up_behind_the_last_older_entry() -> None:
 )
 def test_an_index_whose_last_entry_is_no_such_frame_does_not_agree(last: tuple[int, int]) -> None:
     data = golden_log()
-    assert indexing.agrees(log, index.decode(pairs((0, 0), (200, 43 * 200))), data)
-    assert not indexing.agrees(log, index.decode(pairs((0, 0), last)), data)
+    assert sparse_index.agrees(log, index.decode(pairs((0, 0), (200, 43 * 200))), data)
+    assert not sparse_index.agrees(log, index.decode(pairs((0, 0), last)), data)
 
 
 def test_a_time_index_for_other_records_does_not_agree() -> None:
     entries = index.decode(pairs((0, 0), (9, 80)))
-    assert indexing.times_agree(timeindex.decode(pairs((5, 0), (6, 9))), entries)
-    assert not indexing.times_agree(timeindex.decode(pairs((5, 0), (6, 8))), entries)
-    assert not indexing.times_agree(timeindex.decode(pairs((5, 0))), entries)
+    assert sparse_index.times_agree(time_index.decode(pairs((5, 0), (6, 9))), entries)
+    assert not sparse_index.times_agree(time_index.decode(pairs((5, 0), (6, 8))), entries)
+    assert not sparse_index.times_agree(time_index.decode(pairs((5, 0))), entries)
 
 
 def indexed_offsets(entries: Entries) -> list[int]:
@@ -303,12 +305,12 @@ def indexed_offsets(entries: Entries) -> list[int]:
 def test_an_index_is_rebuilt_over_a_damaged_frame(damaged: int) -> None:
     data = bytearray(golden_log())
     data[damaged * 43 + 33] ^= 1
-    runs = [(base_offset, len(found)) for found, base_offset in indexing.runs(log, data)]
+    runs = [(base_offset, len(found)) for found, base_offset in sparse_index.runs(log, data)]
     expected = [(0, damaged), (damaged + 1, 200 - damaged)]
     assert runs == [run for run in expected if run[1]]
     entries = index.rebuild(data)
     assert all(position == offset * 43 for offset, position in entries.tolist())
-    assert indexed_offsets(timeindex.rebuild(data)) == indexed_offsets(entries)
+    assert indexed_offsets(time_index.rebuild(data)) == indexed_offsets(entries)
     kept = [row for row in range(201) if row != damaged]
     rows = chosen_plainly([row * 43 for row in kept], index.STRIDE)
     assert indexed_offsets(entries) == [kept[row] for row in rows]
@@ -317,9 +319,11 @@ def test_an_index_is_rebuilt_over_a_damaged_frame(damaged: int) -> None:
 def test_older_frames_behind_a_log_are_not_indexed() -> None:
     data = log_by_hand([3] * 5, [1] * 5, base_offset=10)
     leftover = frame_by_hand(3, 1, b"old") + frame_by_hand(4, 1, b"old")
-    assert [(base, len(found)) for found, base in indexing.runs(log, data + leftover)] == [(10, 5)]
+    assert [(base, len(found)) for found, base in sparse_index.runs(log, data + leftover)] == [
+        (10, 5)
+    ]
     gap = frame_by_hand(20, 1, b"new")
-    runs = [(base, len(found)) for found, base in indexing.runs(log, data + leftover + gap)]
+    runs = [(base, len(found)) for found, base in sparse_index.runs(log, data + leftover + gap)]
     assert runs == [(10, 5), (20, 1)]
 
 
@@ -332,5 +336,5 @@ def test_a_log_longer_than_one_scan_is_indexed_whole(monkeypatch: pytest.MonkeyP
         return scan(buffer, start, expected_offset=expected_offset, limit=few)
 
     monkeypatch.setattr(log, "scan", short_scan)
-    assert len(list(indexing.runs(log, golden_log()))) == 29
+    assert len(list(sparse_index.runs(log, golden_log()))) == 29
     assert index.encode(index.rebuild(golden_log())) == whole

@@ -13,10 +13,10 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from lamina.formats import indexing
-from lamina.formats.keratin import delta, index, log, manifest, snapshot, timeindex
+from lamina.formats import sparse_index
+from lamina.formats.keratin import delta, index, log, manifest, snapshot, time_index
 from lamina.formats.scan import Stop
-from lamina.formats.sparse import START, select
+from lamina.formats.sparse_choice import START, select
 from lamina.records import prepare
 from tests.support.contract import plain
 
@@ -325,17 +325,17 @@ def test_the_golden_indexes_are_what_a_rebuild_writes() -> None:
     segment = segment_of_a_thousand()
     offsets = index.encode(index.rebuild(segment), base_offset=42)
     assert index.encode_header(42, NOW) + offsets == golden("keratin-idx.bin")
-    times = timeindex.encode(timeindex.rebuild(segment), base_offset=42)
-    assert timeindex.encode_header(42, NOW) + times == golden("keratin-tidx.bin")
+    times = time_index.encode(time_index.rebuild(segment), base_offset=42)
+    assert time_index.encode_header(42, NOW) + times == golden("keratin-tidx.bin")
 
 
 def test_the_golden_indexes_are_read() -> None:
     found = index.decode(golden("keratin-idx.bin"))
     assert (found.base_offset, found.created_ms, found.cut_bytes) == (42, NOW, 0)
     assert found.entries.tolist() == [(42, 68), (524, 65_620), (1_006, 131_172)]
-    times = timeindex.decode(golden("keratin-tidx.bin"))
+    times = time_index.decode(golden("keratin-tidx.bin"))
     assert times.entries.tolist() == [(NOW, 42), (NOW + 5_000, 524), (NOW + 5_000, 1_006)]
-    assert indexing.times_agree(times.entries, found.entries)
+    assert sparse_index.times_agree(times.entries, found.entries)
 
 
 def test_the_golden_manifest_is_read_and_written() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.fnv import fnv1a_64
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event
 from lamina.formats.keratin.snapshot import Snapshot
+from lamina.formats.kernels.fnv import fnv1a_64
 from lamina.formats.scan import Limit, Stop
 from tests.formats.test_keratin_golden import NOW, SNAPSHOT, crc, event, golden, joined
 from tests.support.contract import grows_at_most, mutate

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats import indexing
-from lamina.formats.keratin import index, log, timeindex
+from lamina.formats import sparse_index
+from lamina.formats.keratin import index, log, time_index
 from lamina.formats.scan import Limit
-from lamina.formats.sparse import Stride
+from lamina.formats.sparse_choice import Stride
 from tests.formats.test_keratin_golden import (
     NOW,
     based,
@@ -29,7 +29,7 @@ from tests.formats.test_keratin_golden import (
 from tests.support.contract import grows_at_most, mutate, plain
 from tests.support.strategies import MILLISECONDS, batch_of
 
-BOTH = [(index, "keratin-idx.bin"), (timeindex, "keratin-tidx.bin")]
+BOTH = [(index, "keratin-idx.bin"), (time_index, "keratin-tidx.bin")]
 
 
 def own(base_offset: int, entry_len: int = 16) -> list[tuple[bytes, str]]:
@@ -86,7 +86,7 @@ def test_one_index_is_not_taken_for_the_other() -> None:
     with pytest.raises(CorruptData):
         index.decode(golden("keratin-tidx.bin"))
     with pytest.raises(CorruptData):
-        timeindex.decode(golden("keratin-idx.bin"))
+        time_index.decode(golden("keratin-idx.bin"))
 
 
 def test_headers_that_no_file_can_have_are_refused() -> None:
@@ -113,15 +113,15 @@ def test_entries_that_do_not_grow_are_refused_at_their_position(second: Any) -> 
 def test_times_may_stay_but_not_fall() -> None:
     head = joined(file_header(b"KTIX", 72, own(42)))
     first = struct.pack(">qII", 5, 0, 0)
-    assert len(timeindex.decode(head + first + struct.pack(">qII", 5, 1, 0)).entries) == 2
+    assert len(time_index.decode(head + first + struct.pack(">qII", 5, 1, 0)).entries) == 2
     with pytest.raises(CorruptData, match="timestamp_ms"):
-        timeindex.decode(head + first + struct.pack(">qII", 4, 1, 0))
+        time_index.decode(head + first + struct.pack(">qII", 4, 1, 0))
     lowest = struct.pack(">qII", -(1 << 63), 0, 0)
-    assert len(timeindex.decode(head + lowest + struct.pack(">qII", 4, 1, 0)).entries) == 2
+    assert len(time_index.decode(head + lowest + struct.pack(">qII", 4, 1, 0)).entries) == 2
 
 
 def test_an_offset_that_needs_more_than_32_bits_is_refused() -> None:
-    entries = np.array([(42, 68), (42 + (1 << 32) - 1, 99)], dtype=indexing.OFFSET_ENTRY)
+    entries = np.array([(42, 68), (42 + (1 << 32) - 1, 99)], dtype=sparse_index.OFFSET_ENTRY)
     data = index.encode_header(42, NOW) + index.encode(entries, base_offset=42)
     assert index.decode(data).entries.tolist() == entries.tolist()
     with pytest.raises(ValueError, match="2\\^32"):
@@ -135,12 +135,12 @@ def test_every_offset_is_found_from_where_the_index_points() -> None:
     entries = index.rebuild(segment, stride=Stride(bytes=1_000))
     assert len(entries) == 125
     for offset in (42, 43, 50, 524, 999, 1_041):
-        position = indexing.position_for(entries, offset)
+        position = sparse_index.position_for(entries, offset)
         assert position is not None
         found = log.scan(segment, position, limit=Limit(max_records=8))
         assert offset in log.decode(segment, found).column("offset").to_pylist()
-    assert indexing.position_for(entries, 41) is None
-    assert indexing.position_for(entries[:0], 42) is None
+    assert sparse_index.position_for(entries, 41) is None
+    assert sparse_index.position_for(entries[:0], 42) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -150,26 +150,26 @@ def test_no_record_at_or_after_a_time_is_before_the_place_to_start(
 ) -> None:
     batch = batch_of([{"timestamp": time, "value": b"x" * 30} for time in times], "keratin")
     segment = log.encode_header(42, NOW) + log.encode(batch, 42)[0].tobytes()
-    entries = timeindex.rebuild(segment, stride=Stride(bytes=200))
-    start = indexing.first_offset_at_or_after(entries, wanted)
+    entries = time_index.rebuild(segment, stride=Stride(bytes=200))
+    start = sparse_index.first_offset_at_or_after(entries, wanted)
     assert start is not None
     assert all(time < wanted for time in times[: start - 42])
-    data = timeindex.encode_header(42, NOW) + timeindex.encode(entries, base_offset=42)
-    assert timeindex.decode(data).entries.tolist() == entries.tolist()
+    data = time_index.encode_header(42, NOW) + time_index.encode(entries, base_offset=42)
+    assert time_index.decode(data).entries.tolist() == entries.tolist()
 
 
 def test_an_index_agrees_only_with_its_own_log() -> None:
     segment = segment_of_a_thousand()
     entries = index.rebuild(segment)
-    assert indexing.agrees(log, entries, segment)
-    assert not indexing.agrees(log, entries, segment[:131_180])
-    assert not indexing.agrees(log, entries, segment[:1_000])
+    assert sparse_index.agrees(log, entries, segment)
+    assert not sparse_index.agrees(log, entries, segment[:131_180])
+    assert not sparse_index.agrees(log, entries, segment[:1_000])
     shifted = entries.copy()
     shifted["offset"] += 1
-    assert not indexing.agrees(log, shifted, segment)
-    assert not indexing.agrees(log, entries[:0], segment)
-    assert indexing.agrees(log, entries[:0], segment[:68])
-    assert not indexing.times_agree(timeindex.rebuild(segment), shifted)
+    assert not sparse_index.agrees(log, shifted, segment)
+    assert not sparse_index.agrees(log, entries[:0], segment)
+    assert sparse_index.agrees(log, entries[:0], segment[:68])
+    assert not sparse_index.times_agree(time_index.rebuild(segment), shifted)
 
 
 def test_a_rebuild_goes_on_after_a_damaged_spot() -> None:
@@ -178,16 +178,16 @@ def test_a_rebuild_goes_on_after_a_damaged_spot() -> None:
     segment[70_000] ^= 1
     entries = index.rebuild(segment)
     assert entries.tolist() == whole.tolist()
-    rows = sum(len(found) for found, _ in indexing.runs(log, segment))
+    rows = sum(len(found) for found, _ in sparse_index.runs(log, segment))
     assert rows == 999
-    assert indexing.times_agree(timeindex.rebuild(segment), entries)
-    firsts = [first for _, first in indexing.runs(log, segment)]
+    assert sparse_index.times_agree(time_index.rebuild(segment), entries)
+    firsts = [first for _, first in sparse_index.runs(log, segment)]
     assert firsts == [42, 42 + (70_000 - 68) // 136 + 1]
 
 
 def test_an_empty_log_has_an_empty_index() -> None:
     head = log.encode_header(42, NOW)
-    assert len(index.rebuild(head)) == len(timeindex.rebuild(head)) == 0
-    assert indexing.first_offset_at_or_after(timeindex.rebuild(head), 0) is None
+    assert len(index.rebuild(head)) == len(time_index.rebuild(head)) == 0
+    assert sparse_index.first_offset_at_or_after(time_index.rebuild(head), 0) is None
     assert plain(log.decode(head, log.scan(head))) == []
     assert crc(head[:64]) == head[64:]

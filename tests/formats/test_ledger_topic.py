@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats import ledger, strict_json, topic
-from lamina.formats.ledger import REASONS, Gap, Ledger
-from lamina.formats.topic import TopicFile
+from lamina.formats.documents import ledger, strict_json, topic_file
+from lamina.formats.documents.ledger import REASONS, Gap, Ledger
+from lamina.formats.documents.topic_file import TopicFile
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 GAPS = st.builds(
@@ -132,7 +132,7 @@ def test_a_ledger_comes_back_as_it_was_written(gaps: list[Gap]) -> None:
     )
 )
 def test_a_topic_comes_back_as_it_was_written(made: TopicFile) -> None:
-    assert topic.decode(topic.encode(made)) == made
+    assert topic_file.decode(topic_file.encode(made)) == made
 
 
 def test_the_bytes_of_a_ledger_are_these() -> None:
@@ -148,7 +148,7 @@ Case = tuple[Callable[[bytes], Any], bytes]
 FILES: dict[str, Case] = {
     "ledger": (ledger.decode, ledger.encode(LEDGER)),
     "empty ledger": (ledger.decode, ledger.encode(Ledger())),
-    "topic": (topic.decode, topic.encode(TOPIC)),
+    "topic": (topic_file.decode, topic_file.encode(TOPIC)),
 }
 
 
@@ -194,12 +194,12 @@ def test_a_topic_field_of_another_type_is_refused_saying_what_it_should_be(
     field: str, value: Any
 ) -> None:
     kind = type(getattr(TOPIC, field))
-    data = sealed(topic.encode(TOPIC), lambda document: document.update({field: value}))
+    data = sealed(topic_file.encode(TOPIC), lambda document: document.update({field: value}))
     if type(value) is kind and (kind is not int or 0 <= value < 1 << 63):
-        assert getattr(topic.decode(data), field) == value
+        assert getattr(topic_file.decode(data), field) == value
         return
     with pytest.raises(CorruptData, match=rf"'{field}' of the topic.*expected (a|true)"):
-        topic.decode(data)
+        topic_file.decode(data)
 
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
@@ -232,7 +232,9 @@ def test_gaps_that_overlap_or_are_unsorted_are_refused() -> None:
 @pytest.mark.parametrize("field", ["partitions", "epoch"])
 def test_a_topic_of_nothing_is_refused(field: str) -> None:
     with pytest.raises(CorruptData, match="count from 1"):
-        topic.decode(sealed(topic.encode(TOPIC), lambda document: document.update({field: 0})))
+        topic_file.decode(
+            sealed(topic_file.encode(TOPIC), lambda document: document.update({field: 0}))
+        )
 
 
 @pytest.mark.parametrize("case", FILES.values(), ids=FILES)
@@ -276,6 +278,8 @@ def test_other_json_and_no_json_is_refused(case: Case, data: bytes) -> None:
 
 def test_a_missing_and_an_unknown_field_are_refused() -> None:
     with pytest.raises(CorruptData, match="no 'epoch'"):
-        topic.decode(sealed(topic.encode(TOPIC), lambda document: document.pop("epoch")))
+        topic_file.decode(sealed(topic_file.encode(TOPIC), lambda document: document.pop("epoch")))
     with pytest.raises(CorruptData, match="unknown field"):
-        topic.decode(sealed(topic.encode(TOPIC), lambda document: document.update(extra=1)))
+        topic_file.decode(
+            sealed(topic_file.encode(TOPIC), lambda document: document.update(extra=1))
+        )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.errors import CorruptData, InvalidRequest
-from lamina.formats.position import Position, TopicPosition, decode, encode
+from lamina.formats.documents.position_file import Position, TopicPosition, decode, encode
 from lamina.storage import paths
 
 PARTITIONS, OFFSETS = st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 40)

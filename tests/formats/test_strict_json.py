@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lamina.errors import CorruptData
-from lamina.formats import strict_json
+from lamina.formats.documents import strict_json
 
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lamina.errors import CorruptData
-from lamina.formats.strm import group, segment, write
+from lamina.formats.strm import block_group, segment, write
 from lamina.formats.strm.layout import Coding, Compression
 from lamina.records import INPUT_SCHEMAS
 
@@ -44,9 +44,11 @@ def one_by_one(found: segment.Segment, data: memoryview, first: int, end: int) -
     ).combine_chunks()
 
 
-def together(found: segment.Segment, data: memoryview, first: int, end: int) -> group.Group | None:
+def together(
+    found: segment.Segment, data: memoryview, first: int, end: int
+) -> block_group.Group | None:
     start, stop = found.block_range(first)[0], found.block_range(end - 1)[1]
-    return group.read_group(found, first, end, data[start:stop])
+    return block_group.read_group(found, first, end, data[start:stop])
 
 
 @pytest.mark.parametrize("enveloped", [False, True])
@@ -56,7 +58,7 @@ def test_a_group_is_its_blocks(compression: Compression, enveloped: bool) -> Non
     found = segment.open_segment(data)
     assert len(found) >= 5
     for first in range(len(found)):
-        for end in range(first + 1, min(len(found), first + group.GROUP_BLOCKS) + 1):
+        for end in range(first + 1, min(len(found), first + block_group.GROUP_BLOCKS) + 1):
             read = together(found, data, first, end)
             assert read is not None
             expected = one_by_one(found, data, first, end)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.binary import as_bytes
+from lamina.formats.kernels import lz4 as our_lz4
+from lamina.formats.kernels.binary import as_bytes
 from lamina.formats.scan import Stop
-from lamina.formats.strm import lz4 as our_lz4
 from lamina.formats.strm import segment, write
 from lamina.formats.strm.block import decode_block
 from lamina.formats.strm.layout import (

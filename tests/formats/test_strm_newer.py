@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lamina.engine.coldfile import STRM
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.scan import Stop
 from lamina.formats.strm import salvage, segment
 from lamina.formats.strm.layout import FOOTER, HEADER, UNCOVERED_BYTES, Coding
+from lamina.inspect.object_files import STRM
 from tests.formats.test_strm_by_hand import CODECS, PLAIN, encoded
 
 OBJECTS = {codec.name: bytes(encoded(PLAIN, Coding(codec))) for codec in CODECS}

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from lamina.formats.frame import log as frame_log
-from lamina.formats.frame import timeindex as frame_times
+from lamina.formats.frame import time_index as frame_times
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.keratin import timeindex as keratin_times
+from lamina.formats.keratin import time_index as keratin_times
 from lamina.formats.scan import Limit, Timed
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP
 

@@ -17,27 +17,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lamina.engine.appending import Appended
-from lamina.engine.requests import Ack, ProducerStamp
 from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
-from lamina.formats import (
-    archive,
+from lamina.formats import producer_journal
+from lamina.formats.documents import (
+    archive_location,
+    archive_manifest,
+    broker_id,
+    checkpoint,
+    group_roster,
     ledger,
-    location,
-    position,
-    producers,
-    roster,
-    topic,
-    transaction,
+    position_file,
+    sink_transaction,
+    tombstone,
+    topic_file,
 )
-from lamina.formats.frame import broker, checkpoint, tomb
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import log as frame_log
-from lamina.formats.frame import timeindex as frame_timeindex
+from lamina.formats.frame import time_index as frame_timeindex
 from lamina.formats.keratin import delta, manifest, snapshot
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.keratin import timeindex as keratin_timeindex
+from lamina.formats.keratin import time_index as keratin_timeindex
 from lamina.formats.scan import Budget, Limit, Stop
 from lamina.formats.strm import layout as strm_layout
 from lamina.formats.strm import segment as strm_segment
@@ -47,6 +47,8 @@ from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal import snapshot as wal_snapshot
 from lamina.formats.wal.layout import FrameType
+from lamina.log.appending import Appended
+from lamina.log.requests import Ack, ProducerStamp
 from lamina.records import INPUT_SCHEMAS
 from lamina.server import jsonrows
 from lamina.wire import failures, messages
@@ -85,21 +87,21 @@ def rows(count: int) -> list[dict[str, Any]]:
 def walked(module: Any, data: bytes, start: int, read: Callable[..., None]) -> None:
     """Walks a log as recovery does: each sound run, then the next one behind the damage."""
     budget = Budget(len(data))
-    position: int | None = min(start, len(data))
-    while position is not None:
-        found = module.scan(data, position, limit=Limit(max_records=64, budget=budget))
-        assert position <= found.end <= len(data), "a scan left its buffer"
+    position_file: int | None = min(start, len(data))
+    while position_file is not None:
+        found = module.scan(data, position_file, limit=Limit(max_records=64, budget=budget))
+        assert position_file <= found.end <= len(data), "a scan left its buffer"
         assert np.all(np.diff(found.positions) > 0), "a scan went backwards"
         read(data, found)
         if found.stop is Stop.END:
             return
         if found.stop is Stop.LIMIT:
-            assert found.end > position, "a scan stands still"
-            position = found.end
+            assert found.end > position_file, "a scan stands still"
+            position_file = found.end
             continue
         after = min(found.end + 1, len(data))
-        position = module.resync(data, after, budget=budget)
-        assert position is None or position >= after, "a search went backwards"
+        position_file = module.resync(data, after, budget=budget)
+        assert position_file is None or position_file >= after, "a search went backwards"
 
 
 def again(batch: pa.RecordBatch, format_name: str) -> pa.RecordBatch:
@@ -151,16 +153,16 @@ def keratin_logs() -> list[bytes]:
 
 
 def check_wal_log(data: bytes) -> None:
-    position: int | None = 0
+    position_file: int | None = 0
     budget = Budget(len(data))
-    while position is not None:
-        found = wal_log.scan(data, position, limit=Limit(max_records=64, budget=budget))
-        assert position <= found.end <= len(data)
+    while position_file is not None:
+        found = wal_log.scan(data, position_file, limit=Limit(max_records=64, budget=budget))
+        assert position_file <= found.end <= len(data)
         read_wal_run(data, found)
         if found.stop is Stop.END:
             return
         after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
-        position = wal_log.resync(data, after, budget=budget)
+        position_file = wal_log.resync(data, after, budget=budget)
 
 
 def read_wal_run(data: bytes, found: Any) -> None:
@@ -213,19 +215,19 @@ def wal_logs() -> list[bytes]:
 
 
 def check_wal_segment(data: bytes) -> None:
-    position: int | None = 0
+    position_file: int | None = 0
     budget = Budget(len(data))
-    while position is not None:
+    while position_file is not None:
         limit = Limit(max_records=64, budget=budget)
-        found = wal_log.scan_segment(data, position, limit=limit)
-        assert position <= found.end <= len(data)
+        found = wal_log.scan_segment(data, position_file, limit=limit)
+        assert position_file <= found.end <= len(data)
         batch = wal_log.decode_segment(data, found)
         batch.validate(full=True)
         assert len(headers.headers_segment(data, found).sequences) == batch.num_rows
         if found.stop is Stop.END:
             return
         after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
-        position = wal_log.resync_segment(data, after, budget=budget)
+        position_file = wal_log.resync_segment(data, after, budget=budget)
 
 
 def wal_segments() -> list[bytes]:
@@ -309,9 +311,9 @@ def check_keratin_indexes(data: bytes) -> None:
 
 
 def check_producers(data: bytes) -> None:
-    assert all(0 <= position < len(data) for position, _ in producers.walk(data))
-    entries = producers.decode(data)
-    assert producers.decode(producers.encode(entries)) == entries
+    assert all(0 <= position_file < len(data) for position_file, _ in producer_journal.walk(data))
+    entries = producer_journal.decode(data)
+    assert producer_journal.decode(producer_journal.encode(entries)) == entries
 
 
 def check_wal_index(data: bytes) -> None:
@@ -346,44 +348,51 @@ def ledgers() -> list[bytes]:
 
 
 def topics() -> list[bytes]:
-    made = topic.TopicFile("orders", "keratin", 4, 1, NOW, settings={"retention.ms": 5})
-    wal = topic.TopicFile("w", "wal", 2, 3, NOW, deleted=True, topic_ids=[4, 5])
-    return [topic.encode(made), topic.encode(wal)]
+    made = topic_file.TopicFile("orders", "keratin", 4, 1, NOW, settings={"retention.ms": 5})
+    wal = topic_file.TopicFile("w", "wal", 2, 3, NOW, deleted=True, topic_ids=[4, 5])
+    return [topic_file.encode(made), topic_file.encode(wal)]
 
 
 def rosters() -> list[bytes]:
-    return [roster.encode([roster.Listed("orders", 1, "billing", [96, 104])]), roster.encode([])]
+    return [
+        group_roster.encode([group_roster.Listed("orders", 1, "billing", [96, 104])]),
+        group_roster.encode([]),
+    ]
 
 
-def in_order(data: bytes) -> list[roster.Listed]:
+def in_order(data: bytes) -> list[group_roster.Listed]:
     """A roster as its encoder lists it."""
-    return sorted(roster.decode(data), key=lambda each: (each.topic, each.group))
+    return sorted(group_roster.decode(data), key=lambda each: (each.topic, each.group))
 
 
 def locations() -> list[bytes]:
-    return [location.encode(location.ArchiveLocation("s3://bucket/prefix"))]
+    return [archive_location.encode(archive_location.ArchiveLocation("s3://bucket/prefix"))]
 
 
 def positions() -> list[bytes]:
-    read = position.TopicPosition("orders", 1, {0: 23, 1: 7})
-    unread = position.TopicPosition("t", 2, {})
-    return [position.encode(position.Position("billing", (read, unread)))]
+    read = position_file.TopicPosition("orders", 1, {0: 23, 1: 7})
+    unread = position_file.TopicPosition("t", 2, {})
+    return [position_file.encode(position_file.Position("billing", (read, unread)))]
 
 
 def transactions() -> list[bytes]:
-    run = transaction.Run("orders", 1, 0, 5, 40, 200, 7)
-    part = transaction.Part("part-0", (run, run))
-    return [transaction.encode_transaction(transaction.Transaction("app", 3, "q", (part,)))]
+    run = sink_transaction.Run("orders", 1, 0, 5, 40, 200, 7)
+    part = sink_transaction.Part("part-0", (run, run))
+    return [
+        sink_transaction.encode_transaction(sink_transaction.Transaction("app", 3, "q", (part,)))
+    ]
 
 
 def archives() -> list[bytes]:
-    made = archive.Manifest("orders", 0, 1, NOW, 2, "writer", 30)
+    made = archive_manifest.Manifest("orders", 0, 1, NOW, 2, "writer", 30)
     for first in (0, 10):
         made = made.with_object(
-            archive.ArchivedObject(first, first + 9, 10, 0, 5, 500, 0, 400, 77, ((0, 3), (2, 5))),
+            archive_manifest.ArchivedObject(
+                first, first + 9, 10, 0, 5, 500, 0, 400, 77, ((0, 3), (2, 5))
+            ),
             30,
         )
-    return [archive.encode(made)]
+    return [archive_manifest.encode(made)]
 
 
 def group_journals() -> list[bytes]:
@@ -392,8 +401,8 @@ def group_journals() -> list[bytes]:
 
 
 def journals() -> list[bytes]:
-    entries = [producers.Entry(7, n * 3, n * 3, 3, 1) for n in range(4)]
-    return [producers.encode(entries)]
+    entries = [producer_journal.Entry(7, n * 3, n * 3, 3, 1) for n in range(4)]
+    return [producer_journal.encode(entries)]
 
 
 # ---------------------------------------------------------------- messages
@@ -496,29 +505,47 @@ _FILES = (
 )
 _DOCUMENTS = (
     Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
-    Target("roster", rosters, same(in_order, roster.encode), sealing.document, True),
-    Target("location", locations, same(location.decode, location.encode), sealing.document, True),
-    Target("position", positions, same(position.decode, position.encode), sealing.document, True),
-    Target("topic", topics, same(topic.decode, topic.encode), sealing.document, True),
+    Target("roster", rosters, same(in_order, group_roster.encode), sealing.document, True),
+    Target(
+        "location",
+        locations,
+        same(archive_location.decode, archive_location.encode),
+        sealing.document,
+        True,
+    ),
+    Target(
+        "position",
+        positions,
+        same(position_file.decode, position_file.encode),
+        sealing.document,
+        True,
+    ),
+    Target("topic", topics, same(topic_file.decode, topic_file.encode), sealing.document, True),
     Target(
         "transaction",
         transactions,
-        same(transaction.decode_transaction, transaction.encode_transaction),
+        same(sink_transaction.decode_transaction, sink_transaction.encode_transaction),
         sealing.document,
         True,
     ),
     Target(
         "transaction-state",
-        lambda: [transaction.encode_state(transaction.State("app", 3, "q"))],
-        same(transaction.decode_state, transaction.encode_state),
+        lambda: [sink_transaction.encode_state(sink_transaction.State("app", 3, "q"))],
+        same(sink_transaction.decode_state, sink_transaction.encode_state),
         sealing.document,
         True,
     ),
-    Target("archive", archives, same(archive.decode, archive.encode), sealing.document, True),
+    Target(
+        "archive",
+        archives,
+        same(archive_manifest.decode, archive_manifest.encode),
+        sealing.document,
+        True,
+    ),
     Target(
         "broker",
         lambda: golden("frame-broker.json"),
-        same(broker.decode, broker.encode),
+        same(broker_id.decode, broker_id.encode),
         is_text=True,
     ),
     Target(
@@ -527,7 +554,12 @@ _DOCUMENTS = (
         same(checkpoint.decode, checkpoint.encode),
         is_text=True,
     ),
-    Target("tomb", lambda: golden("frame-tomb.json"), same(tomb.decode, tomb.encode), is_text=True),
+    Target(
+        "tomb",
+        lambda: golden("frame-tomb.json"),
+        same(tombstone.decode, tombstone.encode),
+        is_text=True,
+    ),
 )
 _MESSAGES = (
     Target("arrow", arrow.streams, arrow.check),

@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 import lamina
-from lamina.engine.store import Store
 from lamina.errors import LaminaError
 from lamina.server.service import Service
+from lamina.store.store import Store
 from lamina.wire import failures, messages
 from lamina.wire.operations import OPERATIONS
 from tests.fuzz import arrow

@@ -11,16 +11,17 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from lamina.formats import producers, strict_json
-from lamina.formats.binary import Layout
-from lamina.formats.crc import crc32c_of
+from lamina.formats import producer_journal
+from lamina.formats.documents import strict_json
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta, manifest, snapshot
 from lamina.formats.keratin import log as keratin_log
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.kernels.crc import crc32c_of
+from lamina.formats.kernels.xxh3 import xxh3_of
 from lamina.formats.strm import layout as strm
 from lamina.formats.wal import snapshot as wal_snapshot
 from lamina.formats.wal.layout import PREFIX, SEGMENT_FRAME
-from lamina.formats.xxh3 import xxh3_of
 
 
 def put(out: bytearray, at: int, number: int, order: str) -> None:
@@ -157,7 +158,7 @@ def strm_object(data: bytes) -> bytes:
 
 def journal(data: bytes) -> bytes:
     """Seals the entries of a producers' journal."""
-    out, size = bytearray(data), producers.ENTRY.size
+    out, size = bytearray(data), producer_journal.ENTRY.size
     for at in range(0, len(out) - size + 1, size):
         put(out, at + size - 4, crc32c_of(bytes(out[at : at + size - 4])), "<")
     return bytes(out)

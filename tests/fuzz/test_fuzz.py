@@ -102,7 +102,7 @@ def test_a_claim_that_is_believed_is_seen() -> None:
 
 def test_atheris_would_look_at_plain_functions_only() -> None:
     names = {f"{each.__module__}.{each.__qualname__}" for each in plain_functions()}
-    assert "lamina.formats.strict_json.parse" in names
+    assert "lamina.formats.documents.strict_json.parse" in names
     assert "lamina.wire.messages.decode_order" in names
     assert "lamina.formats.frame.log._scan" not in names, "a kernel is compiled from its own code"
 

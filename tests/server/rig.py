@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lamina.server.options import ServerSettings
 from lamina.server.service import Service
+from lamina.server.setting_table import ServerSettings
 
 START_S = 60
 

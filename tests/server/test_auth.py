@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 import lamina
-from lamina.client.group import RemoteGroup
+from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, NotAllowed
 from lamina.server import auth
-from lamina.server.options import ServerSettings
 from lamina.server.service import Service
+from lamina.server.setting_table import ServerSettings
 from lamina.wire.operations import OPERATIONS
 from tests.server.rig import served
 

@@ -15,10 +15,10 @@ import pytest
 from pyarrow import flight
 
 import lamina
-from lamina.client.group import RemoteGroup
-from lamina.engine.groups.group import Group
+from lamina.client.remote_group import RemoteGroup
 from lamina.errors import Closed, InvalidRequest, UnknownGroup
-from lamina.server import groups
+from lamina.groups.group import Group
+from lamina.server import shared_groups
 from lamina.server.service import Service
 from lamina.wire import messages
 from tests.server.rig import CuttingProxy, ServerProcess, served
@@ -351,14 +351,14 @@ def _stop_shared() -> Iterator[None]:
 def test_held_records_with_wrong_columns_are_refused() -> None:
     wrong = pa.RecordBatch.from_pydict({"offset": ["a"]})
     with pytest.raises(InvalidRequest, match="whole numbers"):
-        groups.held_of(wrong)
+        shared_groups.held_of(wrong)
     with pytest.raises(InvalidRequest, match="whole numbers"):
-        groups.held_of(pa.RecordBatch.from_pydict({"offset": pa.array([None], pa.int64())}))
+        shared_groups.held_of(pa.RecordBatch.from_pydict({"offset": pa.array([None], pa.int64())}))
     from lamina.wire.operations import Named
 
     with pytest.raises(InvalidRequest, match="'epoch'"):
-        groups.held_of([Named(0, 0, 1), Named(1, 0)])
-    made = groups.held_of([Named(0, 0, 1), Named(1, 0, 1)])
+        shared_groups.held_of([Named(0, 0, 1), Named(1, 0)])
+    made = shared_groups.held_of([Named(0, 0, 1), Named(1, 0, 1)])
     assert isinstance(made, pa.RecordBatch)
     assert made.to_pydict() == {"offset": [0, 1], "partition": [0, 0], "epoch": [1, 1]}
 

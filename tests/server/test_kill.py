@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lamina
-from lamina.client.remote import RemoteStore
+from lamina.client.remote_store import RemoteStore
 from tests.server.rig import ServerProcess
 
 PRODUCERS = 16

@@ -16,8 +16,8 @@ import pytest
 import lamina
 from lamina.errors import ArchiveUnavailable, InvalidRequest, Locked, StorageFull, Unavailable
 from lamina.server.health import WallClock
-from lamina.server.options import ServerSettings
 from lamina.server.service import Service
+from lamina.server.setting_table import ServerSettings
 from lamina.server.settings import resolve
 from tests.server.rig import ServerProcess, free_port, served
 

@@ -24,7 +24,7 @@ made = Connection("grpc://127.0.0.1:1", key=None, timeout_s=1, tls_root=None)
     "server": """
 from lamina.server.broker import Broker
 from lamina.server.flight import FlightDoor
-from lamina.server.options import ServerSettings
+from lamina.server.setting_table import ServerSettings
 made = FlightDoor(Broker(ServerSettings(), None), "grpc://127.0.0.1:0")
 """,
 }

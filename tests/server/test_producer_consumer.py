@@ -14,8 +14,8 @@ import pytest
 
 import lamina
 from lamina import Consumer, Producer, TopicPartition
-from lamina.client.messages import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Message
-from lamina.client.positions import InMemory
+from lamina.client.committed import InMemory
+from lamina.client.message import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Message
 from lamina.errors import (
     InvalidRequest,
     LaminaError,

@@ -11,9 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lamina
-from lamina.client.remote import RemoteStore
-from lamina.engine.routing import RouterInfo
-from lamina.engine.store import Store
+from lamina.client.remote_store import RemoteStore
 from lamina.errors import (
     Closed,
     InvalidRequest,
@@ -26,6 +24,8 @@ from lamina.errors import (
     UnknownTopic,
     UnsupportedField,
 )
+from lamina.log.router_rule import RouterInfo
+from lamina.store.store import Store
 from lamina.wire.operations import OPERATIONS
 from tests.server.rig import served
 

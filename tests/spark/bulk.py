@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lamina
-from lamina.engine.store import Store
+from lamina.store.store import Store
 from tests.spark.logs import fill, stored
 
 CONFIG: dict[str, Any] = {

@@ -17,23 +17,24 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lamina.spark
-from lamina.spark.jobs import copying, exporting
-from lamina.spark.jobs.delta_lake import DeltaLake
-from lamina.spark.jobs.exporting import Export
+from lamina.spark.jobs import copy
+from lamina.spark.jobs import export as exporting
+from lamina.spark.jobs.export import Export
 from lamina.spark.jobs.job import Silent, Summary
-from lamina.spark.jobs.parquet_lake import ParquetLake
-from lamina.spark.jobs.place import Place
+from lamina.spark.jobs.lakes.delta_table import DeltaLake
+from lamina.spark.jobs.lakes.parquet_table import ParquetLake
+from lamina.spark.jobs.whereabouts import Place
 from lamina.storage.files import LocalFiles
 from tests.spark.conftest import QUICK
 from tests.spark.stepping import NAMES, Steps, count
 
-CONVERSION = copying.Conversion("k", "plain", rules={"headers": "drop", "value": "none"})
+CONVERSION = copy.Conversion("k", "plain", rules={"headers": "drop", "value": "none"})
 
 
 def run(job: str, spark: SparkSession, data: str) -> Summary:
     place, beside = Place.of(data, None), Path(data).parent
     if job == "convert":
-        return copying.convert(spark, place, CONVERSION, dry_run=False, progress=Silent())
+        return copy.convert(spark, place, CONVERSION, dry_run=False, progress=Silent())
     lake: Any = (
         ParquetLake(str(beside / "table")) if job == "export" else DeltaLake(str(beside / "delta"))
     )

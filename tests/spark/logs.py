@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
-from lamina.engine.store import Store
 from lamina.spark.source import LaminaSource
-from lamina.spark.streaming import StreamReader
+from lamina.spark.stream import StreamReader
+from lamina.store.store import Store
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 1 << 30

@@ -17,12 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 import lamina.spark
-from lamina.engine.store import Store
-from lamina.spark.jobs import archive, exporting, verify
-from lamina.spark.jobs.access import VARIABLES
+from lamina.spark.jobs import archive, verify
+from lamina.spark.jobs import export as exporting
+from lamina.spark.jobs.credentials import VARIABLES
 from lamina.spark.jobs.job import Silent
-from lamina.spark.jobs.parquet_lake import ParquetLake
-from lamina.spark.jobs.place import Place
+from lamina.spark.jobs.lakes.parquet_table import ParquetLake
+from lamina.spark.jobs.whereabouts import Place
+from lamina.store.store import Store
 from tests.spark.bulk import CONFIG as BULK
 from tests.spark.bulk import NEVER_MS
 from tests.spark.cluster import executors, standalone

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from lamina.spark.daemon import without_zips
+from lamina.spark.worker_daemon import without_zips
 
-HEAVY = ("numba", "pandas", "obstore", "lamina.engine.store", "lamina.engine.readonly")
+HEAVY = ("numba", "pandas", "obstore", "lamina.store.store", "lamina.store.read_only")
 
 
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        ("pyspark_lamina, lamina.spark.batches, lamina.spark.tasks", set()),
-        ("lamina.spark.segments", {"numba"}),
+        ("pyspark_lamina, lamina.spark.batch, lamina.spark.pieces.task", set()),
+        ("lamina.spark.pieces.segment_piece", {"numba"}),
     ],
 )
 def test_a_worker_loads_no_more_than_it_needs(modules: str, allowed: set[str]) -> None:

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 import lamina
 from lamina.errors import Busy, InvalidRequest, RecordsMissing
-from lamina.spark.jobs import archive, compact, erase, lane, repair, rewriting, verify
-from lamina.spark.jobs.access import Access
+from lamina.spark.jobs import archive, compact, erase, lane, object_rewrite, repair, verify
 from lamina.spark.jobs.archive import spans
 from lamina.spark.jobs.bulk_lane import Descriptor, pack
+from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Silent
 from lamina.storage.objects import open_objects
 from tests.spark.bulk import archived_only, cold_rows, flip, make, opened, rows, tree
@@ -80,7 +80,7 @@ def packed(sizes: list[int], task_bytes: int) -> list[list[int]]:
 
 def test_a_worker_does_not_collect_what_its_tasks_have_imported(spark: SparkSession) -> None:
     def work(_: int) -> tuple[int, int, int]:
-        import lamina.engine.store  # noqa: F401 - many objects, all of which stay
+        import lamina.store.store  # noqa: F401 - many objects, all of which stay
 
         return os.getpid(), len(gc.get_objects()), gc.get_freeze_count()
 
@@ -211,7 +211,7 @@ def test_more_holes_than_the_ledger_names_are_read_over(
     everything = rows(data, cold)
     last = {row[1]: row[0] for row in everything if row[1] is not None}
     stays = [row for row in everything if row[1] is None or last[row[1]] == row[0]]
-    monkeypatch.setattr(rewriting, "GAPS_MAX", 1)
+    monkeypatch.setattr(object_rewrite, "GAPS_MAX", 1)
     done = compact.run(spark, str(data), str(cold), keep_last=True)
     assert done.totals["objects_out"] == done.totals["objects_in"] > 2
     with lamina.open(str(data), archive=str(cold), read_only=True) as store:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina.engine.store import Store
 from lamina.formats.strm.segment import read_from
 from lamina.spark.jobs import bulk_lane, compact, erase
+from lamina.store.store import Store
 from tests.spark.bulk import archived_only, cold_rows, make, opened, rows
 from tests.spark.killed_bulk import GONE, kill_before, run
 from tests.spark.logs import fill, stored

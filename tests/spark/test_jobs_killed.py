@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import lamina
-from lamina.engine.store import Store
-from lamina.spark.jobs.parquet_lake import committed
+from lamina.spark.jobs.lakes.parquet_table import committed
+from lamina.store.store import Store
 from tests.spark.killed_job import run
 from tests.spark.logs import START_MS, fill, values
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina.engine.codec import CODECS
-from lamina.engine.findings import NOTE
 from lamina.errors import RecordsMissing
+from lamina.formats.log_format import CODECS
+from lamina.inspect.findings import NOTE
 from lamina.spark.jobs import archive, bulk_lane, repair, verify
 from lamina.spark.jobs.job import Summary
 from tests.spark.bulk import CONFIG, flip

@@ -17,16 +17,19 @@ from pyspark.sql import SparkSession
 
 import lamina
 import lamina.spark
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Locked, RecordsMissing, UnsupportedField
-from lamina.spark.jobs import copying, exporting, ingesting, profile_page, profiling
-from lamina.spark.jobs.delta_lake import DeltaLake
-from lamina.spark.jobs.iceberg_lake import IcebergLake
+from lamina.spark.jobs import copy, profile_page
+from lamina.spark.jobs import export as exporting
+from lamina.spark.jobs import ingest as ingesting
+from lamina.spark.jobs import profile as profiling
 from lamina.spark.jobs.job import Silent, Summary
-from lamina.spark.jobs.locked import alone_in
-from lamina.spark.jobs.parquet_lake import ParquetLake, committed
-from lamina.spark.jobs.place import Place
+from lamina.spark.jobs.lakes.delta_table import DeltaLake
+from lamina.spark.jobs.lakes.iceberg_table import IcebergLake
+from lamina.spark.jobs.lakes.parquet_table import ParquetLake, committed
+from lamina.spark.jobs.lakes.table_lock import alone_in
+from lamina.spark.jobs.whereabouts import Place
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 from tests.server.rig import served
 from tests.spark.logs import START_MS, fill, stored, values
 
@@ -85,8 +88,8 @@ def held(log: Path, topic: str) -> Counter[bytes]:
 
 def convert(spark: SparkSession, log: Path, *, dry_run: bool = False, **asked: Any) -> Summary:
     given: dict[str, Any] = {"format": "frame", "rules": PLAIN} | asked
-    conversion = copying.Conversion("k", "plain", **given)
-    return copying.convert(spark, place(log), conversion, dry_run=dry_run, progress=Silent())
+    conversion = copy.Conversion("k", "plain", **given)
+    return copy.convert(spark, place(log), conversion, dry_run=dry_run, progress=Silent())
 
 
 def test_convert_keeps_order_and_adds_only_what_is_new(spark: SparkSession, log: Path) -> None:
@@ -138,8 +141,8 @@ def test_one_run_of_a_job_at_a_time(spark: SparkSession, log: Path) -> None:
 
 def test_replay_stores_a_range_once_for_each_name(spark: SparkSession, log: Path) -> None:
     def replay(name: str, **how: Any) -> int:
-        asked = copying.Replay("k", "other", name, lambda _, partition: (100 + partition, 200))
-        done = copying.replay(spark, place(log), asked, progress=Silent(), **how)
+        asked = copy.Replay("k", "other", name, lambda _, partition: (100 + partition, 200))
+        done = copy.replay(spark, place(log), asked, progress=Silent(), **how)
         return int(done.totals["offsets" if done.dry_run else "records"])
 
     before = tree(log)
@@ -348,14 +351,14 @@ def test_jobs_run_while_producers_append(spark: SparkSession, log: Path, tmp_pat
 def test_jobs_reach_topics_through_a_server(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     lake = ParquetLake(str(tmp_path / "table"))
     state = str(tmp_path / "state")
-    conversion = copying.Conversion("k", "plain", format="frame", rules=PLAIN, state=state)
+    conversion = copy.Conversion("k", "plain", format="frame", rules=PLAIN, state=state)
     with served(log) as service:
         there = Place.of(None, service.flight_url)
         for count in (1002, 0):
             done = exporting.export(spark, there, "k", lake, dry_run=False, progress=Silent())
             assert done.totals["records"] == count
         for count in (1002, 0):
-            made = copying.convert(spark, there, conversion, dry_run=False, progress=Silent())
+            made = copy.convert(spark, there, conversion, dry_run=False, progress=Silent())
             assert made.totals["records"] == count
     assert rows_of(pq.read_table(tmp_path / "table")) == everything(log)
     assert sum(held(log, "plain").values()) == 1002

@@ -12,12 +12,12 @@ import pytest
 
 import lamina
 from lamina.config import WalSettings
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest
 from lamina.formats.strm.segment import read_from
 from lamina.spark.jobs import archive, bulk_lane, compact, erase, verify
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 from tests.spark.bulk import CONFIG, LARGE
 from tests.spark.logs import stored
 from tests.spark.tiers import append, by_hand

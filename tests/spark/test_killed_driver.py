@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lamina
-from lamina.engine.store import Store
+from lamina.store.store import Store
 from tests.spark.killed_driver import start
 from tests.spark.logs import fill, values
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import lamina
-from lamina.engine.requests import ProducerStamp
-from lamina.engine.store import Store
 from lamina.errors import CorruptData
-from lamina.formats.crc import crc32c_of
-from lamina.formats.transaction import Transaction
-from lamina.spark import transactions
-from lamina.spark.handover import publish
+from lamina.formats.documents.sink_transaction import Transaction
+from lamina.formats.kernels.crc import crc32c_of
+from lamina.log.requests import ProducerStamp
+from lamina.spark.commit import transaction as transactions
+from lamina.spark.commit.handover import publish
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 from tests.server.rig import served
 from tests.spark import test_server_sink as server_sink
 from tests.spark.logs import values

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from lamina.engine.store import Store
 from lamina.errors import ArchiveUnavailable, RecordsMissing
-from lamina.spark import archives, streaming
-from lamina.spark.losses import LOGGER
+from lamina.spark import stream as streaming
+from lamina.spark.gaps import LOGGER
+from lamina.spark.logs import archived_log
 from lamina.storage import paths
+from lamina.store.store import Store
 from tests.spark.logs import batch_rows, reader, rows_of, stream
 from tests.spark.tiers import CONFIG, NONE_KEPT, append, by_hand, numbers
 
@@ -24,7 +25,7 @@ COUNT = 2000
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "LOOK_S", 0.0)
+    monkeypatch.setattr(archived_log, "LOOK_S", 0.0)
     monkeypatch.setattr(streaming, "LOOK_AGAIN_S", 0.0)
 
 

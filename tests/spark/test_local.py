@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, udf
 
 import lamina
-from lamina.engine.store import Store
+from lamina.store.store import Store
 from tests.spark.logs import fill, make_log, records, values
 from tests.spark.tiers import COUNT, append, by_hand, make_mix, make_wal
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lamina.spark.jobs.measures import Keys, Measure, times_of
-from lamina.spark.jobs.profiling import key_text
+from lamina.spark.jobs.profile import key_text
+from lamina.spark.jobs.profile_measures import Keys, Measure, times_of
 
 RECORD = st.tuples(
     st.none() | st.binary(max_size=5), st.none() | st.binary(max_size=40), st.integers(0, 10**9)

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import CorruptData, InvalidRequest, Locked
-from lamina.spark.jobs.exporting import Export, schema_of
-from lamina.spark.jobs.parquet_files import by_day, write_by_day
-from lamina.spark.jobs.parquet_lake import ParquetLake, committed
-from lamina.spark.jobs.topics import Topic
+from lamina.spark.jobs.export import Export, schema_of
+from lamina.spark.jobs.lakes.parquet_files import by_day, write_by_day
+from lamina.spark.jobs.lakes.parquet_table import ParquetLake, committed
+from lamina.spark.jobs.topic_rows import Topic
 from lamina.storage.files import LocalFiles
 from tests.spark.stepping import Steps, files_with
 

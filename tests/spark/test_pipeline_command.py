@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 import lamina
 from lamina.cli import main as cli
 from lamina.cli import pipeline_running
-from lamina.engine.store import Store
 from lamina.spark.jobs.job import Summary
+from lamina.store.store import Store
 from tests.spark.logs import fill, records, values
 
 TIME = "1700000000000:1700000000100"

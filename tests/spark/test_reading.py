@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import lamina
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing, UnknownTopic
-from lamina.spark.batches import BatchReader, explain
+from lamina.spark.batch import BatchReader, explain
+from lamina.store.store import Store
 from tests.spark.logs import (
     NEVER_MS,
     START_MS,
@@ -92,7 +92,7 @@ def test_only_columns_that_are_asked_for_are_gathered(log: Path, topic: str) -> 
     reading = reader(log, subscribe=topic, columns="offset")
     assert isinstance(reading, BatchReader)
     (piece, *_), *_ = reading.plan().tasks
-    from lamina.spark.planning import Wanted
+    from lamina.spark.plan import Wanted
 
     wanted = Wanted(frozenset({"offset"}), None, fail_on_data_loss=True)
     origin, batch = next(iter(piece.read(wanted)))

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 import lamina
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Unavailable
-from lamina.formats.topic import TopicFile
-from lamina.formats.transaction import Transaction
+from lamina.formats.documents.sink_transaction import Transaction
+from lamina.formats.documents.topic_file import TopicFile
 from lamina.spark.access import ServerAccess, Where
-from lamina.spark.staging import Stager, Staging
-from lamina.spark.targets import ServerTarget, Target, target_of
+from lamina.spark.commit.sink_target import ServerTarget, Target, target_of
+from lamina.spark.commit.staging import Stager, Staging
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 from tests.server.rig import ServerProcess, served
 from tests.spark.logs import START_MS, values
 

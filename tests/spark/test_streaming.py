@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, RecordsMissing
-from lamina.spark import streaming
+from lamina.spark import stream as streaming
 from lamina.spark.admission import shares
-from lamina.spark.streaming import Offsets, StreamReader
+from lamina.spark.stream import Offsets, StreamReader
+from lamina.store.store import Store
 from tests.spark.logs import NEVER_MS, START_MS, fill, rows_of, stream
 
 
@@ -128,8 +128,8 @@ def test_an_idle_stream_only_asks_whether_something_changed(
     def refuse(*_: object) -> None:
         raise AssertionError("looked at the directory")
 
-    monkeypatch.setattr("lamina.engine.view.PartitionView.refresh", refuse)
-    monkeypatch.setattr("lamina.engine.catalog.Catalog.peek", refuse)
+    monkeypatch.setattr("lamina.log.partition_view.PartitionView.refresh", refuse)
+    monkeypatch.setattr("lamina.store.catalog.Catalog.peek", refuse)
     for _ in range(10):
         assert next_batch(reading, end) == end
     grow(store, "f", 250, first=500)

@@ -12,12 +12,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import lamina
 from lamina.errors import InvalidRequest, RecordsMissing
-from lamina.spark import archives, streaming
-from lamina.spark import served as served_logs
+from lamina.spark import stream as streaming
 from lamina.spark.access import ServerAccess, Where
-from lamina.spark.positions import Positions
+from lamina.spark.logs import archived_log
+from lamina.spark.logs import served_log as served_logs
+from lamina.spark.query_positions import Positions
 from lamina.spark.source import LaminaSource
-from lamina.spark.streaming import StreamReader
+from lamina.spark.stream import StreamReader
 from lamina.storage.object_directory import DirectoryObjects
 from tests.server.rig import served
 from tests.spark.logs import rows_of
@@ -29,7 +30,7 @@ EARLIEST = {"startingOffsets": "earliest", "columns": "topic,partition,offset"}
 @pytest.fixture
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(archives, "LOOK_S", 0.0)
+    monkeypatch.setattr(archived_log, "LOOK_S", 0.0)
     monkeypatch.setattr(served_logs, "LOOK_S", 0.0)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import lamina
 from lamina.errors import ArchiveUnavailable, InvalidRequest, RecordsMissing
-from lamina.spark.batches import explain
+from lamina.spark.batch import explain
 from lamina.spark.options import SourceOptions
 from lamina.spark.source import LaminaSource
 from lamina.storage.object_directory import DirectoryObjects

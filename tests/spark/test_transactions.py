@@ -16,8 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lamina.engine.boot import Boot
-from lamina.engine.store import Store
 from lamina.errors import (
     CorruptData,
     InvalidRequest,
@@ -26,16 +24,19 @@ from lamina.errors import (
     UnknownTopic,
     UnsupportedField,
 )
-from lamina.formats.transaction import Part, Transaction
-from lamina.spark import staging, transactions
-from lamina.spark.data_directory import boot_of
-from lamina.spark.handover import publish
-from lamina.spark.handover import publishing as taking_over
-from lamina.spark.staging import Stager, Staging
-from lamina.spark.transactions import Publisher
+from lamina.formats.documents.sink_transaction import Part, Transaction
+from lamina.spark.commit import staging
+from lamina.spark.commit import transaction as transactions
+from lamina.spark.commit.handover import publish
+from lamina.spark.commit.handover import publishing as taking_over
+from lamina.spark.commit.staging import Stager, Staging
+from lamina.spark.commit.transaction import Publisher
+from lamina.spark.logs.local import boot_of
 from lamina.storage.files import Files, LocalFiles
-from lamina.torture.disk import Disk
-from lamina.torture.simulated import SimulatedFiles
+from lamina.store.opening import Boot
+from lamina.store.store import Store
+from lamina_torture.disk import Disk
+from lamina_torture.simulated import SimulatedFiles
 from tests.spark.logs import NEVER_MS, START_MS, stored, values
 
 DATA = "/srv/data"

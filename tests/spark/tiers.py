@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.config import WalSettings, WriterSettings
-from lamina.engine.store import Store
+from lamina.store.store import Store
 from tests.spark.logs import NEVER_MS, START_MS, records
 
 COUNT = 3000

@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 
-from lamina.engine.store import Store
+from lamina.store.store import Store
 
 TOPIC, GROUP = "t", "g"
 LEASE_MS = 60

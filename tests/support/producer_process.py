@@ -37,8 +37,8 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.config import WalSettings, WriterSettings
-from lamina.engine.requests import ProducerStamp
-from lamina.engine.store import Store
+from lamina.log.requests import ProducerStamp
+from lamina.store.store import Store
 
 PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]
 """Topic and partition of what is appended to; also of the idempotent producers, by number."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lamina.client.messages import TopicPartition
+from lamina.client.message import TopicPartition
 from lamina.errors import LaminaError
 
 SOON_S = 15.0

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lamina.config import WriterSettings
-from lamina.engine.requests import DURABLE, Ack, Outcome, Request
-from lamina.engine.writer import Writer
 from lamina.errors import Closed
+from lamina.log.commit import Writer
+from lamina.log.requests import DURABLE, Ack, Outcome, Request
 
 SOON_S = 20
 """Longer than anything here takes: whoever waits this long hangs."""

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 
 LAYOUT = re.compile(r"<!-- layout: ([\w.]+) -->")
 DUMP = re.compile(r"<!-- dump: golden=([\w./-]+) -->")

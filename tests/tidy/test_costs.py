@@ -15,7 +15,7 @@ from types import FrameType
 import pyarrow as pa
 import pytest
 
-from lamina.engine.store import Store
+from lamina.store.store import Store
 
 FORMATS = ("frame", "keratin", "wal")
 LONE_APPEND = {"frame": 1500, "keratin": 1495, "wal": 1940}

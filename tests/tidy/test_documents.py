@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lamina.formats
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 from tests.tidy import documents
 from tests.tidy.documents import Rotten
 

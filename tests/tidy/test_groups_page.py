@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lamina.config import TopicSettings
-from lamina.engine.groups.group import Group
+from lamina.groups.group import Group
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "groups.md"

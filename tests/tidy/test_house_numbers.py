@@ -154,7 +154,7 @@ def test_a_drawer_is_caught() -> None:
     assert drawers(Path("lamina/engine/utils.py"))
     assert drawers(Path("lamina/core/store.py"))
     assert drawers(Path("lamina/helpers/__init__.py"))
-    assert drawers(Path("lamina/engine/store.py")) == []
+    assert drawers(Path("lamina/store/store.py")) == []
 
 
 def test_a_public_name_without_docstring_is_caught() -> None:

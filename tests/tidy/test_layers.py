@@ -11,36 +11,39 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 
 # What each layer may import of lamina, itself included. The package's face is `lamina` itself.
+BASE = ("errors", "config", "records", "received", "arguments")
+ENGINE = ("log", "wal", "groups", "archive", "inspect", "store")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
     "received": {"errors"},
     "records": {"errors", "config", "received"},
+    "arguments": {"errors"},
     "formats": {"errors", "config", "records"},
     "storage": {"errors", "config", "records"},
-    "engine": {"errors", "config", "records", "received", "formats", "storage"},
-    "wire": {"errors", "config", "records", "received", "engine"},
-    "server": {"errors", "config", "records", "received", "engine", "storage", "wire"},
-    "client": {"errors", "config", "records", "received", "engine", "wire"},
-    "spark": {"errors", "config", "records", "received", "engine", "formats", "storage"},
-    "torture": {
-        *("errors", "config", "records", "engine", "formats", "storage"),
-        *("wire", "server", "client", "spark"),
-    },
-    "cli": {
-        *("errors", "config", "records", "engine", "formats", "storage"),
-        *("wire", "server", "client", "spark", "torture"),
-    },
+    "log": {*BASE, "formats", "storage"},
+    "wal": {*BASE, "formats", "storage", "log"},
+    "groups": {*BASE, "formats", "storage", "log"},
+    "archive": {*BASE, "formats", "storage", "log"},
+    "inspect": {*BASE, "formats", "storage", "log", "wal", "groups", "archive"},
+    "store": {*BASE, "formats", "storage", "log", "wal", "groups", "archive", "inspect"},
+    "wire": {*BASE},
+    "client": {*BASE, "wire"},
+    "server": {*BASE, "storage", "log", "groups", "inspect", "store", "wire"},
+    "spark": {*BASE, *ENGINE, "formats", "storage"},
+    "lamina_torture": {*BASE, *ENGINE, "formats", "storage", "wire", "server", "client", "spark"},
+    "cli": {*BASE, *ENGINE, "formats", "storage", "wire", "server", "client", "spark"},
 }
 # `lamina` itself re-exports what users need; only edges may import that.
-MAY_IMPORT_FACE = {"server", "client", "spark", "torture", "cli", "__main__"}
+MAY_IMPORT_FACE = {"server", "client", "spark", "lamina_torture", "cli", "__main__"}
 FORBIDDEN_IN_FORMATS = {"os", "pathlib", "io", "time", "logging", "random"}
 LAZY_LAYERS = {"cli", "lamina"}  # so that `lamina --help` and `import lamina` are instant
 LAZY_MODULES = {  # so that a Python worker of Spark, and a store, load what they need
     "lamina.spark",
-    *(f"lamina.spark.{name}" for name in ("access", "batches", "reading", "source")),
-    *(f"lamina.engine.{name}" for name in ("append_access", "appending", "diffing", "store")),
-    *(f"lamina.engine.{name}" for name in ("strata", "writer", "groups.deadletter")),
+    *(f"lamina.spark.{name}" for name in ("access", "batch", "pieces.piece", "source")),
+    *(f"lamina.store.{name}" for name in ("appends", "diff", "layers", "store")),
+    *(f"lamina.{name}" for name in ("log.appending", "log.commit", "groups.dead_letters")),
+    "lamina_torture.command",
 }
 
 
@@ -49,6 +52,8 @@ def layer_of(module: str) -> str | None:
     parts = module.split(".")
     if parts[0] == "pyspark_lamina":  # the name that Spark looks for; a door into the spark layer
         return "spark"
+    if parts[0] == "lamina_torture":
+        return "lamina_torture"
     if parts[0] != "lamina":
         return None
     return parts[1] if len(parts) > 1 else "lamina"
@@ -136,7 +141,7 @@ def test_the_package_is_found() -> None:
         ("lamina.formats.scan", "from lamina import storage"),
         ("lamina.formats.scan", "from ..storage import files"),
         ("lamina.formats.scan", "from .. import storage"),
-        ("lamina.formats.scan", "from lamina.engine.store import Store"),
+        ("lamina.formats.scan", "from lamina.store.store import Store"),
         ("lamina.formats.scan", "import os"),
         ("lamina.formats.scan", "import os.path as p"),
         ("lamina.formats.scan", "from pathlib import Path"),
@@ -147,16 +152,16 @@ def test_the_package_is_found() -> None:
         ("lamina.formats.scan", "def f():\n    from lamina.errors import Closed"),
         ("lamina.formats.scan", "from lamina import open"),
         ("lamina.storage.files", "from lamina.formats import scan"),
-        ("lamina.engine.store", "from lamina.server import http"),
-        ("lamina.engine.store", "from lamina.spark.source import Source"),
-        ("lamina.engine.partition", "class A:\n    def f(self):\n        import json"),
+        ("lamina.store.store", "from lamina.server import http"),
+        ("lamina.store.store", "from lamina.spark.source import Source"),
+        ("lamina.log.partition", "class A:\n    def f(self):\n        import json"),
         ("lamina.server.http", "from lamina.formats.frame import log"),
         ("lamina.server.http", "from lamina.cli import main"),
-        ("lamina.server.http", "from lamina.client.remote import RemoteStore"),
-        ("lamina.client.remote", "from lamina.server.broker import Broker"),
-        ("lamina.client.remote", "from lamina.storage.files import LocalFiles"),
+        ("lamina.server.http", "from lamina.client.remote_store import RemoteStore"),
+        ("lamina.client.remote_store", "from lamina.server.broker import Broker"),
+        ("lamina.client.remote_store", "from lamina.storage.files import LocalFiles"),
         ("lamina.wire.messages", "from lamina.server.auth import Key"),
-        ("lamina.engine.store", "from lamina.wire import failures"),
+        ("lamina.store.store", "from lamina.wire import failures"),
         ("lamina.spark.source", "from lamina.server import flight"),
         ("lamina.spark.sink", "def read():\n    import pyarrow"),
         ("lamina.drawer", "from lamina.errors import Closed"),
@@ -170,11 +175,14 @@ def test_a_forbidden_import_is_caught(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("lamina.formats.scan", "import re\nfrom lamina.errors import Closed\nfrom . import crc"),
-        ("lamina.formats.scan", "from lamina.formats.crc import crc32\nfrom lamina import records"),
-        ("lamina.engine.store", "import os\nfrom lamina.storage import files\nimport time"),
+        (
+            "lamina.formats.scan",
+            "from lamina.formats.kernels.crc import crc32\nfrom lamina import records",
+        ),
+        ("lamina.store.store", "import os\nfrom lamina.storage import files\nimport time"),
         ("lamina.spark.source", "from lamina.formats.frame import log\nimport lamina"),
         ("lamina.cli.main", "def serve():\n    from lamina.server import http"),
-        ("lamina", "from lamina.engine.store import Store"),
+        ("lamina", "from lamina.store.store import Store"),
     ],
 )
 def test_an_allowed_import_passes(module: str, source: str) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from lamina.config import DURABILITIES, WAL_ONLY_KEYS, WalSettings
-from lamina.engine.wal.engine import TOPICS_PER_MARK
+from lamina.wal.engine import TOPICS_PER_MARK
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "wal.md").read_text()
 

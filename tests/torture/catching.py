@@ -21,8 +21,8 @@ CAUGHT_S = 600
 ROW_FAILED, TEST_FAILED = 3, 1
 _ROW = """
 import sys
-from lamina.torture.rows import rows
-from lamina.torture.running import run_row
+from lamina_torture.rows import rows
+from lamina_torture.running import run_row
 key, format_name, rounds = sys.argv[1:]
 (row,) = rows(key)
 outcome = run_row(row, format_name, 1, int(rounds), failures_max=1)

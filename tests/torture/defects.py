@@ -11,10 +11,10 @@ from pathlib import Path
 Piece = tuple[str, str, str]
 """A file below the package, what stands in it, and what stood there while the defect did."""
 FOUND = "tests/torture/test_found.py::"
-STRANGE = "tests/engine/test_strange_files.py::"
-WAL_STRANGE = "tests/engine/wal/test_strange_files.py::"
-KEEPING = "tests/engine/wal/test_keeping.py::"
-CALLS = "tests/engine/test_public_calls.py::"
+STRANGE = "tests/log/test_strange_files.py::"
+WAL_STRANGE = "tests/wal/test_strange_files.py::"
+KEEPING = "tests/wal/test_keeping.py::"
+CALLS = "tests/store/test_public_calls.py::"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ DEFECTS = (
         FOUND + "test_segments_left_by_a_copy_that_was_taken_back_cost_nothing",
         (
             (
-                "engine/wal/recovery.py",
+                "wal/topic_recovery.py",
                 "        return np.logical_and.accumulate(np.array(held[::-1], dtype=np.bool_))"
                 "[::-1]\n",
                 "        return np.zeros(len(held), dtype=np.bool_)\n",
@@ -61,7 +61,7 @@ DEFECTS = (
         FOUND + "test_an_active_log_that_is_empty_is_a_gap_and_the_store_opens",
         (
             (
-                "engine/recovery.py",
+                "log/recovery.py",
                 "            spans = Bound(self.watermark, finished.end.position)\n",
                 "            spans = finished.end\n",
             ),
@@ -79,7 +79,7 @@ DEFECTS = (
         KEEPING + "test_a_clock_that_jumps_ahead_hides_and_evicts_nothing",
         (
             (
-                "engine/place.py",
+                "log/directory.py",
                 "        return now_ms if self.steady_ms is None"
                 " else min(now_ms, self.steady_ms())\n",
                 "        return now_ms\n",
@@ -112,11 +112,11 @@ DEFECTS = (
         "reserve-taken",
         "on a full disk maintenance made the reserve again before the trim that had given it up"
         " could use it",
-        "tests/faults/test_io_errors.py::"
+        "tests/store/test_io_errors.py::"
         "test_maintenance_does_not_take_the_reserve_while_a_trim_needs_it",
         (
             (
-                "engine/reserve.py",
+                "store/disk_reserve.py",
                 "        if not self._using.acquire(blocking=False):\n            return\n"
                 "        try:\n",
                 "        self._using.acquire(blocking=False)\n        try:\n",
@@ -127,10 +127,10 @@ DEFECTS = (
         "half-taken-back",
         "a group of appends that could not be taken back for want of space was answered as refused;"
         " the next append went behind what was left, and a crash took it",
-        "tests/engine/test_grouping.py::test_a_group_that_cannot_be_taken_back_stops_the_writer",
+        "tests/log/test_encoder.py::test_a_group_that_cannot_be_taken_back_stops_the_writer",
         (
             (
-                "engine/partition.py",
+                "log/partition.py",
                 "            with self._poisoning():\n"
                 "                for segment in reversed(touched[1:]):\n"
                 "                    segment.discard()\n                first.undo(tail, mark)\n",
@@ -147,7 +147,7 @@ DEFECTS = (
         STRANGE + "test_zeros_behind_a_sealed_segment_are_cut_once",
         (
             (
-                "engine/recovery.py",
+                "log/recovery.py",
                 "                cut_behind(self.place, path, end.position, walked.why,"
                 " self.report)\n",
                 "                pass\n",
@@ -160,13 +160,13 @@ DEFECTS = (
         STRANGE + "test_a_sound_record_of_a_newer_version_is_refused_and_never_cut",
         (
             (
-                "engine/recovery.py",
+                "log/recovery.py",
                 "            if found.stop is Stop.BAD_VERSION:\n"
                 "                raise newer_record(path, position)\n",
                 "",
             ),
             (
-                "engine/arrangement.py",
+                "log/segment_files.py",
                 "        if found.stop is Stop.BAD_VERSION:\n"
                 "            raise newer_record(path, position)\n",
                 "",
@@ -179,7 +179,7 @@ DEFECTS = (
         STRANGE + "test_a_damaged_header_is_written_again_and_costs_no_record",
         (
             (
-                "engine/recovery.py",
+                "log/recovery.py",
                 "                file.write_at(0, self.codec.log_header(base_offset,"
                 " created_ms))\n",
                 "                pass\n",
@@ -192,12 +192,12 @@ DEFECTS = (
         STRANGE + "test_a_foreign_file_as_the_only_log_is_kept_whole",
         (
             (
-                "engine/arrangement.py",
+                "log/segment_files.py",
                 "        return not self.has_records and not self.is_blank\n",
                 "        return False\n",
             ),
             (
-                "engine/recovery.py",
+                "log/recovery.py",
                 "        kept = None if is_torn else self._copy(path, buffer, (position, size))\n",
                 "        kept = None\n",
             ),
@@ -209,7 +209,7 @@ DEFECTS = (
         STRANGE + "test_overlapping_segments_serve_each_offset_once_and_never_move_the_end_back",
         (
             (
-                "engine/arrangement.py",
+                "log/segment_files.py",
                 "                self.drop(base, before.base_offset)\n",
                 "                pass\n",
             ),
@@ -221,7 +221,7 @@ DEFECTS = (
         WAL_STRANGE + "test_a_foreign_file_in_the_wal_is_kept_whole",
         (
             (
-                "engine/wal/replay.py",
+                "wal/replay.py",
                 "            if self._is_foreign(file):\n                self._set_aside(file)\n"
                 "                continue\n",
                 "",
@@ -234,7 +234,7 @@ DEFECTS = (
         WAL_STRANGE + "test_a_tail_of_the_wal_that_is_no_torn_frame_is_kept",
         (
             (
-                "engine/wal/replay.py",
+                "wal/replay.py",
                 "        if self._repair and not _begins_frame(data, position):\n",
                 "        if self._repair and False:\n",
             ),
@@ -244,13 +244,13 @@ DEFECTS = (
         "wal-overlaps",
         "overlapping segments of a wal topic: the later one went aside, with what only it held",
         WAL_STRANGE + "test_overlapping_segments_serve_each_offset_once",
-        (("engine/wal/recovery.py", "        if mine > its:\n", "        if mine < its:\n"),),
+        (("wal/topic_recovery.py", "        if mine > its:\n", "        if mine < its:\n"),),
     ),
     Defect(
         "cap-drops-too-much",
         "a byte cap dropped the segment that straddles it, and so more than it names",
         KEEPING + "test_a_byte_cap_keeps_the_segment_that_straddles_it",
-        (("engine/retention.py", "    return 0 < excess >= held\n", "    return 0 < excess\n"),),
+        (("log/retention.py", "    return 0 < excess >= held\n", "    return 0 < excess\n"),),
     ),
     Defect(
         "record-cap-drops-too-much",
@@ -258,7 +258,7 @@ DEFECTS = (
         KEEPING + "test_a_record_cap_keeps_the_segment_that_straddles_it",
         (
             (
-                "engine/wal/eviction.py",
+                "wal/eviction.py",
                 "        beyond = retention.is_beyond_cap(each.segment.records, excess)\n",
                 "        beyond = excess > 0\n",
             ),
@@ -271,7 +271,7 @@ DEFECTS = (
         KEEPING + "test_what_has_expired_is_a_gap_at_once_in_every_layer",
         (
             (
-                "engine/wal/expiry.py",
+                "wal/expiry.py",
                 "    if settings.retention_ms == NO_LIMIT or settings.retention_wait_groups:\n",
                 "    if True:\n",
             ),
@@ -295,10 +295,10 @@ DEFECTS = (
         "archive-named-twice",
         "a store did not know where its archive was: `export` and `profile` ended with exit 0 and"
         " only the local rest of a topic",
-        "tests/tier/test_location.py::test_a_store_finds_its_archive_without_being_told",
+        "tests/archive/test_location.py::test_a_store_finds_its_archive_without_being_told",
         (
             (
-                "engine/tier/opening.py",
+                "archive/open_archive.py",
                 "    return os.environ.get(ARCHIVE_VARIABLE) or known\n",
                 "    return os.environ.get(ARCHIVE_VARIABLE)\n",
             ),
@@ -312,7 +312,7 @@ DEFECTS = (
         + "test_arguments_that_make_no_sense_are_refused_by_a_typed_error[store-producer_position]",
         (
             (
-                "engine/calls.py",
+                "arguments.py",
                 "            given = checked(given, named)\n",
                 "            given = given if checked else given\n",
             ),
@@ -353,7 +353,7 @@ DEFECTS = (
         "tests/server/test_limits.py::test_a_topic_has_so_many_groups_and_no_more",
         (
             (
-                "engine/groups/registry.py",
+                "groups/registry.py",
                 "                if is_bounded:\n                    self._refuse_many(about)\n",
                 "",
             ),
@@ -363,10 +363,10 @@ DEFECTS = (
         "newer-go-first",
         "with an archive, after opening, retention removed local (newer) segments before older"
         " archived ones were seen, and an untyped error poisoned the partition",
-        "tests/tier/test_retention.py::test_retention_waits_while_the_archive_is_away",
+        "tests/archive/test_retention.py::test_retention_waits_while_the_archive_is_away",
         (
             (
-                "engine/partition.py",
+                "log/partition.py",
                 "        return not is_known and bool(self.ledger.archived())\n",
                 "        return not is_known and False\n",
             ),
@@ -375,17 +375,17 @@ DEFECTS = (
     Defect(
         "archive-fails-in-silence",
         "`store.archive()` returned normally after three failed puts",
-        "tests/tier/test_refused.py::"
+        "tests/archive/test_refused.py::"
         "test_archive_raises_what_failed_after_all_partitions_were_tried",
-        (("engine/tier/service.py", "            raise worst\n", "            del worst\n"),),
+        (("archive/tier.py", "            raise worst\n", "            del worst\n"),),
     ),
     Defect(
         "archived-waits-for-ever",
         '`acks="archived"` waited for ever where archiving was refused for good',
-        "tests/tier/test_refused.py::test_a_bucket_that_refuses_ends_the_wait_for_it",
+        "tests/archive/test_refused.py::test_a_bucket_that_refuses_ends_the_wait_for_it",
         (
             (
-                "engine/tier/service.py",
+                "archive/tier.py",
                 "                    or (kept.refused is not None and kept.tries > begun)\n",
                 "                    or (kept.refused is not None and kept.tries < begun)\n",
             ),
@@ -415,8 +415,7 @@ DEFECTS = (
     Defect(
         "prepared-space-takes-the-rest",
         "space prepared ahead of a log took the last bytes of a full disk",
-        "tests/faults/test_io_errors.py::"
-        "test_a_full_disk_refuses_appends_and_lets_go_what_frees_it",
+        "tests/store/test_io_errors.py::test_a_full_disk_refuses_appends_and_lets_go_what_frees_it",
         not_put_back="the preparation itself was replaced by another one",
     ),
 )

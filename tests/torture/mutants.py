@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant(
         "lying-ack",
         "fsync before the acknowledgement",
-        "engine/active.py",
+        "log/active_segment.py",
         "        tail = self.tail\n        self.file.sync()\n",
         "        tail = self.tail\n",
         ("F3/dropped:keratin:160",),
@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(
         "no-directory-fsync",
         "fsync of the directory after a segment is made",
-        "engine/active.py",
+        "log/active_segment.py",
         "            segment._write_indexes()\n            files.sync_directory(directory)\n",
         "            segment._write_indexes()\n",
         ("F7/names:keratin:200",),
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "no-watermark",
         "what is below the durable watermark is not cut",
-        "engine/recovery.py",
+        "log/recovery.py",
         "            if offset >= durable_to:\n",
         "            if offset >= 0:\n",
         ("F8/bit:frame:200",),
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "no-quarantine",
         "damaged bytes are set aside before they are left out",
-        "engine/recovery.py",
+        "log/recovery.py",
         "        kept = self._copy(path, buffer, byte_range)\n",
         "        kept = None\n",
         ("F8/bit:frame:300",),
@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "no-tombstone",
         "a tombstone before a segment's files go",
-        "engine/partition.py",
+        "log/partition.py",
         "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
         ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "tombstone-goes-first",
         "a tombstone goes only after the names of its files are gone for good",
-        "engine/removal.py",
+        "log/removal.py",
         "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
         "            place.files.remove(path)\n",
         ("F7/names:frame:800",),
@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         "removal-without-reason",
         "the reason is entered before a segment goes",
-        "engine/partition.py",
+        "log/partition.py",
         "            self.ledger = self.place.enter_gap(self.ledger, gap)\n"
         "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
         "            self.ledger = self.ledger.with_gap(gap)\n"
@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "roll-without-fsync",
         "fsync of a full segment before the next one is made",
-        "engine/partition.py",
+        "log/partition.py",
         "        with self._poisoning():\n            current.file.sync()\n"
         "        return ActiveSegment.create(\n",
         "        return ActiveSegment.create(\n",
@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "recovered-not-synced",
         "fsync of what recovery found before it is served",
-        "engine/recovery.py",
+        "log/recovery.py",
         "            file.write_at(first, bytes(part))\n        file.sync()\n",
         "            file.write_at(first, bytes(part))\n",
         ("F2/every-step:frame:160",),
@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         "recovered-names-not-synced",
         "fsync of the directories before what is in them is served",
-        "engine/recovery.py",
+        "log/recovery.py",
         "        files.sync_directory(place.directory)\n"
         "        files.sync_directory(place.segments)\n",
         "",
@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "not-poisoned",
         "a failed fsync stops the writer",
-        "engine/writer.py",
+        "log/commit.py",
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
         "        except (OSError, LaminaError):\n            answer(waiting)\n",
@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant(
         "full-disk-not-undone",
         "what a full disk took of an append is cut off",
-        "engine/active.py",
+        "log/active_segment.py",
         "        self.file.truncate(tail.position)\n        self.file.sync()\n"
         "        self._unsynced = self.durable.position < tail.position\n",
         "        self._unsynced = self.durable.position < tail.position\n",
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "wal-lying-ack",
         "fsync of the write-ahead log before the acknowledgement",
-        "engine/wal/shard.py",
+        "wal/shard.py",
         "        if self._unsynced and self.active is not None:\n"
         "            self._sync_file(self.active)\n",
         "        if self._unsynced and self.active is not None:\n",
@@ -175,23 +175,23 @@ MUTANTS = (
     Mutant(
         "routed-not-judged",
         "a record and its copies are left out where they are not whole",
-        "engine/wal/routed.py",
+        "wal/routed.py",
         "    return _joined(frames)\n",
         "    return _joined(frames[:0])\n",
-        ("F4/reordered:wal:300", "tests/engine/wal/test_routers.py"),
+        ("F4/reordered:wal:300", "tests/wal/test_routers.py"),
     ),
     Mutant(
         "copies-in-another-group",
         "a record and its copies count together: they are flagged as one group",
-        "engine/wal/log.py",
+        "wal/shard_log.py",
         "        flags[place] |= layout.ROUTED\n",
         "        flags[place] |= 0\n",
-        ("F4/reordered:wal:300", "tests/engine/wal/test_routers.py"),
+        ("F4/reordered:wal:300", "tests/wal/test_routers.py"),
     ),
     Mutant(
         "routed-without-mark",
         "the mark that ends a group with copies",
-        "engine/wal/log.py",
+        "wal/shard_log.py",
         "        if routed:\n            row = ",
         "        if routed and now_ms < 0:\n            row = ",
         ("F3/dropped:wal:160",),
@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant(
         "wal-rotation-order",
         "fsync of a full WAL file before the next one is written to",
-        "engine/wal/shard.py",
+        "wal/shard.py",
         "            self.sync()\n            self._give_back(old)\n",
         "            self._unsynced = False\n            old.file.truncate(old.size)\n",
         ("F3/dropped:wal:160",),
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "wal-file-without-directory-fsync",
         "fsync of the directory after a WAL file is made",
-        "engine/wal/shard.py",
+        "wal/shard.py",
         "        file = files.create(path)\n        try:\n"
         "            files.sync_directory(self.directory)\n"
         "            files.replace(os.path.join(self.directory, paths.CURRENT),"
@@ -220,7 +220,7 @@ MUTANTS = (
     Mutant(
         "checkpoint-without-fsync",
         "fsync of segments before a checkpoint says that they hold records",
-        "engine/wal/compactor.py",
+        "wal/compactor.py",
         "            for file in kind:\n                file.sync()\n",
         "            assert kind\n",
         ("F3/dropped:wal:160",),
@@ -228,7 +228,7 @@ MUTANTS = (
     Mutant(
         "checkpoint-without-directory-fsync",
         "fsync of the directory of new segments before a checkpoint",
-        "engine/wal/compactor.py",
+        "wal/compactor.py",
         "            self._ground.files.sync_directory(self._created[-1].directory)\n",
         "            self._created.clear()\n",
         ("F7/names:wal:200",),
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "unmarked-index",
         "an index is believed only of a segment that a checkpoint vouches for",
-        "engine/wal/held.py",
+        "wal/held.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
         ("F6/tails:wal:300",),
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "unfinished-append",
         "what power loss left of an idempotent append is hidden before a repeat is stored",
-        "engine/wal/idempotence.py",
+        "wal/idempotence.py",
         "            left_over.append((entry.base_offset,",
         "            _ = ((entry.base_offset,",
         ("F4/short:wal:600",),
@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant(
         "head-hole",
         "a range that no layer of a wal topic holds gets a reason",
-        "engine/wal/recovery.py",
+        "wal/topic_recovery.py",
         "            if first > after:\n",
         "            if first < 0:\n",
         ("F10/cut:wal:200",),
@@ -260,20 +260,20 @@ MUTANTS = (
     Mutant(
         "no-snapshot-fallback",
         "a damaged snapshot of metadata gives way to the one before it",
-        "engine/wal/snapshots.py",
+        "wal/snapshots.py",
         '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
         "                continue\n",
         '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
         "                return newest\n",
         (
-            "tests/engine/wal/test_derived_files.py"
+            "tests/wal/test_derived_files.py"
             "::test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept",
         ),
     ),
     Mutant(
         "group-lying-ack",
         "fsync of a group's journal before its ack is answered",
-        "engine/groups/journal.py",
+        "groups/journal.py",
         '        """Makes all events durable."""\n        self._file.sync()\n',
         '        """Makes all events durable."""\n',
         ("F4/groups:groups:200",),
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         "group-ahead",
         "a group is never ahead of its log",
-        "engine/groups/journal.py",
+        "groups/journal.py",
         "        if state.is_beyond(log_end_offset):\n",
         "        if log_end_offset < 0:\n",
         ("F20/mixed:frame:100",),
@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         "group-rotation",
         "a new journal begins with the acks ahead of the frontier",
-        "engine/groups/journal.py",
+        "groups/journal.py",
         "    for offsets in state.ahead_in_pieces(REPEATED_AT_ONCE):\n"
         "        yield delta.encode(int(Event.ACK), offsets).data\n",
         "",
@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "producer-repeats",
         "a repeated batch gets its first answer",
-        "engine/producers.py",
+        "log/producers.py",
         "            if (entry.sequence, entry.count) == (stamp.sequence, count):\n",
         "            if (entry.sequence, entry.count) == (-1, count):\n",
         ("F18/requests:frame:8",),
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "producer-sequence",
         "a producer that skips sequences is refused",
-        "engine/producers.py",
+        "log/producers.py",
         "        if stamp.sequence != expected:\n",
         "        if stamp.sequence < 0:\n",
         ("F18/requests:frame:8",),
@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "no-fence",
         "a producer with an older epoch is refused",
-        "engine/producers.py",
+        "log/producers.py",
         "        if stamp.epoch < known.epoch:\n",
         "        if stamp.epoch < 0:\n",
         ("F18/requests:frame:8",),
@@ -322,7 +322,7 @@ MUTANTS = (
     Mutant(
         "producers-not-synced",
         "fsync of the producers' journal before the records it speaks of",
-        "engine/producers.py",
+        "log/producers.py",
         "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
         "        self._file.write_at(self._position, data)\n",
         ("F3/dropped:frame:160",),
@@ -330,35 +330,35 @@ MUTANTS = (
     Mutant(
         "no-read-back",
         "an uploaded object is read back before it counts",
-        "engine/tier/archiver.py",
+        "archive/archiver.py",
         "            if reads_back(self.shelf.objects, key, encoded.data):\n",
         "            if encoded.data is not None:\n",
         (
-            "tests/tier/test_seam.py::test_a_local_copy_stays_while_the_store_gives_back_other_bytes",
+            "tests/archive/test_seam.py::test_a_local_copy_stays_while_the_store_gives_back_other_bytes",
         ),
     ),
     Mutant(
         "no-archive-fence",
         "a store that lost the archive to another one lists nothing more",
-        "engine/tier/shelf.py",
+        "archive/object_list.py",
         "                if (found.writer, found.fencing_epoch)"
         " != (self.writer, wanted.fencing_epoch):\n",
         "                if found.fencing_epoch < 0:\n",
-        ("tests/tier/test_seam.py::test_a_second_store_takes_over_and_the_first_one_stops",),
+        ("tests/archive/test_seam.py::test_a_second_store_takes_over_and_the_first_one_stops",),
     ),
     Mutant(
         "archived-not-covered",
         "local segments go only when listed objects hold all their records",
-        "engine/partition.py",
+        "log/partition.py",
         "            and segment.next_offset <= archived_end\n"
         "            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)\n",
         "",
-        ("tests/tier/test_seam.py::test_local_segments_stay_while_no_listed_object_holds_them",),
+        ("tests/archive/test_seam.py::test_local_segments_stay_while_no_listed_object_holds_them",),
     ),
     Mutant(
         "no-commit-key",
         "a transaction that was stored is not stored again",
-        "spark/transactions.py",
+        "spark/commit/transaction.py",
         "        is_new = state is None or transaction.number > state.number\n",
         "        is_new = True\n",
         ("tests/spark/test_transactions.py",),
@@ -366,7 +366,7 @@ MUTANTS = (
     Mutant(
         "misplaced-segment",
         "a misplaced file does not speak for its neighbours' records",
-        "engine/recovery.py",
+        "log/recovery.py",
         "            if following is not None and self.codec.offset_at(buffer, following)"
         " >= end_offset:\n",
         "            if following is not None and end_offset < 0:\n",
@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         "misplaced-wal-segment",
         "a misplaced wal segment does not speak for its neighbours' records",
-        "engine/wal/recovery.py",
+        "wal/topic_recovery.py",
         "segments.walk(files, bare, end_sequence=end_sequence)",
         "segments.walk(files, bare)",
         ("F10/swap:wal:60",),
@@ -391,18 +391,18 @@ MUTANTS = (
     Mutant(
         "reserve-taken-back",
         "nobody takes the reserve while something that frees space uses it",
-        "engine/reserve.py",
+        "store/disk_reserve.py",
         "            with self._using:\n",
         "            with contextlib.nullcontext():\n",
         (
-            "tests/faults/test_io_errors.py"
+            "tests/store/test_io_errors.py"
             "::test_maintenance_does_not_take_the_reserve_while_a_trim_needs_it",
         ),
     ),
     Mutant(
         "half-visible",
         "an append over the end of a segment is shown all at once",
-        "engine/partition.py",
+        "log/partition.py",
         "            sealed = tuple(segment.finish() for segment in full)\n",
         "            for segment in full:\n"
         "                segment.written = segment.durable = segment.tail\n"
@@ -416,44 +416,44 @@ MUTANTS = (
         '    if computed == fields["header_crc32c"] or _is_sound(whole[: fields["header_len"]]):\n',
         "    if computed >= 0:\n",
         (
-            "tests/engine/test_strange_files.py::test_a_damaged_header_is_written_again_and_costs_no_record",
+            "tests/log/test_strange_files.py::test_a_damaged_header_is_written_again_and_costs_no_record",
         ),
     ),
     Mutant(
         "foreign-segment",
         "a file without a sound record is moved aside whole",
-        "engine/arrangement.py",
+        "log/segment_files.py",
         "            if extent.is_foreign:\n",
         "            if extent.is_foreign and base < 0:\n",
-        ("tests/engine/test_strange_files.py::test_a_foreign_middle_segment_is_a_gap",),
+        ("tests/log/test_strange_files.py::test_a_foreign_middle_segment_is_a_gap",),
     ),
     Mutant(
         "overlap-unsettled",
         "of two segments that hold the same offsets one serves them",
-        "engine/arrangement.py",
+        "log/segment_files.py",
         "            if before is None or before.next_offset <= base:\n",
         "            if before is None or before.next_offset <= base or base >= 0:\n",
         (
-            "tests/engine/test_strange_files.py"
+            "tests/log/test_strange_files.py"
             "::test_overlapping_segments_serve_each_offset_once_and_never_move_the_end_back",
         ),
     ),
     Mutant(
         "another-identity",
         "a directory whose broker.id is another store's is refused",
-        "engine/boot.py",
+        "store/opening.py",
         "        if own is None or found.broker in (None, own):\n",
         "        if own is not None or found.broker in (None, own):\n",
-        ("tests/engine/test_whose.py::test_the_identity_of_another_store_is_refused",),
+        ("tests/store/test_identity.py::test_the_identity_of_another_store_is_refused",),
     ),
     Mutant(
         "forgotten-group",
         "a group whose files are lost is known by the list of groups",
-        "engine/groups/registry.py",
+        "groups/registry.py",
         "        for key in sorted({*partial, *listed}):\n",
         "        for key in sorted(partial):\n",
         (
-            "tests/engine/test_whose.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",
+            "tests/store/test_identity.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",
         ),
     ),
 )

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lamina
-from lamina.torture.faults import mounts
+from lamina_torture.faults import mounts
 
 ITEMS_MAX = 5000
 

@@ -15,7 +15,12 @@ from tests.torture.ast_mutants.drawing import SOURCE, draw, modules
 from tests.torture.ast_mutants.published import MAY_LIVE
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("storage/paths.py", "storage/files.py", "formats/frame/tomb.py", "formats/topic.py")
+MODULES = (
+    "storage/paths.py",
+    "storage/files.py",
+    "formats/documents/tombstone.py",
+    "formats/documents/topic_file.py",
+)
 TESTS = ("tests/storage", "tests/formats/test_frame_files.py", "tests/formats/test_ledger_topic.py")
 FUNCTION = """
 def f(a, b):

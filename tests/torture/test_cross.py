@@ -11,19 +11,19 @@ import pytest
 import typer.main
 
 from lamina.cli.main import app
-from lamina.client.remote import RemoteStore
-from lamina.engine.codec import CODECS
-from lamina.engine.readonly import ReadOnlyStore
-from lamina.engine.store import Store
-from lamina.engine.strata import State
-from lamina.engine.tier.archive_store import ArchiveStore
+from lamina.client.remote_store import RemoteStore
+from lamina.formats.log_format import CODECS
 from lamina.server.console.actions import ACTIONS
 from lamina.server.http import Routes
-from lamina.torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
-from lamina.torture.cross.known import known_lines
-from lamina.torture.cross.table import cells, covered, every_user, summary
-from lamina.torture.cross.users import unmet
+from lamina.store.archive_store import ArchiveStore
+from lamina.store.layers import State
+from lamina.store.read_only import ReadOnlyStore
+from lamina.store.store import Store
 from lamina.wire.operations import OPERATIONS
+from lamina_torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
+from lamina_torture.cross.known import known_lines
+from lamina_torture.cross.table import cells, covered, every_user, summary
+from lamina_torture.cross.users import unmet
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
 
@@ -56,7 +56,7 @@ def commands(command: Any = None, words: tuple[str, ...] = ("lamina",)) -> Itera
 def routes() -> Iterator[str]:
     """Every route of the HTTP door with its verb; POST and others of operations are Store's own."""
     from lamina.server.broker import Broker
-    from lamina.server.options import ServerSettings
+    from lamina.server.setting_table import ServerSettings
 
     by_store = {(each.verb, each.path) for each in OPERATIONS.values() if each.verb != "GET"}
     for route in Routes(Broker(ServerSettings(), None)).application().routes:

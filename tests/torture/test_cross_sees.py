@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from lamina.engine import retention
-from lamina.engine.store import Store
 from lamina.errors import Unavailable
-from lamina.torture.cross import changers, doors, promise, templates
-from lamina.torture.cross.damages import PAGE_BYTES, Damaged
-from lamina.torture.cross.ground import Ground
-from lamina.torture.cross.judge import lay, run_case
-from lamina.torture.cross.users import USERS
-from lamina.torture.faults.sectors import BadExt4, bad_ext4, needs_bad_disk
-from lamina.torture.rows import Violation
+from lamina.log import retention
+from lamina.store.store import Store
+from lamina_torture.cross import changers, doors, promise, templates
+from lamina_torture.cross.damages import PAGE_BYTES, Damaged
+from lamina_torture.cross.ground import Ground
+from lamina_torture.cross.judge import lay, run_case
+from lamina_torture.cross.users import USERS
+from lamina_torture.faults.sectors import BadExt4, bad_ext4, needs_bad_disk
+from lamina_torture.rows import Violation
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.torture.promises import read
-from lamina.torture.scribe import DATA, open_store
-from lamina.torture.simulated import SimulatedFiles
+from lamina_torture.promises import read
+from lamina_torture.scribe import DATA, open_store
+from lamina_torture.simulated import SimulatedFiles
 
 TOPIC = "t"
 

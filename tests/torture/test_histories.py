@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lamina.torture.histories import Operation, judge
+from lamina_torture.histories import Operation, judge
 
 A, B, C, D = "a0", "a1", "b0", "b1"
 

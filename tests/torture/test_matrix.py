@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lamina.torture.rows import Column, Row, rows
-from lamina.torture.running import run_row
+from lamina_torture.rows import Column, Row, rows
+from lamina_torture.running import run_row
 
 SEED = 1
 SHARE = 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.torture.rows import rows
+from lamina_torture.rows import rows
 from tests.torture.catching import ROOT, catch
 from tests.torture.mutants import MUTANTS
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import typer.testing
 
 from lamina.cli.main import app
-from lamina.torture.page import table
-from lamina.torture.rows import FAULTS, INVARIANTS, Column, rows
-from lamina.torture.running import run_trials
+from lamina_torture.page import table
+from lamina_torture.rows import FAULTS, INVARIANTS, Column, rows
+from lamina_torture.running import run_trials
 from tests.torture.test_sees import MUTANTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()

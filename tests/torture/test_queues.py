@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.torture.faults import mounts
+from lamina_torture.faults import mounts
 from tests.torture.queues import after_kill, after_late_bytes, after_power_loss, files_never_synced
 
 

@@ -13,15 +13,15 @@ import pytest
 import typer.testing
 
 from lamina.cli.main import app
-from lamina.engine.place import Place
-from lamina.engine.writer import Writer
 from lamina.errors import Poisoned
+from lamina.log.commit import Writer
+from lamina.log.directory import Place
 from lamina.storage.files import Files
-from lamina.torture import simulated
-from lamina.torture.disk import Inode
-from lamina.torture.rows import rows
-from lamina.torture.running import Outcome, run_row
-from lamina.torture.simulated import SimulatedFiles
+from lamina_torture import simulated
+from lamina_torture.disk import Inode
+from lamina_torture.rows import rows
+from lamina_torture.running import Outcome, run_row
+from lamina_torture.simulated import SimulatedFiles
 
 Patch = pytest.MonkeyPatch
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lamina.storage.files import Files
-from lamina.torture.disk import Chosen, Disk
-from lamina.torture.simulated import SimulatedFiles
+from lamina_torture.disk import Chosen, Disk
+from lamina_torture.simulated import SimulatedFiles
 from tests.support.file_system import FileSystemContract
 
 

@@ -129,8 +129,8 @@ def _in_child(
 
 def _fails(defect: Defect, items: Sequence[pytest.Item]) -> bool:
     if defect.caught_by.startswith("F"):
-        from lamina.torture.rows import rows
-        from lamina.torture.running import run_row
+        from lamina_torture.rows import rows
+        from lamina_torture.running import run_row
 
         key, format_name, rounds = defect.caught_by.split(":")
         (row,) = rows(key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from lamina.engine.store import Store
+    from lamina.store.store import Store
 
 
 def run(

@@ -78,8 +78,8 @@ def _directory(data: str) -> Iterator[dict[str, Any]]:
 
 
 def _archive(data: str) -> dict[str, Any]:
-    from lamina.engine.tier.location import recalled
-    from lamina.engine.tier.opening import open_archive
+    from lamina.archive.location import recalled
+    from lamina.archive.open_archive import open_archive
     from lamina.storage import paths
     from lamina.storage.files import LocalFiles
 

@@ -11,14 +11,25 @@ Rules.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from lamina.cli import cat, group, pipeline, router, segment, serving, tier, topic, torture
+from lamina.cli import (
+    cat_command,
+    group_commands,
+    pipeline_commands,
+    router_commands,
+    segment_commands,
+    serve_commands,
+    tier_commands,
+    topic_commands,
+)
 from lamina.cli.target import Data, Json, Server
 from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
-from lamina.formats.waiting import when_compiling
+from lamina.formats.kernels.compile_notice import when_compiling
 
 app = typer.Typer(
     name="lamina",
@@ -27,21 +38,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(tier.app)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(router.app, name="router")
-app.add_typer(segment.app, name="segment")
-app.add_typer(serving.keys, name="key")
-app.add_typer(pipeline.app, name="pipeline")
-app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serving.serve)
-app.command(epilog="Example: lamina config --set max.wait.ms=1000")(serving.config)
-app.command(epilog="Example: lamina cat -C -t orders -o -10 -e -f '%o %s\\n' --data data")(cat.cat)
-app.command(epilog="Example: lamina dump data/topics/orders/0/segments/00000000000000000000.log")(
-    segment.dump
+app.add_typer(tier_commands.app)
+app.add_typer(topic_commands.app, name="topic")
+app.add_typer(group_commands.app, name="group")
+app.add_typer(router_commands.app, name="router")
+app.add_typer(segment_commands.app, name="segment")
+app.add_typer(serve_commands.keys, name="key")
+app.add_typer(pipeline_commands.app, name="pipeline")
+app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serve_commands.serve)
+app.command(epilog="Example: lamina config --set max.wait.ms=1000")(serve_commands.config)
+app.command(epilog="Example: lamina cat -C -t orders -o -10 -e -f '%o %s\\n' --data data")(
+    cat_command.cat
 )
-app.command(epilog="Example: lamina verify data/")(segment.verify)
-app.command(epilog="Example: lamina torture --seed 7 --fault F4 --format wal")(torture.torture)
+app.command(epilog="Example: lamina dump data/topics/orders/0/segments/00000000000000000000.log")(
+    segment_commands.dump
+)
+app.command(epilog="Example: lamina verify data/")(segment_commands.verify)
+if find_spec("lamina_torture") is not None:  # the harness, a package of its own
+    harness = import_module("lamina_torture.command")
+    app.command(epilog="Example: lamina torture --seed 7 --fault F4 --format wal")(harness.torture)
 
 
 @app.command(epilog="Example: lamina doctor --data data")

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from lamina.cli import story_formats, story_pipeline
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 
 _MARKER = ".lamina-demo"
 _SETTINGS = {"segment.bytes": 64 << 10}

@@ -9,7 +9,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from lamina import records
-from lamina.cli import files
+from lamina.cli import file_reports
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.strm import write as strm_write
@@ -36,7 +36,7 @@ def tell(console: Console, directory: str) -> None:
         _show(console, chapter)
     console.rule("all of these files")
     console.print(f"$ lamina verify {directory}")
-    files.verify(directory, as_json=False)
+    file_reports.verify(directory, as_json=False)
     console.print(
         "One flipped bit cost one record (or, compressed, one block): the others are still read."
     )
@@ -49,13 +49,13 @@ def _show(console: Console, chapter: Chapter) -> None:
     store.replace(path, chapter.data)
     console.rule(chapter.title)
     console.print(f"$ lamina dump {chapter.path} --limit 3")
-    files.dump(chapter.path, first=0, limit=3, verify=False, as_json=False)
+    file_reports.dump(chapter.path, first=0, limit=3, verify=False, as_json=False)
     damaged = bytearray(chapter.data)
     damaged[len(damaged) // 2] ^= 0x10
     store.replace(path, bytes(damaged))
     console.print(f"… one bit of byte {len(damaged) // 2} flips …")
     console.print(f"$ lamina verify {chapter.path}")
-    files.verify(chapter.path, as_json=False)
+    file_reports.verify(chapter.path, as_json=False)
 
 
 def _rows(format_name: str) -> pa.RecordBatch:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lamina.cli import files
+from lamina.archive.object_list import Shelf
+from lamina.archive.open_archive import open_archive
+from lamina.cli import file_reports
 from lamina.cli.output import emit
-from lamina.engine.store import Store
-from lamina.engine.tier.archive_store import archived_topics
-from lamina.engine.tier.opening import open_archive
-from lamina.engine.tier.shelf import Shelf
 from lamina.errors import InvalidRequest
+from lamina.store.archive_store import archived_topics
+from lamina.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def tell(console: Console, data: str, archive: str, acknowledged: int) -> None:
     console.rule("every checksum, of the log and of the archive")
     for directory in (data, archive):
         console.print(f"$ lamina verify {directory}")
-        files.verify(directory, as_json=False)
+        file_reports.verify(directory, as_json=False)
 
 
 def _archive(console: Console, data: str, archive: str, acknowledged: int) -> int:

@@ -10,8 +10,8 @@ import typer
 from lamina.errors import InvalidRequest, LaminaError
 
 if TYPE_CHECKING:
-    from lamina.engine.reader import UnchangingStore
-    from lamina.engine.store import Store
+    from lamina.store.reads import UnchangingStore
+    from lamina.store.store import Store
 
 Data: TypeAlias = Annotated[
     str | None, typer.Option("--data", envvar="LAMINA_DATA", help="A data directory.")

@@ -20,7 +20,9 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from lamina.client.messages import (
+from lamina.arguments import count, mapping, text, typed_calls
+from lamina.client.committed import InGroup, InMemory, Positions
+from lamina.client.message import (
     OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_STORED,
@@ -31,10 +33,8 @@ from lamina.client.messages import (
     frame_of,
     messages_of,
 )
-from lamina.client.positions import InGroup, InMemory, Positions
-from lamina.engine.calls import count, mapping, text, typed_calls
-from lamina.engine.reader import TopicInfo
 from lamina.errors import Closed, InvalidRequest, LaminaError, OffsetOutOfRange, RecordsMissing
+from lamina.store.reads import TopicInfo
 
 _DEFAULTS: dict[str, Any] = {
     "group.id": "",

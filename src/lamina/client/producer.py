@@ -20,12 +20,12 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
-from lamina.client.messages import Header, Message, arrow_of
-from lamina.engine.appending import Appended, split_by_key
-from lamina.engine.calls import count, mapping, text, typed_calls
-from lamina.engine.reader import TopicInfo
+from lamina.arguments import count, mapping, text, typed_calls
+from lamina.client.message import Header, Message, arrow_of
 from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
+from lamina.log.appending import Appended, split_by_key
 from lamina.records import KEPT_COLUMNS
+from lamina.store.reads import TopicInfo
 
 Delivery: TypeAlias = Callable[[LaminaError | None, Message], None]
 

@@ -34,8 +34,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.formats import arrow
-from lamina.formats.binary import (
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import (
     Layout,
     address_of,
     copy,
@@ -47,7 +47,7 @@ from lamina.formats.binary import (
     poke_u16_be,
     poke_u32_be,
 )
-from lamina.formats.compile import inlined
+from lamina.formats.kernels.compile import inlined
 from lamina.records import HEADER, HEADERS
 
 ENVELOPE = Layout(

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.formats import arrow
-from lamina.formats.binary import address_of, poke_i64
-from lamina.formats.compile import kernel
-from lamina.formats.xxh3 import xxh3, xxh3_of
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import address_of, poke_i64
+from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
 
 NO_KEY = -1
 

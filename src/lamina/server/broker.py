@@ -24,9 +24,6 @@ from typing import Any
 import pyarrow as pa
 
 from lamina import received
-from lamina.engine.appending import UNTIL_ARCHIVED, Appended
-from lamina.engine.diffing import Diff
-from lamina.engine.store import Store
 from lamina.errors import (
     Busy,
     InvalidRequest,
@@ -35,13 +32,16 @@ from lamina.errors import (
     StorageFull,
     UnknownTopic,
 )
+from lamina.log.appending import UNTIL_ARCHIVED, Appended
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
-from lamina.server import groups, limits
+from lamina.server import limits, shared_groups
 from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.auth import ANYBODY, Caller, Keys
 from lamina.server.health import WallClock, problems_of, topic_of
 from lamina.server.metrics import Metrics, page_of, store_gauges
-from lamina.server.options import ServerSettings
+from lamina.server.setting_table import ServerSettings
+from lamina.store.diff import Diff
+from lamina.store.store import Store
 from lamina.wire import messages, values
 from lamina.wire.messages import Difference, Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation, Scope
@@ -71,7 +71,7 @@ class Broker:
         self.clock = WallClock()
         self._keys = keys
         self._store: Store | None = None
-        self._groups = groups.OpenGroups()
+        self._groups = shared_groups.OpenGroups()
         self._full: str | None = None
         self._ahead = Pool(self.inflight)
 
@@ -189,7 +189,7 @@ class Broker:
         if operation.is_of_group:
             where = arguments.pop("topic"), arguments.pop("group")
             with self._groups.using(store, *where) as group:
-                return groups.call(group, operation.name.split(".")[1], arguments)
+                return shared_groups.call(group, operation.name.split(".")[1], arguments)
         if operation.name == "group":
             return self._groups.open(store, **arguments).describe()
         return getattr(store, operation.name)(**arguments)
@@ -355,7 +355,7 @@ class Broker:
                 )
 
             wait_ms = min(asked.wait_ms, self.settings.wait_ms)
-            batch = groups.poll_in_slices(
+            batch = shared_groups.poll_in_slices(
                 fetch, wait_ms, lambda: self.stopping.is_set() or is_gone()
             )
             self.metrics.read.inc(batch.num_rows)
@@ -381,7 +381,7 @@ class Broker:
                 )
 
             wait_ms = min(asked.wait_ms, self.settings.wait_ms)
-            batch = groups.poll_in_slices(
+            batch = shared_groups.poll_in_slices(
                 poll, wait_ms, lambda: self.stopping.is_set() or is_gone()
             )
             if batch.num_rows and is_gone():

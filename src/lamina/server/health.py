@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from lamina.engine.store import Store
 from lamina.errors import LaminaError
+from lamina.store.store import Store
 
 JUMP_S = 60.0
 

@@ -30,7 +30,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lamina.engine.rendering import render_batch
 from lamina.errors import (
     Busy,
     InvalidRequest,
@@ -43,6 +42,7 @@ from lamina.errors import (
     UnknownRouter,
     UnknownTopic,
 )
+from lamina.inspect.render import render_batch
 from lamina.server import arriving, jsonrows, openapi
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker

@@ -18,14 +18,14 @@ import signal
 import threading
 from types import FrameType
 
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, Unavailable
 from lamina.server import auth
 from lamina.server.broker import Broker
 from lamina.server.flight import FlightDoor
 from lamina.server.http import HttpDoor
-from lamina.server.options import ServerSettings
+from lamina.server.setting_table import ServerSettings
 from lamina.storage.files import LocalFiles
+from lamina.store.store import Store
 
 _log = logging.getLogger("lamina.server")
 

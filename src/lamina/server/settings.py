@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import InvalidRequest
-from lamina.server.options import ServerSettings
+from lamina.server.setting_table import ServerSettings
 from lamina.storage.files import LocalFiles
 
 PREFIX = "LAMINA_"

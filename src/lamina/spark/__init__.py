@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lamina.spark.batches import explain
-    from lamina.spark.handover import publishing
+    from lamina.spark.batch import explain
+    from lamina.spark.commit.handover import publishing
+    from lamina.spark.session import session
     from lamina.spark.source import LaminaSource
-    from lamina.spark.starting import session
 
 __all__ = ["LaminaSource", "explain", "publishing", "session"]
 
 _LAZY = {
     "LaminaSource": "lamina.spark.source",
-    "explain": "lamina.spark.batches",
-    "publishing": "lamina.spark.handover",
-    "session": "lamina.spark.starting",
+    "explain": "lamina.spark.batch",
+    "publishing": "lamina.spark.commit.handover",
+    "session": "lamina.spark.session",
 }
 
 

@@ -53,7 +53,7 @@ class ArchiveAccess:
 
 @lru_cache(maxsize=8)
 def _opened(access: ArchiveAccess) -> Objects:
-    from lamina.engine.tier.opening import open_archive
+    from lamina.archive.open_archive import open_archive
     from lamina.storage.objects import open_objects
 
     if access.options:

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.archive.location import remembered
 from lamina.config import ARCHIVE_VARIABLE
-from lamina.engine.tier.location import remembered
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess, ServerAccess, Where
 from lamina.storage.files import LocalFiles

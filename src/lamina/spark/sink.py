@@ -20,14 +20,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lamina.engine.boot import wall_clock_ms
 from lamina.errors import InvalidRequest, UnknownTopic
-from lamina.formats.topic import TopicFile
-from lamina.formats.transaction import Part, Transaction
+from lamina.formats.documents.sink_transaction import Part, Transaction
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.spark.commit.sink_target import target_of
+from lamina.spark.commit.staging import Stager, Staging
 from lamina.spark.options import SinkOptions
-from lamina.spark.staging import Stager, Staging
-from lamina.spark.targets import target_of
 from lamina.storage.files import Files, LocalFiles
+from lamina.store.opening import wall_clock_ms
 
 SINK_COLUMNS = {
     "key": ("binary", "string"),

@@ -36,14 +36,14 @@ class LaminaSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Makes the reader of a batch query."""
-        from lamina.spark.batches import BatchReader
+        from lamina.spark.batch import BatchReader
 
         return BatchReader(SourceOptions.parse(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Makes the reader of a streaming query."""
-        from lamina.spark.opening import open_log
-        from lamina.spark.streaming import StreamReader
+        from lamina.spark.logs.open_log import open_log
+        from lamina.spark.stream import StreamReader
 
         options = SourceOptions.parse(self.options, streaming=True)
         return StreamReader(options, schema, open_log(options))

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from lamina.engine.groups.about import GroupInfo
-from lamina.engine.groups.group import Group
-from lamina.engine.store import Store
+from lamina.groups.facts import GroupInfo
+from lamina.groups.group import Group
+from lamina.store.store import Store
 
 Scope: TypeAlias = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")

@@ -11,25 +11,26 @@ from tests.torture.ast_mutants.changes import Mutation, mutations_of
 SOURCE = Path(__file__).parents[3] / "src" / "lamina"
 PACKAGES = (
     "storage",
-    "engine",
-    "engine/wal",
-    "engine/tier",
-    "engine/groups",
+    "log",
+    "wal",
+    "archive",
+    "groups",
+    "store",
     "formats",
+    "formats/documents",
+    "formats/kernels",
     "formats/frame",
     "formats/keratin",
     "formats/wal",
     "formats/strm",
 )
 NOT_THE_LOG = frozenset(
-    f"engine/{name}.py"
-    for name in (
-        *("rendering", "filekinds", "findings", "inspection", "documents", "checking"),
-        *("strata", "pulse", "insight"),
-    )
+    (*(f"store/{name}.py" for name in ("layers", "introspection")), "log/writer_stats.py")
 )
 """What shows files and stores to people; the commands' and the console's own tests hold it."""
-COMPILED = frozenset(f"formats/{name}.py" for name in ("compile", "crc", "xxh3", "waiting"))
+COMPILED = frozenset(
+    f"formats/kernels/{name}.py" for name in ("compile", "crc", "xxh3", "lz4", "compile_notice")
+)
 """What runs while a kernel is compiled, and no more once it is cached."""
 
 

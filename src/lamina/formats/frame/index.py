@@ -11,7 +11,7 @@ The first frame is indexed, then the frames that start 4 KiB or 100 records past
 one, whichever comes first.
 
 Rule: both fields grow from entry to entry. What is done with entries is in
-`lamina.formats.indexing`.
+`lamina.formats.sparse_index`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lamina.formats import indexing
+from lamina.formats import sparse_index
 from lamina.formats.frame import log
-from lamina.formats.sparse import Entries, Stride, decode_entries
+from lamina.formats.sparse_choice import Entries, Stride, decode_entries
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,4 +48,4 @@ def decode(buffer: Buffer) -> Entries:
 
 def rebuild(buffer: Buffer) -> Entries:
     """Makes the index of a whole `.log` anew, over damaged spots too."""
-    return indexing.rebuild(log, STRIDE, buffer)[0]
+    return sparse_index.rebuild(log, STRIDE, buffer)[0]

@@ -39,8 +39,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.formats import arrow
-from lamina.formats.binary import (
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import (
     Layout,
     address_of,
     as_bytes,
@@ -53,9 +53,9 @@ from lamina.formats.binary import (
     poke_u32,
     wrapping_add,
 )
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.crc import crc32
-from lamina.formats.plain import PlainValues
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.crc import crc32
+from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,

@@ -54,7 +54,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lamina.formats.binary import (
+from lamina.formats.keratin import header
+from lamina.formats.kernels.binary import (
     Layout,
     address_of,
     as_bytes,
@@ -65,9 +66,8 @@ from lamina.formats.binary import (
     poke_u16_be,
     poke_u32_be,
 )
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.crc import crc32c
-from lamina.formats.keratin import header
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.crc import crc32c
 from lamina.formats.scan import Limit, Scan, Stop, walk
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.binary import Layout
-from lamina.formats.crc import crc32c_of
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.kernels.crc import crc32c_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

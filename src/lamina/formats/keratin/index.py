@@ -27,7 +27,7 @@ The first record is indexed, then each that starts 64 KiB (`index_stride_bytes`)
 last indexed one. In memory, entries are offset and position: only this module knows `rel_offset`.
 
 Awkward cases. A crash can leave part of an entry at the end: `decode` drops it and says so. What is
-done with entries is in `lamina.formats.indexing`.
+done with entries is in `lamina.formats.sparse_index`.
 
 Rules.
 1. Both fields grow from entry to entry.
@@ -43,10 +43,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats import indexing
-from lamina.formats.binary import Layout
+from lamina.formats import sparse_index
 from lamina.formats.keratin import header, log
-from lamina.formats.sparse import OFFSET_ENTRY, Entries, Stride, decode_entries
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.sparse_choice import OFFSET_ENTRY, Entries, Stride, decode_entries
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -182,4 +182,4 @@ def to_absolute(relative: NDArray[Any], base_offset: int) -> NDArray[np.int64]:
 
 def rebuild(buffer: Buffer, *, stride: Stride = STRIDE) -> Entries:
     """Makes the index of a whole `.log` anew, over damaged spots too."""
-    return indexing.rebuild(log, stride, buffer)[0]
+    return sparse_index.rebuild(log, stride, buffer)[0]

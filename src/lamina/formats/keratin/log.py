@@ -57,8 +57,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.formats import arrow, envelope
-from lamina.formats.binary import (
+from lamina.formats import envelope
+from lamina.formats.keratin import header
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import (
     Layout,
     address_of,
     as_bytes,
@@ -71,10 +73,9 @@ from lamina.formats.binary import (
     poke_u32_be,
     wrapping_add,
 )
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.crc import crc32c
-from lamina.formats.keratin import header
-from lamina.formats.plain import PlainValues
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.crc import crc32c
+from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,

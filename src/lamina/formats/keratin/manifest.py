@@ -48,10 +48,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData
-from lamina.formats.binary import Layout
-from lamina.formats.crc import crc32c_of
-from lamina.formats.flips import is_one_flip
+from lamina.formats.documents.flips import is_one_flip
 from lamina.formats.keratin import header
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.kernels.crc import crc32c_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

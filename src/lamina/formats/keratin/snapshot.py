@@ -54,10 +54,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
-from lamina.formats.binary import Layout
-from lamina.formats.crc import crc32c_of
-from lamina.formats.fnv import fnv1a_64
 from lamina.formats.keratin import header
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.kernels.crc import crc32c_of
+from lamina.formats.kernels.fnv import fnv1a_64
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -19,11 +19,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
-from lamina.formats.binary import address_of, as_bytes, peek_u32, peek_u32_be
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.crc import crc32
+from lamina.formats.kernels import lz4
+from lamina.formats.kernels.binary import address_of, as_bytes, peek_u32, peek_u32_be
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.crc import crc32
 from lamina.formats.scan import Stop
-from lamina.formats.strm import lz4, records
+from lamina.formats.strm import record_codec
 from lamina.formats.strm.layout import (
     BLOCK,
     BLOCK_BYTES_MAX,
@@ -32,7 +33,7 @@ from lamina.formats.strm.layout import (
     Coding,
     Compression,
 )
-from lamina.formats.strm.records import Columns
+from lamina.formats.strm.record_codec import Columns
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -142,13 +143,13 @@ def decode_block(buffer: Buffer, base_offset: int, coding: Coding, *, position: 
     elif coding.compression is Compression.ZSTD:
         payload = _decompressed(data, size, position)
     code, row, facts = columns.fill(payload, base_offset, is_lz4=is_lz4)
-    if code == records.UNDECODABLE:
+    if code == record_codec.UNDECODABLE:
         raise _undecodable(position, size, "another LZ4 block, or none")
-    if code == records.FINE and coding.enveloped:
+    if code == record_codec.FINE and coding.enveloped:
         code, row = columns.check_envelopes()
-    if code != records.FINE:
+    if code != record_codec.FINE:
         raise CorruptData(
-            f"record {row} of the block: {records.PROBLEMS[code]}",
+            f"record {row} of the block: {record_codec.PROBLEMS[code]}",
             position=position,
             expected=f"{rows} records in {size} bytes",
             found=f"{row} good ones",

@@ -25,11 +25,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.binary import address_of, as_bytes
-from lamina.formats.compile import kernel
-from lamina.formats.flips import is_one_flip
+from lamina.formats.documents.flips import is_one_flip
+from lamina.formats.kernels.binary import address_of, as_bytes
+from lamina.formats.kernels.compile import kernel
 from lamina.formats.scan import WHOLE, Scan, Stop, refuse_start, walk
-from lamina.formats.strm import block, group
+from lamina.formats.strm import block, block_group
 from lamina.formats.strm.layout import (
     BLOCK_BYTES_MIN,
     FOOTER,
@@ -195,8 +195,8 @@ def read_from(buffer: Buffer, start_offset: int = 0) -> Iterator[pa.RecordBatch]
     data = memoryview(buffer)
     segment = open_segment(data)
     first = segment.block_of(start_offset)
-    for number in range(first, len(segment), group.GROUP_BLOCKS):
-        end = min(number + group.GROUP_BLOCKS, len(segment))
+    for number in range(first, len(segment), block_group.GROUP_BLOCKS):
+        end = min(number + block_group.GROUP_BLOCKS, len(segment))
         for batch in read_blocks(segment, number, end, data):
             if number > first or int(segment.offsets[number]) >= start_offset:
                 yield batch
@@ -211,7 +211,7 @@ def read_blocks(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of neighbouring blocks of a whole object, together or one by one."""
     start, stop = segment.block_range(first)[0], segment.block_range(end - 1)[1]
-    together = group.read_group(segment, first, end, data[start:stop])
+    together = block_group.read_group(segment, first, end, data[start:stop])
     if together is not None:
         yield together.batch
         return
@@ -233,10 +233,10 @@ def verify_blocks(buffer: Buffer) -> tuple[Segment, NDArray[np.int64]]:
     header = segment.header
     count = 0
     ranges = np.empty((len(segment), 2), dtype=np.int64)
-    for first in range(0, len(segment), group.GROUP_BLOCKS):
-        end = min(first + group.GROUP_BLOCKS, len(segment))
+    for first in range(0, len(segment), block_group.GROUP_BLOCKS):
+        end = min(first + block_group.GROUP_BLOCKS, len(segment))
         start, stop = segment.block_range(first)[0], segment.block_range(end - 1)[1]
-        together = group.read_group(segment, first, end, data[start:stop])
+        together = block_group.read_group(segment, first, end, data[start:stop])
         if together is not None:
             count += together.batch.num_rows
             ranges[first:end, 0] = together.min_timestamps_ms

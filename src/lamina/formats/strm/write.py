@@ -32,8 +32,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest
-from lamina.formats import arrow, envelope
-from lamina.formats.binary import (
+from lamina.formats import envelope
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import (
     address_of,
     as_bytes,
     copy,
@@ -42,8 +43,8 @@ from lamina.formats.binary import (
     poke_u32_be,
     wrapping_subtract,
 )
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.fnv import fnv1a_64
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.fnv import fnv1a_64
 from lamina.formats.strm.block import crc32_of
 from lamina.formats.strm.layout import (
     BLOCK,

@@ -74,7 +74,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lamina.errors import InvalidRequest, NewerFormat
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 from lamina.formats.wal.cursor import Cursor
 from lamina.formats.wal.layout import FrameType
 from lamina.formats.wal.routing import (

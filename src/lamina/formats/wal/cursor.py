@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 
 
 class Cursor:

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.formats.binary import address_of, as_bytes, peek_i64, peek_u8, peek_u16, peek_u32
-from lamina.formats.compile import kernel
+from lamina.formats.kernels.binary import (
+    address_of,
+    as_bytes,
+    peek_i64,
+    peek_u8,
+    peek_u16,
+    peek_u32,
+)
+from lamina.formats.kernels.compile import kernel
 from lamina.formats.scan import Scan
 from lamina.formats.wal.layout import OVERHEAD_BYTES, PREFIX, SEGMENT_FRAME, TRAILER, FrameType
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, InvalidRequest
-from lamina.formats.binary import (
+from lamina.formats.kernels.binary import (
     address_of,
     as_bytes,
     peek_i64,
@@ -41,7 +41,7 @@ from lamina.formats.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.compile import kernel
+from lamina.formats.kernels.compile import kernel
 from lamina.formats.scan import Scan
 from lamina.formats.wal.layout import HAS_NODE, HAS_TAG, OVERHEAD_BYTES, SEGMENT_FRAME
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 
 PREFIX = Layout(
     "<",

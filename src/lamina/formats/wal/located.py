@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.formats.binary import address_of, as_bytes, copy, peek_i64, peek_u8, peek_u16
-from lamina.formats.compile import kernel
+from lamina.formats.kernels.binary import address_of, as_bytes, copy, peek_i64, peek_u8, peek_u16
+from lamina.formats.kernels.compile import kernel
 from lamina.formats.scan import Scan, Stop
 from lamina.formats.wal.layout import HAS_TAG, PREFIX, SEGMENT_FRAME, FrameType, as_signed
 from lamina.formats.wal.log import GOOD, check, measure

@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest
-from lamina.formats import arrow
-from lamina.formats.binary import (
+from lamina.formats.kernels import arrow
+from lamina.formats.kernels.binary import (
     address_of,
     as_bytes,
     copy,
@@ -37,8 +37,9 @@ from lamina.formats.binary import (
     poke_u16,
     poke_u32,
 )
-from lamina.formats.compile import inlined, kernel
-from lamina.formats.plain import PlainValues
+from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.plain_values import PlainValues
+from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
 from lamina.formats.scan import SMALL_BYTES, Budget, Limit, Scan, Stop, refuse_start, search, walk
 from lamina.formats.wal.layout import (
     BODY_BYTES_MAX,
@@ -55,7 +56,6 @@ from lamina.formats.wal.layout import (
     FrameType,
     as_signed,
 )
-from lamina.formats.xxh3 import xxh3, xxh3_of
 from lamina.records import INPUT_SCHEMAS, OUTPUT_SCHEMAS, TIMESTAMP
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
-from lamina.formats.binary import Layout
+from lamina.formats.kernels.binary import Layout
 from lamina.formats.wal.cursor import Cursor
 
 ROUTER = Layout(

@@ -6,7 +6,7 @@ it: recovery replays whatever shards exist, so the number may change between res
 
 from __future__ import annotations
 
-from lamina.formats.xxh3 import xxh3_of
+from lamina.formats.kernels.xxh3 import xxh3_of
 
 
 def shard_of(topic_id: int, shards: int) -> int:

@@ -75,10 +75,10 @@ from typing import Any
 import numpy as np
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
-from lamina.formats.binary import Layout
-from lamina.formats.flips import is_one_flip
+from lamina.formats.documents.flips import is_one_flip
+from lamina.formats.kernels.binary import Layout
+from lamina.formats.kernels.xxh3 import xxh3_of
 from lamina.formats.wal.cursor import Cursor
-from lamina.formats.xxh3 import xxh3_of
 
 HEADER = Layout(
     "<",

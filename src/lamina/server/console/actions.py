@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest
 from lamina.server.auth import Caller
 from lamina.server.console import asked
-from lamina.server.console.jobs import Jobs
+from lamina.server.console.long_work import Jobs
+from lamina.store.store import Store
 from lamina.wire.operations import Scope
 from lamina.wire.values import to_plain
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.config import TopicSettings
-from lamina.engine.store import Store
 from lamina.errors import LaminaError
 from lamina.server.auth import Caller
 from lamina.server.console import asked
 from lamina.server.console.history import TREND, History, measures
+from lamina.store.store import Store
 from lamina.wire.values import to_plain
 
 PAGE = 50

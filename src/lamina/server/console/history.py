@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.engine.insight import WriterFacts
-from lamina.engine.log_reader import PartitionInfo
-from lamina.engine.pulse import Pulse, percentile
-from lamina.engine.store import Store
 from lamina.errors import LaminaError
+from lamina.log.interfaces import PartitionInfo
+from lamina.log.writer_stats import Pulse, percentile
+from lamina.store.introspection import WriterFacts
+from lamina.store.store import Store
 
 _log = logging.getLogger("lamina.server")
 

@@ -35,14 +35,14 @@ from lamina.server.console.actions import ACTIONS, Doing, check_confirmed
 from lamina.server.console.depth import DEPTHS
 from lamina.server.console.feeds import FEEDS, View
 from lamina.server.console.history import History
-from lamina.server.console.jobs import Jobs
-from lamina.server.console.sessions import (
+from lamina.server.console.logins import (
     COOKIE,
     IDLE_S,
     LoggedOut,
     Sessions,
     refuse_foreign_change,
 )
+from lamina.server.console.long_work import Jobs
 from lamina.server.console.tail import Choice, Tail
 from lamina.server.sites import refuse_foreign_name
 from lamina.wire import failures

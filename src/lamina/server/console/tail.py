@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lamina.engine.store import Store
 from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing
 from lamina.server.console import shown
+from lamina.store.store import Store
 
 STEP_RECORDS, STEP_BYTES = 20_000, 4 << 20
 ROWS_MAX = 100

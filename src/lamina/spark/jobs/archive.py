@@ -24,23 +24,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from lamina.engine.readonly import ReadOnlyStore
-from lamina.engine.sealed import Archivable, SealedRange
-from lamina.engine.store import Store
-from lamina.engine.tier.archiver import Archiver
-from lamina.engine.tier.encoding import Naming, encode_object
-from lamina.engine.tier.joining import OBJECT_BYTES_MIN, Policy
-from lamina.engine.tier.opening import Archive
-from lamina.engine.tier.service import policy_of
-from lamina.engine.tier.shelf import Shelf
+from lamina.archive.archiver import Archiver
+from lamina.archive.encode import Naming, encode_object
+from lamina.archive.join import OBJECT_BYTES_MIN, Policy
+from lamina.archive.object_list import Shelf
+from lamina.archive.open_archive import Archive
+from lamina.archive.tier import policy_of
 from lamina.errors import UNREADABLE, Fenced, RecordsMissing
-from lamina.formats.archive import ArchivedObject, Manifest
+from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
+from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.strm.layout import Compression
-from lamina.formats.topic import TopicFile
-from lamina.spark.jobs import bulk_lane, holding
-from lamina.spark.jobs.access import Access
+from lamina.log.sealed import Archivable, SealedRange
+from lamina.spark.jobs import bulk_lane, held_store
 from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
+from lamina.store.read_only import ReadOnlyStore
+from lamina.store.store import Store
 
 BATCH_RECORDS, BATCH_BYTES = 1 << 18, 4 << 20
 SAMPLE_BYTES = 4 << 20
@@ -76,8 +76,8 @@ def run(
 
     `target` is a store that this process has open, or a directory that nobody has.
     """
-    with holding.held(target, archive) as store, ExitStack() as stack:
-        partitions = holding.archived(store, topics)
+    with held_store.held(target, archive) as store, ExitStack() as stack:
+        partitions = held_store.archived(store, topics)
         assert store.tier is not None, "partitions are archived somewhere"
         held = [
             (each, stack.enter_context(store.tier.hold(each, claim=not dry_run)))

@@ -20,23 +20,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from lamina.engine.sealed import Archivable
-from lamina.engine.store import Store
-from lamina.engine.tier import orphans
-from lamina.engine.tier.archiver import Archiver
-from lamina.engine.tier.joining import OBJECT_BYTES_MIN
-from lamina.engine.tier.opening import Archive
-from lamina.engine.tier.service import policy_of
-from lamina.engine.tier.shelf import Shelf
-from lamina.engine.wal.partition import WalPartition
+from lamina.archive.archiver import Archiver
+from lamina.archive.join import OBJECT_BYTES_MIN
+from lamina.archive.object_list import Shelf
+from lamina.archive.open_archive import Archive
+from lamina.archive.tier import policy_of
 from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
-from lamina.formats.archive import ArchivedObject, covers
-from lamina.formats.ledger import Ledger
-from lamina.spark.jobs import bulk_lane, holding, rewriting
-from lamina.spark.jobs.access import Access
+from lamina.formats.documents.archive_manifest import ArchivedObject, covers
+from lamina.formats.documents.ledger import Ledger
+from lamina.log.sealed import Archivable
+from lamina.spark.jobs import bulk_lane, held_store, object_rewrite
 from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.rewriting import Group, Rewriting, Rewritten, Stays
+from lamina.spark.jobs.object_rewrite import Group, Rewriting, Rewritten, Stays
+from lamina.store import orphans
+from lamina.store.store import Store
+from lamina.wal.wal_partition import WalPartition
 
 KEYS_BYTES = 64 << 20
 """How many bytes of keys are gathered before those that are not the last are dropped."""
@@ -57,8 +57,8 @@ def run(  # noqa: PLR0913 - a job's choices, each by its name
 
     `target` is a store that this process has open, or a directory that nobody has.
     """
-    with holding.held(target, archive) as store, ExitStack() as stack:
-        partitions = holding.archived(store, topics)
+    with held_store.held(target, archive) as store, ExitStack() as stack:
+        partitions = held_store.archived(store, topics)
         if keep_last:
             _require_keys(partitions)
         assert store.tier is not None, "partitions are archived somewhere"
@@ -77,7 +77,7 @@ def run(  # noqa: PLR0913 - a job's choices, each by its name
         for (partition, archiver), plan, row in zip(held, plans, rows, strict=True):
             mine = list(zip((each.what for each in plan), made[start:], strict=False))
             start += len(plan)
-            rewriting.commit(store, partition, archiver.shelf, mine, "compacted")
+            object_rewrite.commit(store, partition, archiver.shelf, mine, "compacted")
             _note(row, mine)
         removed = _clean(store, partitions, clean_age_ms)
         totals = _totals(rows) | {"orphans_removed": removed}
@@ -151,7 +151,7 @@ def _plan(partition: Archivable, archiver: Archiver, *, keep_last: bool) -> list
         for group in neighbours(entries, partition.published, policy.target_bytes)
         if keep_last or (len(group) > 1 and any(each.size_bytes < small for each in group))
     ]
-    return rewriting.described(shelf, groups, partition, partition.place.now_ms())
+    return object_rewrite.described(shelf, groups, partition, partition.place.now_ms())
 
 
 def neighbours(
@@ -258,4 +258,4 @@ def _readable(access: Access, groups: Sequence[Group]) -> Iterator[pa.RecordBatc
         shelf = Shelf(objects, group.about, group.partition)
         for entry in group.entries:
             with contextlib.suppress(CorruptData, ObjectMissing):
-                yield from rewriting.batches_of(shelf, [entry])
+                yield from object_rewrite.batches_of(shelf, [entry])

@@ -27,27 +27,27 @@ from functools import partial
 import numpy as np
 from pyspark.sql import SparkSession
 
+from lamina.archive.open_archive import Archive
 from lamina.config import WalSettings
-from lamina.engine import erasing
-from lamina.engine.erasing import Sealed, Staged
-from lamina.engine.log_reader import Deletion
-from lamina.engine.partition import Partition
-from lamina.engine.sealed import Archivable
-from lamina.engine.store import Store
-from lamina.engine.tier.opening import Archive
-from lamina.engine.wal import erasing as wal_erasing
 from lamina.errors import InvalidRequest
-from lamina.formats.archive import ArchivedObject
-from lamina.formats.ledger import Gap
-from lamina.spark.jobs import bulk_lane, holding, rewriting
-from lamina.spark.jobs.access import Access
+from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.formats.documents.ledger import Gap
+from lamina.log.interfaces import Deletion
+from lamina.log.partition import Partition
+from lamina.log.sealed import Archivable
+from lamina.spark.jobs import bulk_lane, held_store, object_rewrite
 from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.byte_search import Found, Searching
+from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.rewriting import Group, Rewriting, Spares, runs_of
-from lamina.spark.jobs.searching import Found, Searching
+from lamina.spark.jobs.object_rewrite import Group, Rewriting, Spares, runs_of
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
+from lamina.store import rewrite
+from lamina.store.rewrite import Sealed, Staged
+from lamina.store.store import Store
+from lamina.wal import segment_rewrite as wal_erasing
 
 TIERS = ("hot", "wal", "cold", "quarantine", "other")
 
@@ -98,12 +98,12 @@ def run(  # noqa: PLR0913 - what is erased and where, each by its name
     if not (keys or tags) or not all([*keys, *tags]):
         raise InvalidRequest("say which records: keys or tags, none of them empty")
     receipts = []
-    with holding.held(target, archive) as store:
-        holding.check_known(store, topics)
+    with held_store.held(target, archive) as store:
+        held_store.check_known(store, topics)
         _require_archive(store, topics)
         receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
     for backup in backups:
-        with holding.held(backup, "") as store:  # a copy remembers the archive of the original
+        with held_store.held(backup, "") as store:  # a copy remembers the archive of the original
             receipts.append(_erase(spark, store, spares, topics, progress, dry_run=dry_run))
     rows = [row for receipt in receipts for row in receipt.rows()]
     remains = sum(int(str(row["remains"])) for row in rows)
@@ -218,7 +218,7 @@ def _swap(partition: Partition, base_offset: int, staged: Staged) -> None:
 
     def swap() -> None:
         if any(each.base_offset == base_offset for each in partition.layout.sealed):
-            erasing.swap(partition, base_offset, staged, gaps)
+            rewrite.swap(partition, base_offset, staged, gaps)
 
     partition.exclusively(swap)
 
@@ -234,7 +234,7 @@ class _Staging:
         searching = Searching(self.spares, None)
         below = f"{each.identity}/{each.base:020}"
         directory = os.path.join(self.directory, below) if self.directory is not None else None
-        return erasing.stage(
+        return rewrite.stage(
             each.what, directory, self.spares, lambda raw: len(searching.hits(raw)) > 0
         )
 
@@ -285,7 +285,7 @@ def _cold(
             groups: list[list[ArchivedObject]] = [
                 [entry] for entry in (*shelf.manifest.objects, *others)
             ]
-            found = rewriting.described(shelf, groups, partition, partition.place.now_ms())
+            found = object_rewrite.described(shelf, groups, partition, partition.place.now_ms())
             found = _numbered(found, listed)
             access = Access.of(tier.objects)
             work = Rewriting(access, spares, always=False, only_counts=dry_run)
@@ -294,8 +294,8 @@ def _cold(
             if dry_run:
                 gone += sum(each.records for group, each in pairs if group.is_listed)
                 continue
-            old = rewriting.commit(store, partition, shelf, pairs, "deleted")
-            rewriting.delete(tier.objects, shelf, old)
+            old = object_rewrite.commit(store, partition, shelf, pairs, "deleted")
+            object_rewrite.delete(tier.objects, shelf, old)
             gone += sum(each.records for group, each in pairs if group.is_listed)
     return gone
 

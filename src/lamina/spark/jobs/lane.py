@@ -33,8 +33,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lamina.errors import InvalidRequest, LaminaError, Unavailable
-from lamina.spark.daemon import settle
 from lamina.spark.jobs.job import Progress
+from lamina.spark.worker_daemon import settle
 
 ANSWER = "answer binary"
 LOOK_S = 0.2

@@ -9,8 +9,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from lamina.spark.jobs.measures import LATE_NAMES, Measure
-from lamina.spark.jobs.profiling import TOP_KEYS, Profile, key_text, size_name
+from lamina.spark.jobs.profile import TOP_KEYS, Profile, key_text, size_name
+from lamina.spark.jobs.profile_measures import LATE_NAMES, Measure
 
 ROW, LEFT, WIDTH, RIGHT = 24, 190, 520, 150
 STYLE = """

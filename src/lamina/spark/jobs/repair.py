@@ -33,34 +33,34 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lamina.engine import mending
-from lamina.engine.batches import after, first_of, runs
-from lamina.engine.belonging import belonging
-from lamina.engine.checking import check_segment
-from lamina.engine.copies import Span, archived
-from lamina.engine.findings import NOTE, Finding, files_below
-from lamina.engine.partition import Partition
-from lamina.engine.sealed import Archivable
-from lamina.engine.store import Store
-from lamina.engine.tier.archiver import Archiver
-from lamina.engine.tier.encoding import Naming, encode_object
-from lamina.engine.tier.opening import Archive
-from lamina.engine.tier.service import policy_of
-from lamina.engine.tier.shelf import Shelf
-from lamina.engine.wal import mending as wal_mending
-from lamina.engine.wal import segments as wal_segments
-from lamina.engine.wal.partition import WalPartition
+from lamina.archive.archiver import Archiver
+from lamina.archive.encode import Naming, encode_object
+from lamina.archive.object_list import Shelf
+from lamina.archive.open_archive import Archive
+from lamina.archive.tier import policy_of
 from lamina.errors import UNREADABLE, CorruptData, ObjectMissing, RecordsMissing
-from lamina.formats.archive import ArchivedObject
-from lamina.formats.ledger import ARCHIVED, LOST, Gap
+from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Gap
 from lamina.formats.scan import Limit
 from lamina.formats.wal import index as wal_index
-from lamina.spark.jobs import holding, verify
+from lamina.inspect.directory_check import belonging
+from lamina.inspect.findings import NOTE, Finding, files_below
+from lamina.inspect.segment_check import check_segment
+from lamina.log.batch_offsets import after, first_of, runs
+from lamina.log.partition import Partition
+from lamina.log.sealed import Archivable
+from lamina.log.sound_copies import Span, archived
+from lamina.spark.jobs import held_store, verify
 from lamina.spark.jobs.archive import UNLIMITED
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.planning import outside
+from lamina.spark.plan import outside
 from lamina.storage import paths
 from lamina.storage.paths import SegmentFile
+from lamina.store import mend as mending
+from lamina.store.store import Store
+from lamina.wal import segment_mend as wal_mending
+from lamina.wal import segments as wal_segments
+from lamina.wal.wal_partition import WalPartition
 
 BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 LEFT = "left as it is"
@@ -81,7 +81,7 @@ def run(
     """
     if dry_run:
         return _planned(spark, target, archive, progress)
-    with holding.held(target, archive) as store:
+    with held_store.held(target, archive) as store:
         objects = store.tier.objects if store.tier is not None else None
         found, findings = verify.local_files(store.path)
         if objects is not None:

@@ -16,13 +16,15 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lamina.engine.belonging import belonging, explained
-from lamina.engine.boot import Boot, wall_clock_ms
-from lamina.engine.checking import check_segment
-from lamina.engine.coldfile import STRM
-from lamina.engine.documents import recognise
-from lamina.engine.filekinds import kind_of
-from lamina.engine.findings import (
+from lamina.archive.encode import examine
+from lamina.archive.open_archive import Archive, open_archive
+from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
+from lamina.formats.documents import archive_manifest as manifest_file
+from lamina.formats.documents import ledger, topic_file
+from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.inspect.directory_check import belonging, explained
+from lamina.inspect.documents import recognise
+from lamina.inspect.findings import (
     NOTE,
     Finding,
     files_below,
@@ -30,19 +32,17 @@ from lamina.engine.findings import (
     unreadable,
     with_holes,
 )
-from lamina.engine.tier.encoding import examine
-from lamina.engine.tier.opening import Archive, open_archive
-from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
-from lamina.formats import archive as manifest_file
-from lamina.formats import ledger, topic
-from lamina.formats.archive import ArchivedObject
+from lamina.inspect.kinds import kind_of
+from lamina.inspect.object_files import STRM
+from lamina.inspect.segment_check import check_segment
 from lamina.spark.jobs import bulk_lane
-from lamina.spark.jobs.access import Access
 from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
+from lamina.store.opening import Boot, wall_clock_ms
 
 FINDINGS = "path string, position long, problem string, resumes_at long, severity string"
 LOOKS = 4
@@ -232,7 +232,7 @@ def archived_objects(objects: Objects) -> tuple[list[Descriptor[Look]], list[Fin
 _DOCUMENTS = {
     paths.ARCHIVE_MANIFEST: manifest_file.decode,
     paths.LEDGER: ledger.decode,
-    paths.TOPIC_SETTINGS: topic.decode,
+    paths.TOPIC_SETTINGS: topic_file.decode,
 }
 
 

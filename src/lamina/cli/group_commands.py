@@ -1,0 +1,179 @@
+"""`lamina group …`: list, describe, seek, delete.
+
+A group belongs to a topic, so one name may stand for several: a command means all of them, or those
+of `--topics`. Columns have the names of Kafka's tool.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli.target import Data, Json, Server, Yes, readable, writable
+from lamina.errors import InvalidRequest, LaminaError, UnknownGroup
+
+if TYPE_CHECKING:
+    from lamina.store.reads import StoreReader
+
+app = typer.Typer(
+    help="Consumer groups: where they are, and moving them.",
+    no_args_is_help=True,
+    epilog="Example: lamina group list --data data",
+)
+
+
+def complete_group(context: typer.Context, incomplete: str) -> list[str]:
+    """Completes the name of a group, where the command line says of which store."""
+    data = context.params.get("data") or os.environ.get("LAMINA_DATA")
+    server = context.params.get("server") or os.environ.get("LAMINA_SERVER")
+    try:
+        with readable(data, None if data else server) as store:
+            names = {name for _, name in store.groups()}
+    except LaminaError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+GroupName = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_group)
+]
+Topics = Annotated[
+    list[str], typer.Option("--topics", help="Only of these topics; repeatable, or a,b.")
+]
+
+
+def _split(topics: list[str]) -> list[str]:
+    return [name for each in topics for name in each.split(",") if name]
+
+
+def _pairs(store: StoreReader, group: str, topics: list[str]) -> list[tuple[str, str]]:
+    """Finds the topics that have a group of a name; raises UnknownGroup for one that has not."""
+    found = [pair for pair in store.groups() if pair[1] == group]
+    wanted = _split(topics)
+    missing = sorted(set(wanted) - {topic for topic, _ in found})
+    if missing or not found:
+        where = f"topic {missing[0]!r} has" if missing else "there is"
+        raise UnknownGroup(f"{where} no group {group!r}")
+    return [pair for pair in found if not wanted or pair[0] in wanted]
+
+
+@app.command("list", epilog="Example: lamina group list --server grpc://localhost:9300")
+def list_groups(
+    *,
+    topics: Topics = [],  # noqa: B006
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Lists groups with how far they are behind."""
+    from lamina.cli.output import emit
+
+    wanted = _split(topics)
+    rows = []
+    with readable(data, server) as store:
+        for topic, group in store.groups():
+            if not wanted or topic in wanted:
+                info = store.describe_group(topic, group)
+                held = sum(part.inflight for part in info.partitions)
+                rows.append({"group": group, "topic": topic, "lag": info.lag, "inflight": held})
+    emit(rows, as_json=as_json)
+
+
+@app.command(epilog="Example: lamina group describe billing --data data")
+def describe(
+    group: GroupName,
+    *,
+    topics: Topics = [],  # noqa: B006
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Tells for each partition what a group has acked, holds, and how far it is behind."""
+    from lamina.cli.output import emit, size
+
+    rows: list[dict[str, Any]] = []
+    with readable(data, server) as store:
+        for topic, name in _pairs(store, group, topics):
+            rows += [
+                {
+                    "group": name,
+                    "topic": topic,
+                    "partition": part.partition,
+                    "current_offset": part.committed,
+                    "log_end_offset": part.end,
+                    "lag": part.records,
+                    "lag_bytes": part.bytes if as_json else size(part.bytes),
+                    "lag_seconds": round(part.seconds, 3),
+                    "inflight": part.inflight,
+                    "acked_ahead": part.acked_ahead,
+                }
+                for part in store.describe_group(topic, name).partitions
+            ]
+    emit(rows, as_json=as_json)
+
+
+@app.command(epilog="Example: lamina group seek billing --to @-1h --yes --data data")
+def seek(
+    group: GroupName,
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", help="start, end, an offset, +N, -N, or @time.")
+    ] = None,
+    to_group: Annotated[str | None, typer.Option(help="Where another group is.")] = None,
+    to_file: Annotated[
+        str | None, typer.Option(help="A file of lines TOPIC PARTITION OFFSET.")
+    ] = None,
+    topics: Topics = [],  # noqa: B006
+    allow_new_topics: Annotated[
+        bool, typer.Option(help="Make the group in topics that have none of this name.")
+    ] = False,
+    yes: Yes = False,
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Moves a group; leases and delivery counts are forgotten. A dry run without --yes."""
+    from lamina.cli import group_seek
+    from lamina.cli.output import emit
+
+    if sum(each is not None for each in (to, to_group, to_file)) != 1:
+        raise InvalidRequest("say where to: one of --to, --to-group and --to-file")
+    with writable(data, server) if yes else readable(data, server) as store:
+        goal = group_seek.goal_of(store, to, to_group, to_file)
+        there = {topic for topic, name in store.groups() if name == group}
+        wanted = _split(topics) or sorted(goal.topics & there if to is None else there)
+        if allow_new_topics and to is None and not topics:
+            wanted = sorted(goal.topics)
+        if not allow_new_topics:
+            wanted = [topic for topic, _ in _pairs(store, group, wanted)]
+        rows = group_seek.plan(store, group, goal, wanted)
+        for row in rows if yes else ():
+            group_seek.move(store, group, row)
+    status = "moved" if yes else "would be moved (--yes)"
+    emit([row | {"status": status} for row in rows], as_json=as_json)
+
+
+@app.command(epilog="Example: lamina group delete billing --yes --data data")
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_group)],
+    *,
+    topics: Topics = [],  # noqa: B006
+    yes: Yes = False,
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Deletes groups with all that they have acked; a dry run without --yes."""
+    from lamina.cli.output import emit
+
+    rows = []
+    with writable(data, server) if yes else readable(data, server) as store:
+        for pair in [pair for name in names for pair in _pairs(store, name, topics)]:
+            lag = store.describe_group(*pair).lag
+            if yes:
+                store.delete_group(*pair)
+            status = "deleted" if yes else "would be deleted (--yes)"
+            rows.append({"group": pair[1], "topic": pair[0], "lag": lag, "status": status})
+    emit(rows, as_json=as_json)

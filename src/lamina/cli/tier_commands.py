@@ -1,0 +1,184 @@
+"""`lamina tier`: what an archive holds, what belongs to nothing, and bringing topics back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli.target import Archive, Data, Json, Server, readable, writable
+from lamina.errors import EXIT_CODES, CorruptData, InvalidRequest, LaminaError, Unavailable
+
+if TYPE_CHECKING:
+    from lamina.archive.status import TierStatus
+    from lamina.storage.objects import Objects
+
+app = typer.Typer(
+    name="tier",
+    help="The archive in an object store.",
+    epilog="Example: lamina tier show s3://bucket/prefix",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.", metavar="ARCHIVE")]
+
+
+@app.command(epilog="Example: lamina tier show s3://bucket/prefix")
+def show(archive: Url, *, as_json: Json = False) -> None:
+    """Lists archived topics with their partitions, offsets and sizes."""
+    from lamina.archive.object_list import Shelf
+    from lamina.store.archive_store import archived_topics
+
+    objects = _opened(archive)
+    for name, about in sorted(archived_topics(objects).items()):
+        for partition in range(about.partitions):
+            manifest = Shelf(objects, about, partition).load()
+            _say(
+                as_json,
+                f"{name}/{partition}: {len(manifest.objects)} objects,"
+                f" {manifest.size_bytes} bytes, end offset {manifest.end_offset}",
+                topic=name,
+                partition=partition,
+                objects=len(manifest.objects),
+                size_bytes=manifest.size_bytes,
+                end_offset=manifest.end_offset,
+            )
+
+
+@app.command(epilog="Example: lamina tier status --data data --archive s3://bucket/prefix")
+def status(
+    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
+) -> None:
+    """Tells how far the archive is behind, partition by partition; exits 3 for an error."""
+    with readable(data, server, archive=_needed(data, archive)) as store:
+        found = store.tier_status()
+    _tell(found, as_json=as_json)
+
+
+@app.command(
+    "archive", epilog="Example: lamina tier archive --data data --archive s3://bucket/prefix"
+)
+def archive_now(
+    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
+) -> None:
+    """Archives now what is sealed, and tells how far the archive is; exits 3 for an error."""
+    with writable(data, server, archive=_needed(data, archive)) as store:
+        try:
+            store.archive()
+        except LaminaError as error:  # the rows say it, too, and what was archived all the same
+            typer.echo(str(error), err=True)
+        found = store.tier_status()
+    _tell(found, as_json=as_json)
+
+
+def _needed(data: str | None, archive: str | None) -> str | None:
+    if data is None:
+        return None  # a server knows its archive
+    if archive is None:
+        from lamina.archive.location import remembered
+        from lamina.storage.files import LocalFiles
+
+        if remembered(LocalFiles(), data) is None:
+            raise InvalidRequest(
+                f"{data} remembers no archive: name it by --archive or LAMINA_ARCHIVE"
+            )
+    return archive
+
+
+def _tell(found: list[TierStatus], *, as_json: bool) -> None:
+    from lamina.cli.output import emit, size
+
+    rows: list[dict[str, Any]] = [asdict(each) for each in found]
+    for row in rows if not as_json else ():
+        row |= {name: size(row[name]) for name in ("size_bytes", "bytes_behind")}
+        row["seconds_behind"] = round(row["seconds_behind"], 1)
+    emit(rows, as_json=as_json)
+    raise typer.Exit(EXIT_CODES[Unavailable] if any(each.last_error for each in found) else 0)
+
+
+@app.command(epilog="Example: lamina tier orphans s3://bucket/prefix --execute")
+def orphans(
+    archive: Url,
+    *,
+    execute: Annotated[bool, typer.Option(help="Remove them; otherwise only list.")] = False,
+    age_ms: Annotated[int, typer.Option(help="Leave younger ones alone.", min=0)] = 3_600_000,
+    as_json: Json = False,
+) -> None:
+    """Lists objects that belong to nothing, left by a crash; removes them with --execute."""
+    from lamina.store import orphans as finding
+    from lamina.store.opening import wall_clock_ms
+
+    objects = _opened(archive)
+    found = finding.orphans(objects, wall_clock_ms(), age_ms)
+    for info in found:
+        line = f"{info.key} ({info.size_bytes} bytes)"
+        _say(as_json, line, key=info.key, size_bytes=info.size_bytes, removed=execute)
+    if execute:
+        finding.clean(objects, found)
+    elif found and not as_json:
+        typer.echo(f"{len(found)} objects; --execute removes them")
+
+
+@app.command(epilog="Example: lamina tier rebuild s3://bucket/prefix orders")
+def rebuild(
+    archive: Url,
+    topic: Annotated[str, typer.Argument(help="The topic whose lists are made again.")],
+) -> None:
+    """Makes a topic's lists again from the objects' headers; exits 1 if some are damaged.
+
+    Damaged objects stay listed: what is left in them can be read.
+    """
+    from lamina.store import orphans as finding
+
+    rebuilt = finding.rebuild(_opened(archive), topic)
+    typer.echo(f"{topic}: {rebuilt.objects} objects listed")
+    for key, problem in rebuilt.problems:
+        typer.echo(f"{key}: {problem}", err=True)
+    if rebuilt.problems:
+        raise typer.Exit(EXIT_CODES[CorruptData])
+
+
+@app.command(epilog="Example: lamina tier restore s3://bucket/prefix data orders")
+def restore(
+    archive: Url,
+    data: Annotated[str, typer.Argument(help="The data directory, which may not exist yet.")],
+    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all without any.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Brings archived topics back: records, offsets, settings, gaps and group positions.
+
+    What the archive cannot give back is listed and entered as lost; then the exit code is 1.
+    """
+    import os
+
+    from lamina.storage.files import LocalFiles
+    from lamina.store import restore as restoring
+    from lamina.store.opening import Boot, wall_clock_ms
+
+    boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
+    restored = restoring.restore(_opened(archive), boot, topics or None)
+    for done in restored:
+        line = f"{done.topic}: {done.records} records in {done.partitions} partitions"
+        fields = {"records": done.records, "end_offsets": done.end_offsets}
+        losses = [{"partition": each.partition, **asdict(each.gap)} for each in done.losses]
+        _say(as_json, line, topic=done.topic, **fields, losses=losses)
+        for each in done.losses if not as_json else ():
+            where = f"{done.topic}/{each.partition}: offsets {each.gap.first} to {each.gap.end}"
+            typer.echo(f"{where} are lost: {each.gap.detail}", err=True)
+    if any(done.losses for done in restored):
+        raise typer.Exit(EXIT_CODES[CorruptData])
+
+
+def _opened(archive: str) -> Objects:
+    from lamina.archive.open_archive import open_archive
+
+    objects = open_archive(archive)
+    assert objects is not None, "an argument is never empty"
+    return objects
+
+
+def _say(as_json: bool, line: str, **fields: object) -> None:
+    typer.echo(json.dumps(fields) if as_json else line)

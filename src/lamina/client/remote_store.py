@@ -1,0 +1,374 @@
+"""A served store: the same methods, types and errors as an embedded one.
+
+The methods of the table of operations are made from it; appending and reading, which carry Arrow,
+are written out below.
+
+Rule: what a method does, and with which arguments, is said by `Store` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import pyarrow as pa
+from pyarrow import flight
+
+from lamina import records as record_columns
+from lamina.arguments import typed_call, typed_calls, unsigned, wait_s
+from lamina.client.append_sessions import Sessions
+from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
+from lamina.client.remote_group import RemoteGroup
+from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.groups.registry import Start
+from lamina.log.appending import (
+    OF_TOPIC,
+    UNTIL_ARCHIVED,
+    Appended,
+    acks_level,
+    has_keys,
+    split_by_key,
+)
+from lamina.log.interfaces import Isolation
+from lamina.log.requests import ProducerStamp
+from lamina.received import refuse_broken
+from lamina.records import Records
+from lamina.store.appends import stamp
+from lamina.store.diff import Diff
+from lamina.store.opening import wall_clock_ms
+from lamina.store.reads import BATCH_BYTES, BATCH_RECORDS, TopicInfo
+from lamina.store.store import Store
+from lamina.wire import memory, messages, values
+from lamina.wire.messages import Difference, Order, Question
+from lamina.wire.operations import OPERATIONS, Operation
+
+if TYPE_CHECKING:
+    _Face = Store
+else:
+    _Face = object
+
+_ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
+_THREADS = 8
+_RULES = {"ProducerStamp": stamp, "ProducerId": unsigned}
+
+
+@typed_calls(_RULES)
+class RemoteStore(_Face):
+    """A store behind `lamina serve`. Use `lamina.connect`, and close it (or use `with`).
+
+    Any number of threads may use it. What is sent again after a broken connection is stored once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        tls_root: bytes | None = None,
+        idempotent: bool = True,
+    ) -> None:
+        key = api_key if api_key is not None else os.environ.get("LAMINA_API_KEY")
+        self._connection = Connection(url, key=key, timeout_s=timeout_s, tls_root=tls_root)
+        self._sessions = Sessions(self._connection)
+        self._idempotent = idempotent
+        self._described: dict[str, TopicInfo] = {}
+        self._turn = itertools.count()
+        self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
+
+    def _call(
+        self, operation: Operation, given: dict[str, Any], held: pa.RecordBatch | None = None
+    ) -> Any:
+        action = flight.Action(operation.name, messages.encode_call(given, held))
+        patience = Patience.of(self._connection.timeout_s)
+
+        def ask(options: Any) -> bytes:
+            (result,) = self._connection.client.do_action(action, options)
+            answer: bytes = result.body.to_pybytes()
+            return answer
+
+        answer = self._connection.repeat(ask, patience, only_refused=not operation.repeatable)
+        return values.from_plain(operation.hints["return"], json.loads(answer), operation.name)
+
+    # ------------------------------------------------------------------ appending
+
+    def append(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Appends records and waits until they are as safe as `acks` asks for; see `Store`.
+
+        Is sent again after a broken connection until `timeout_s` (the client's own timeout) is up;
+        it is stored once. Raises Unavailable then: whether it was stored is not known.
+        """
+        self._connection.require_open()
+        level = UNTIL_ARCHIVED if acks == UNTIL_ARCHIVED else _ACKS[acks_level(acks)]
+        timeout_s = self._connection.timeout_s if timeout_s is None else timeout_s
+        parts = self._parts(topic, _sendable(records), partition, stamped=producer is not None)
+        orders = [(Order(topic, number, level, producer=producer), part) for number, part in parts]
+        stamps = self._idempotent and producer is None and level != "0"
+        if len(orders) == 1:
+            return self._sessions.append(*orders[0], timeout_s, stamps=stamps)
+        futures = [
+            self._appending.submit(self._sessions.append, *each, timeout_s, stamps=stamps)
+            for each in orders
+        ]
+        answers = [future.result() for future in futures]
+        merged = {number: ack for answer in answers for number, ack in answer.parts.items()}
+        return Appended(merged, sum(answer.count for answer in answers))
+
+    append_batch = Store.append_batch
+    scan_from = Store.scan_from
+
+    def _parts(
+        self, topic: str, records: Any, partition: int | None, *, stamped: bool
+    ) -> list[tuple[int | None, Any]]:
+        """Decides which partition takes which records: an idempotent append names its own."""
+        if partition is not None or stamped or not self._idempotent:
+            return [(partition, records)]
+        about = self._about(topic)
+        count = len(about.partitions)
+        turn = next(self._turn) % count
+        keyed = "key" in record_columns.KEPT_COLUMNS[about.format]
+        if count == 1 or not keyed or not has_keys(records):
+            return [(turn, records)]
+        if (
+            not isinstance(records, pa.RecordBatch)
+            or records.schema.field("key").type != pa.binary()
+        ):
+            records = record_columns.prepare(records, about.format, now_ms=wall_clock_ms())
+        return list(split_by_key(records, count, turn))
+
+    def _about(self, topic: str) -> TopicInfo:
+        """Describes a topic as it was when first used; its format and partitions do not change."""
+        found = self._described.get(topic)
+        if found is None:
+            found = self._described[topic] = self.describe_topic(topic)
+        return found
+
+    async def append_async(self, *arguments: Any, **named: Any) -> Appended:
+        """Appends from asyncio, in a thread of its own."""
+        return await asyncio.to_thread(self.append, *arguments, **named)
+
+    # ------------------------------------------------------------------ reading
+
+    def scan(
+        self,
+        topic: str,
+        partition: int = 0,
+        start: int | None = None,
+        *,
+        end: int | None = None,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        isolation: Isolation = "durable",
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams records from `start` to the end as it is now; see `Store`.
+
+        Goes on where it was after a broken connection.
+        """
+        self._connection.require_open()
+        if start is not None and start < 0:
+            raise OffsetOutOfRange(f"offsets count from 0, got {start}")
+        if start is None:
+            start = self.earliest_offset(topic, partition)
+        asked = {"max_records": max_records, "max_bytes": max_bytes, "isolation": isolation}
+        return self._scan(topic, partition, start, end, asked)
+
+    def _scan(
+        self, topic: str, partition: int, start: int, end: int | None, asked: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        patience, attempt = Patience.of(self._connection.timeout_s), 0
+        while True:
+            ticket = messages.encode_question(
+                Question("scan", topic, partition, start, end, **asked)
+            )
+            try:
+                reader, end = self._connection.repeat(
+                    functools.partial(self._start_scan, ticket), patience
+                )
+                while (
+                    batch := self._connection.attempt(functools.partial(_next, reader))
+                ) is not None:
+                    yield batch
+                    start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+                    patience, attempt = Patience.of(self._connection.timeout_s), 0
+            except Broken as error:
+                patience.pause(attempt, error)
+                attempt += 1
+                continue
+            if end is None or start >= end:
+                return
+
+    def _start_scan(self, ticket: bytes, options: Any) -> tuple[Any, int]:
+        del options  # a scan lasts as long as its reader takes; each wait ends with the connection
+        client = self._connection.client
+        reader = client.do_get(flight.Ticket(ticket), self._connection.options(None))
+        return reader, int(reader.schema.metadata[messages.END])
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        wait_ms: int = 0,
+        isolation: Isolation = "durable",
+    ) -> pa.RecordBatch:
+        """Returns one batch from `start`, waiting up to `wait_ms` for it; see `Store`."""
+        waiting = Patience.of(wait_s(wait_ms))
+        while True:
+            wait_ms = self._connection.waiting_ms(waiting)
+            asked = Question(
+                "fetch",
+                topic,
+                partition,
+                start,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                wait_ms=wait_ms,
+                isolation=isolation,
+            )
+            ticket = flight.Ticket(messages.encode_question(asked))
+
+            def ask(options: Any, ticket: Any = ticket) -> pa.RecordBatch:
+                return self._connection.client.do_get(ticket, options).read_chunk().data
+
+            patience = Patience.of(self._connection.timeout_s)
+            batch = self._connection.repeat(ask, patience)
+            if batch.num_rows or waiting.left_s <= 0.001:
+                return batch
+
+    def diff(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        exclude_node: bytes | None = None,
+    ) -> Diff:
+        """Returns what is new from `start` on, over gaps, which it names; see `Store`."""
+        asked = Difference(topic, partition, start, limit, max_bytes, exclude_node)
+        ticket = flight.Ticket(messages.encode_question(asked))
+
+        def ask(options: Any) -> pa.RecordBatch:
+            return self._connection.client.do_get(ticket, options).read_chunk().data
+
+        patience = Patience.of(self._connection.timeout_s)
+        return messages.decode_diff(self._connection.repeat(ask, patience))
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, topic: str, name: str, *, start: Start = "earliest") -> RemoteGroup:
+        """Returns a consumer group; one that is not there yet is made, at `start`; see `Store`."""
+        self._call(OPERATIONS["group"], {"topic": topic, "name": name, "start": start})
+        format_name, _ = self.format_of(topic)
+        return RemoteGroup(self, self._connection, topic, name, format_name)
+
+    # ------------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Ends the connection; the server goes on."""
+        self._appending.shutdown()
+        self._sessions.close()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _next(reader: Any) -> pa.RecordBatch | None:
+    try:
+        return reader.read_chunk().data
+    except StopIteration:
+        return None
+
+
+def _sendable(records: Records | bytes) -> pa.RecordBatch | list[bytes]:
+    """Makes what a stream carries: a few plain values as they are, everything else a batch."""
+    if type(records) is bytes:
+        records = [records]
+    if type(records) is list and all(type(value) is bytes for value in records):
+        few = len(records) <= messages.PLAIN_VALUES_MAX
+        if few and sum(map(len, records)) <= messages.PLAIN_BYTES_MAX:
+            return records
+        return pa.RecordBatch.from_arrays([pa.array(records, pa.binary())], ["value"])
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        refuse_broken(records)
+    if isinstance(records, pa.RecordBatch):
+        return _bounded(record_columns.exact(records))
+    if not isinstance(records, pa.Table | list | tuple):
+        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r:.80}")
+    table = record_columns.as_table(records)
+    if table.nbytes > messages.BATCH_BYTES_MAX:
+        raise InvalidRequest(f"{table.nbytes} bytes are too many for one append; send it in parts")
+    batches = table.combine_chunks(memory.pool()).to_batches()
+    if len(batches) == 1:
+        return _bounded(record_columns.exact(batches[0]))
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in table.schema], schema=table.schema
+    )
+
+
+def _bounded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.nbytes > messages.BATCH_BYTES_MAX:
+        raise InvalidRequest(f"{batch.nbytes} bytes are too many for one append; send it in parts")
+    return batch
+
+
+def _remote(operation: Operation) -> Callable[..., Any]:
+    """Makes the client's method of an operation, with the store's own signature and sentence."""
+
+    @functools.wraps(operation.method)
+    def method(self: RemoteStore, *given: Any, **named: Any) -> Any:
+        bound = operation.signature.bind(*given, **named)
+        if operation.name in ("create_topic", "delete_topic"):
+            self._described.pop(bound.arguments["name"], None)
+        try:
+            return self._call(operation, dict(bound.arguments))
+        except UnknownTopic:
+            self._described.clear()
+            raise
+
+    return method
+
+
+for _operation in OPERATIONS.values():
+    if not _operation.is_of_group and _operation.name not in vars(RemoteStore):
+        setattr(RemoteStore, _operation.name, typed_call(_remote(_operation), _RULES))
+
+
+def _embedded_only(name: str) -> Callable[..., Any]:
+    """Makes the method that refuses what only an embedded store can do, by name."""
+
+    def method(self: RemoteStore, *_: Any, **__: Any) -> NoReturn:
+        self._connection.require_open()
+        raise InvalidRequest(f"{name} is not served; it works on a store opened by this process")
+
+    method.__name__ = name
+    method.__doc__ = getattr(Store, name).__doc__
+    return method
+
+
+for _name in dir(Store):
+    if not _name.startswith("_") and not hasattr(RemoteStore, _name):
+        setattr(RemoteStore, _name, _embedded_only(_name))

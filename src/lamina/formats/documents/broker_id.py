@@ -1,0 +1,72 @@
+"""Broker identity (`broker.id`): who a data directory belongs to, across restarts.
+
+Truth: nothing else holds it. Created once, when the directory holds no topics, and never modified.
+
+    {"uuid": "6f1c24de-…", "created_at": "2023-11-14T22:13:20Z", "node_name": "alpha"}
+
+`uuid` is in the usual form of 8-4-4-4-12 hexadecimal digits, `created_at` in ISO 8601 and UTC;
+`node_name` is optional.
+
+Awkward cases. The document allows a text or a binary file: Lamina's is JSON. A directory with
+topics but without this file is an error for the one who opens it, not a reason to make a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from lamina.errors import CorruptData
+from lamina.formats.documents import strict_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_REQUIRED = {"uuid": str, "created_at": str}
+_OPTIONAL = {"node_name": str}
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerId:
+    """The identity of a data directory; `node_name` None if nobody named it."""
+
+    uuid: UUID
+    created_at: datetime
+    node_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.created_at.utcoffset() != timedelta(0):
+            raise ValueError(f"created_at must be in UTC, got {self.created_at.isoformat()}")
+
+
+def encode(broker: BrokerId) -> bytes:
+    """Encodes an identity as one line of JSON."""
+    created_at = broker.created_at.replace(tzinfo=None).isoformat() + "Z"
+    fields = {"uuid": str(broker.uuid), "created_at": created_at}
+    if broker.node_name is not None:
+        fields["node_name"] = broker.node_name
+    return (json.dumps(fields) + "\n").encode()
+
+
+def decode(buffer: Buffer) -> BrokerId:
+    """Decodes an identity; raises CorruptData for what is not exactly one."""
+    fields = strict_json.parse(buffer)
+    strict_json.check_fields(fields, "the broker id", _REQUIRED, _OPTIONAL)
+    if not _UUID.fullmatch(fields["uuid"]):
+        raise CorruptData("the uuid is malformed", expected="8-4-4-4-12", found=fields["uuid"])
+    return BrokerId(UUID(fields["uuid"]), _time(fields["created_at"]), fields.get("node_name"))
+
+
+def _time(text: str) -> datetime:
+    try:
+        if _TIME.fullmatch(text):
+            return datetime.fromisoformat(text)
+    except ValueError:
+        pass  # the shape is right but there is no such day or hour
+    raise CorruptData("created_at is malformed", expected="ISO 8601 in UTC", found=repr(text))

@@ -1,0 +1,193 @@
+"""The ledger of a partition (`ledger.json`): why each missing range of offsets is missing.
+
+Truth: nothing else remembers reasons. If it is lost, ranges that are missing on disk are entered
+anew with the reason "lost"; what is there is never affected.
+
+    {"version": 1, "gaps": [{"first": 0, "end": 4096, "reason": "retention", "at_ms": …,
+                             "detail": "…"}, …], "crc32": "…"}
+
+`first` is the first missing offset, `end` one past the last. Gaps are sorted and do not overlap;
+neighbours with the same reason are joined, so the ledger stays small however long the log lives.
+
+| reason    | what happened                                                                  |
+|-----------|--------------------------------------------------------------------------------|
+| retention | removed by age or size                                                         |
+| trim      | removed because somebody asked                                                 |
+| deleted   | removed record by record (erasure, deletes by tag)                             |
+| compacted | a later record of the same key is kept                                         |
+| truncated | a torn tail that had been given offsets but was never durable                  |
+| archived  | moved to the object store, where it is read from: not missing at all           |
+| lost      | durable once, now damaged or gone: the only reason that is a failure           |
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lamina.errors import UNREADABLE, CorruptData
+from lamina.formats.documents import strict_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VERSION = 1
+REASONS = ("retention", "trim", "deleted", "compacted", "truncated", "lost", "archived")
+ARCHIVED = "archived"
+LOST = "lost"
+SKIPPED = frozenset({"deleted", "compacted"})
+"""The reasons for single records, which may be many: readers go on behind them without a word."""
+REMOVED = SKIPPED | {"retention", "trim"}
+"""The reasons that are a decision: what was removed so is not served from any copy."""
+
+
+_FILE = {"version": int, "gaps": list}
+_GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets from `first` up to `end`, exclusive, are missing, since `at_ms`, for a reason."""
+
+    first: int
+    end: int
+    reason: str
+    at_ms: int
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end:
+            raise ValueError(f"a gap holds at least one offset, got {self.first} to {self.end}")
+        if self.reason not in REASONS and self.reason != UNREADABLE:
+            raise ValueError(f"a gap has one of the reasons {REASONS}, got {self.reason!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All gaps of a partition, sorted, without overlap."""
+
+    gaps: tuple[Gap, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(before.end > after.first for before, after in pairwise(self.gaps)):
+            raise ValueError("gaps must be sorted and must not overlap")
+
+    def with_gap(self, new: Gap) -> Ledger:
+        """Returns the ledger with one more gap, which wins over older ones that it overlaps."""
+        return self.with_gaps((new,))
+
+    def with_gaps(self, new: Sequence[Gap]) -> Ledger:
+        """Returns the ledger with more gaps: ascending, apart, and winning over older ones."""
+        if not new:
+            return self
+        firsts = [gap.first for gap in new]
+        kept: list[Gap] = []
+        for old in self.gaps:
+            row = max(0, bisect_right(firsts, old.first) - 1)
+            parts = [old]
+            while parts and row < len(new) and new[row].first < old.end:
+                parts = [*parts[:-1], *_outside(parts[-1], new[row])]
+                row += 1
+            kept += parts
+        joined: list[Gap] = []
+        for gap in sorted([*kept, *new], key=lambda gap: gap.first):
+            last = joined[-1] if joined else None
+            if last and last.end == gap.first and last.reason == gap.reason:
+                latest = max(last, gap, key=lambda each: each.at_ms)
+                joined[-1] = Gap(last.first, gap.end, gap.reason, latest.at_ms, latest.detail)
+            else:
+                joined.append(gap)
+        return Ledger(tuple(joined))
+
+    def with_archived(self, first: int, end: int, at_ms: int) -> Ledger:
+        """Returns the ledger with a range as archived where nothing else is known of it."""
+        new, start = [], first
+        for gap in self.between(first, end):
+            if start < gap.first:
+                new.append(Gap(start, gap.first, ARCHIVED, at_ms))
+            start = gap.end
+        if start < end:
+            new.append(Gap(start, end, ARCHIVED, at_ms))
+        return self.with_gaps(new)
+
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> Ledger:
+        """Returns the ledger without what it calls lost of some ranges: the records are there."""
+        kept = [gap for gap in self.gaps if gap.reason != LOST]
+        lost = [gap for gap in self.gaps if gap.reason == LOST]
+        for first, end in spans:
+            here = Gap(first, end, LOST, 0)
+            lost = [part for gap in lost for part in _outside(gap, here)]
+        return Ledger(tuple(sorted([*kept, *lost], key=lambda gap: gap.first)))
+
+    def missing(self) -> tuple[Gap, ...]:
+        """Returns the gaps that cannot be read: all but what is archived."""
+        return tuple(gap for gap in self.gaps if gap.reason != ARCHIVED)
+
+    def archived(self) -> tuple[Gap, ...]:
+        """Returns the ranges that only the archive holds."""
+        return tuple(gap for gap in self.gaps if gap.reason == ARCHIVED)
+
+    def at(self, offset: int) -> Gap | None:
+        """Returns the gap that an offset lies in."""
+        row = bisect_right(self.gaps, offset, key=lambda gap: gap.first) - 1
+        return self.gaps[row] if row >= 0 and offset < self.gaps[row].end else None
+
+    def has_removed(self, first: int, end: int) -> bool:
+        """Tells whether every offset of a range was removed on purpose."""
+        for gap in self.between(first, end):
+            if gap.first > first or gap.reason not in REMOVED:
+                return False
+            first = gap.end
+        return first >= end
+
+    def between(self, first: int, end: int) -> tuple[Gap, ...]:
+        """Returns the gaps that have an offset in a range."""
+        if first >= end:
+            return ()
+        start = bisect_right(self.gaps, first, key=lambda gap: gap.end)
+        return self.gaps[start : bisect_left(self.gaps, end, key=lambda gap: gap.first)]
+
+
+def _outside(gap: Gap, new: Gap) -> list[Gap]:
+    parts = []
+    if gap.first < new.first:
+        end = min(gap.end, new.first)
+        parts.append(Gap(gap.first, end, gap.reason, gap.at_ms, gap.detail))
+    if new.end < gap.end:
+        first = max(gap.first, new.end)
+        parts.append(Gap(first, gap.end, gap.reason, gap.at_ms, gap.detail))
+    return parts
+
+
+def encode(ledger: Ledger) -> bytes:
+    """Encodes a ledger; equal ledgers give equal bytes. What may be read again is not entered."""
+    if any(gap.reason == UNREADABLE for gap in ledger.gaps):
+        raise ValueError("records that were not delivered just now are not missing for good")
+    gaps = [asdict(gap) for gap in ledger.gaps]
+    seal = strict_json.seal({"version": VERSION, "gaps": gaps})
+    lines = ",\n".join(json.dumps(gap) for gap in gaps)
+    return (
+        f'{{"version": {VERSION}, "gaps": [\n{lines}\n], "{strict_json.SEAL}": "{seal}"}}\n'
+    ).encode()
+
+
+def decode(buffer: Buffer) -> Ledger:
+    """Decodes a ledger; raises CorruptData or NewerFormat for what is not exactly one."""
+    document = strict_json.parse(buffer)
+    document = strict_json.check_sealed(document, VERSION)
+    strict_json.check_fields(document, "the ledger", _FILE)
+    try:
+        gaps = []
+        for number, value in enumerate(document["gaps"]):
+            fields = strict_json.as_object(value, f"gap {number}")
+            strict_json.check_fields(fields, f"gap {number}", _GAP)
+            gaps.append(Gap(**fields))
+            if gaps[-1].reason == UNREADABLE:
+                raise ValueError(f"gap {number}: {UNREADABLE} is no reason for good")
+        return Ledger(tuple(gaps))
+    except ValueError as error:
+        raise CorruptData(f"the ledger contradicts itself: {error}") from error

@@ -1,0 +1,387 @@
+"""All groups of a store: found at open, made, listed, reset, deleted.
+
+Rules.
+1. Every group is recovered when the store is opened, before anything is appended: only then can a
+   state that is ahead of its log be told from one that is not.
+2. A group's state belongs to a topic's life: it goes with the topic, and before a new one of the
+   same name is there.
+3. A reset is planned first, and carried out only when the caller says so.
+4. A deletion is decided by one durable mark; what a crash left of it is removed at the next open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Literal, TypeAlias
+
+from lamina.config import TopicSettings, WriterSettings
+from lamina.errors import Closed, InvalidRequest, UnknownGroup
+from lamina.formats.documents.group_roster import Listed
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.groups import positions
+from lamina.groups.dead_letters import Host
+from lamina.groups.facts import GroupInfo, Move
+from lamina.groups.group import LEASE_MS_MAX, Group
+from lamina.groups.journal import Journal, Names, read
+from lamina.groups.lag import lag_of
+from lamina.groups.roster import Roster, listed_groups
+from lamina.groups.shared_partition import GroupPartition
+from lamina.groups.state import State
+from lamina.log.directory import typed_errors
+from lamina.log.interfaces import LogReader
+from lamina.log.report import RecoveryReport
+from lamina.storage import paths
+from lamina.store.opening import Boot
+
+Start: TypeAlias = Literal["earliest", "latest", "none"]
+Readers: TypeAlias = Callable[[str, int], LogReader]
+_Key: TypeAlias = tuple[str, str]
+
+
+def names_on_disk(boot: Boot) -> list[Names]:
+    """Returns every partition of every group that has a file, sorted."""
+    found = set()
+    for name in boot.files.list(boot.path(paths.GROUPS)):
+        parsed = paths.group_file(name)
+        if parsed is not None:
+            found.add((parsed.topic, parsed.group, parsed.partition))
+    return [Names(boot.place(topic, partition), group) for topic, group, partition in sorted(found)]
+
+
+def _key_of(names: Names) -> _Key:
+    return names.place.topic, names.group
+
+
+def _remove_group(parts: Sequence[Names]) -> None:
+    """Removes a group's files; the first partition's, which says that it is deleted, come last."""
+    for names in sorted(parts, key=lambda each: each.place.partition, reverse=True):
+        names.remove()
+
+
+def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list[tuple[str, str]]:
+    """Lists the groups (topic, name) that the files tell of, changing nothing."""
+    found = names_on_disk(boot)
+    gone = {_key_of(names) for names in found if names.is_deleted}
+    there = {_key_of(names) for names in found} - gone
+    there |= set(listed_groups(boot, topics, RecoveryReport())) - gone
+    for left in positions.pending(boot):
+        for about in topics.values():
+            if positions.part_of(left, about) is not None:
+                there.add((about.name, left.group))
+    return sorted(key for key in there if key[0] in topics and topic in (None, key[0]))
+
+
+def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> GroupInfo:
+    """Describes a group from its files, changing nothing."""
+    there = {
+        names.place.partition: names
+        for names in names_on_disk(boot)
+        if (names.place.topic, names.group) == (about.name, name)
+    }
+    left = positions.left_in(boot, about, name)
+    listed = listed_groups(boot, {about.name: about}, RecoveryReport()).get((about.name, name))
+    if not (there or left or listed) or any(names.is_deleted for names in there.values()):
+        raise _unknown(about.name, name)
+    lags = []
+    for number in range(about.partitions):
+        lost = State(acked_until=listed.at(number)) if listed is not None else State()
+        state = read(there[number]).state if number in there else lost
+        state = positions.advanced(state, left, number)
+        reader = readers(about.name, number)
+        lags.append(lag_of(reader, state.clamped(reader.end_offset("durable")), boot.now_ms()))
+    return GroupInfo(about.name, name, tuple(lags))
+
+
+class Groups:
+    """The groups of a store that writes."""
+
+    def __init__(
+        self,
+        boot: Boot,
+        host: Host,
+        readers: Readers,
+        writer: tuple[WriterSettings, Executor],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._boot = boot
+        self._host = host
+        self._readers = readers
+        self._writer = writer
+        self._now_ms = now_ms
+        self._changing = threading.RLock()
+        self._groups: dict[_Key, list[GroupPartition]] = {}
+        self._epochs: dict[str, int] = {}
+        self._roster = Roster(boot)
+        self._known_listed: set[_Key] = set()
+
+    def failures(self) -> dict[str, str]:
+        """Says which partitions of groups are poisoned, and why."""
+        return {
+            f"group {name!r} of {each.reader.place.name}": str(each.writer.failure)
+            for (_, name), partitions in list(self._groups.items())
+            for each in partitions
+            if each.is_poisoned
+        }
+
+    @typed_errors("recovering groups")
+    def recover(self, topics: Mapping[str, TopicFile], report: RecoveryReport) -> None:
+        """Opens every group there is; removes what deleted topics have left."""
+        partial: dict[_Key, dict[int, GroupPartition]] = {}
+        listed = listed_groups(self._boot, topics, report)
+        for names in self._without_deleted(names_on_disk(self._boot), report):
+            place = names.place
+            about = topics.get(place.topic)
+            if about is None:
+                if self._boot.catalog.is_deleted(place.topic):
+                    names.remove()
+                    report.add("deletion finished", names.path("snap"), "its topic was deleted")
+                continue
+            if place.partition < about.partitions:
+                known = listed.get((place.topic, names.group))
+                opened = self._open(names, report, known.at(place.partition) if known else 0)
+                partial.setdefault((place.topic, names.group), {})[place.partition] = opened
+        self._epochs = {name: about.epoch for name, about in topics.items()}
+        for key in sorted({*partial, *listed}):
+            about, found = topics[key[0]], partial.get(key, {})
+            for number in range(about.partitions):
+                if number not in found and key in listed:
+                    found[number] = self._create_lost(listed[key], number, report)
+                elif number not in found:  # a crash while the group was made
+                    found[number] = self._create(key, number, "earliest")
+            self._groups[key] = [found[number] for number in range(about.partitions)]
+
+    def _create_lost(
+        self, listed: Listed, partition: int, report: RecoveryReport
+    ) -> GroupPartition:
+        """Makes a group's state again whose files are lost: from the list, which is older."""
+        names = Names(self._boot.place(listed.topic, partition), listed.group)
+        reader = self._readers(listed.topic, partition)
+        acked_until = min(listed.at(partition), reader.end_offset("durable"))
+        why = (
+            f"both files of group {listed.group!r} are lost; it goes on at {acked_until}, where it"
+            " was when the list of groups was written: what it acked since comes again"
+        )
+        report.add("rebuilt", names.path("snap"), why)
+        state = State(acked_until=acked_until)
+        return self._started(reader, Journal.create(names, state), state, listed.group)
+
+    def _listed(self, *, without: _Key | None = None) -> list[Listed]:
+        """What the list of groups should say now."""
+        return [
+            Listed(topic, self._epochs[topic], name, [each.durable.acked_until for each in found])
+            for (topic, name), found in list(self._groups.items())
+            if (topic, name) != without and topic in self._epochs
+        ]
+
+    def _without_deleted(self, every: list[Names], report: RecoveryReport) -> list[Names]:
+        """Finishes deletions that were cut short; returns the files of the other groups."""
+        gone = {_key_of(names) for names in every if names.is_deleted}
+        for key in sorted(gone):
+            parts = [names for names in every if _key_of(names) == key]
+            _remove_group(parts)
+            report.add("deletion finished", parts[0].path("delta"), "its group was deleted")
+        return [names for names in every if _key_of(names) not in gone]
+
+    def _open(self, names: Names, report: RecoveryReport, acked_once: int) -> GroupPartition:
+        place = names.place
+        reader = self._readers(place.topic, place.partition)
+        journal, state = Journal.open(names, report, reader.end_offset("durable"), acked_once)
+        state = state.with_deadlines_until(self._now_ms() + LEASE_MS_MAX)
+        return self._started(reader, journal, state, names.group)
+
+    def _create(self, key: _Key, partition: int, start: Start) -> GroupPartition:
+        topic, name = key
+        reader = self._readers(topic, partition)
+        first = reader.earliest_offset() if start == "earliest" else reader.end_offset("durable")
+        state = State(acked_until=first)
+        journal = Journal.create(Names(self._boot.place(topic, partition), name), state)
+        return self._started(reader, journal, state, name)
+
+    def _started(
+        self, reader: LogReader, journal: Journal, state: State, name: str
+    ) -> GroupPartition:
+        made = GroupPartition(reader, journal, state, group=name, now_ms=self._now_ms)
+        made.start(*self._writer)
+        return made
+
+    # ------------------------------------------------------------------ using
+
+    @typed_errors("making a group")
+    def group(self, about: TopicFile, name: str, start: Start, *, is_bounded: bool = True) -> Group:
+        """Returns a group; one that is not there yet is made, durably, at `start`.
+
+        Raises InvalidRequest where the topic has `max.groups` already, unless it is not bounded:
+        a position that was published by a reader is a group's, however many there are.
+        """
+        if start not in ("earliest", "latest", "none"):
+            raise InvalidRequest(f"start must be 'earliest' or 'latest' or 'none', not {start!r}")
+        key = about.name, name
+        with self._changing:
+            if key not in self._groups:
+                if start == "none":
+                    raise _unknown(about.name, name)
+                for number in range(about.partitions):  # refused before anything is made
+                    paths.GroupFile(about.name, number, name, "delta")
+                if is_bounded:
+                    self._refuse_many(about)
+                self._groups[key] = [
+                    self._create(key, number, start) for number in range(about.partitions)
+                ]
+                self._epochs[about.name] = about.epoch
+            partitions = self._groups[key]
+        settings = TopicSettings.parse(about.settings)
+        return Group(self._host, about.name, name, partitions, settings)
+
+    def _refuse_many(self, about: TopicFile) -> None:
+        """Every group has files and a journal in memory: a client cannot make any number."""
+        limit = TopicSettings.parse(about.settings).groups_max
+        if sum(topic == about.name for topic, _ in self._groups) >= limit:
+            raise InvalidRequest(
+                f"topic {about.name!r} has {limit} groups, as many as its max.groups; delete one,"
+                " or raise max.groups"
+            )
+
+    def take_over(self, topics: Mapping[str, TopicFile]) -> None:
+        """Commits what readers without a store have left."""
+        positions.take_over(self._boot, topics, self._commit_left)
+
+    def _commit_left(self, about: TopicFile, name: str, partition: int, offset: int) -> None:
+        group = self.group(about, name, "earliest", is_bounded=False)
+        end = self._readers(about.name, partition).end_offset("durable")
+        group.commit(min(offset, end), partition)
+
+    def names(self, topic: str | None) -> list[tuple[str, str]]:
+        """Lists the groups, as (topic, name), sorted."""
+        with self._changing:
+            return sorted(key for key in self._groups if topic in (None, key[0]))
+
+    def describe(self, topic: str, name: str) -> GroupInfo:
+        """Describes a group."""
+        lags = tuple(each.lag() for each in self._known(topic, name))
+        return GroupInfo(topic, name, lags)
+
+    def progress(self, topic: str, partition: int) -> dict[str, int]:
+        """Returns what each group of a partition has acked durably: everything below an offset."""
+        with self._changing:
+            found = [(key[1], each) for key, each in self._groups.items() if key[0] == topic]
+        return {name: each[partition].durable.acked_until for name, each in found}
+
+    def _known(self, topic: str, name: str) -> list[GroupPartition]:
+        with self._changing:
+            if (topic, name) not in self._groups:
+                raise _unknown(topic, name)
+            return self._groups[topic, name]
+
+    def reset(
+        self,
+        topic: str,
+        name: str,
+        target: ResetTo,
+        partitions: Sequence[int] | None,
+        *,
+        execute: bool,
+    ) -> list[Move]:
+        """Plans a reset, and carries it out if told to."""
+        known = self._known(topic, name)
+        numbers = range(len(known)) if partitions is None else partitions
+        moves = []
+        for number in numbers:
+            if not 0 <= number < len(known):
+                raise InvalidRequest(f"topic {topic!r} has no partition {number}")
+            each = known[number]
+            before = each.durable.acked_until
+            moves.append(Move(number, before, target(each.reader, before)))
+        if execute:
+            for move in moves:
+                known[move.partition].reset(move.after)
+            self._save_roster()  # or one that is older would take the reset back
+        return moves
+
+    # ------------------------------------------------------------------ removing and closing
+
+    @typed_errors("deleting a group")
+    def delete(self, topic: str, name: str) -> None:
+        """Deletes a group for good; those who use it get Closed."""
+        with self._changing:
+            known = self._known(topic, name)
+            for each in known:
+                each.close(Closed(f"group {name!r} of {topic!r} was deleted"))
+            parts = [Names(self._boot.place(topic, each.partition), name) for each in known]
+            self._known_listed = set()
+            self._roster.leave_out(self._listed(without=(topic, name)))
+            parts[0].mark_deleted()
+            _remove_group(parts)
+            del self._groups[topic, name]
+
+    def close_topic(self, topic: str) -> None:
+        """Closes the groups of a topic that is being deleted."""
+        with self._changing:
+            for key in [key for key in self._groups if key[0] == topic]:
+                for each in self._groups.pop(key):
+                    each.close(Closed(f"topic {topic!r} was deleted"))
+
+    @typed_errors("removing the groups of a deleted topic")
+    def forget_topic(self, topic: str) -> None:
+        """Removes the files of a topic that is no more: the next of its name starts anew."""
+        for names in names_on_disk(self._boot):
+            if names.place.topic == topic:
+                names.remove()
+
+    def flush(self) -> None:
+        """Makes durable what was only written."""
+        with self._changing:
+            every = [each for found in self._groups.values() for each in found]
+            known = {(topic, name) for topic, name in self._groups}
+        for each in every:
+            each.flush()
+        if known != self._known_listed:
+            self._save_roster()
+
+    def _save_roster(self) -> None:
+        with self._changing:
+            self._known_listed = set(self._groups)
+            self._roster.save(self._listed())
+
+    @typed_errors("closing groups")
+    def close(self) -> None:
+        """Closes every group; the store does it before its partitions."""
+        with self._changing:
+            for found in self._groups.values():
+                for each in found:
+                    each.close(Closed("the store is closed"))
+            self._save_roster()
+
+
+ResetTo: TypeAlias = Callable[[LogReader, int], int]
+"""Where a reset leads to, given a partition and where the group is."""
+
+
+def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | None) -> ResetTo:
+    """Reads the arguments of a reset, exactly one of which is given."""
+    if sum(each is not None for each in (to, timestamp_ms, shift)) != 1:
+        raise InvalidRequest("a reset names one of: to, timestamp_ms, shift")
+    if isinstance(to, str) and to not in ("earliest", "latest"):
+        raise InvalidRequest(f"a reset goes to 'earliest', 'latest' or an offset, not {to!r}")
+
+    def target(reader: LogReader, before: int) -> int:
+        earliest, end = reader.earliest_offset(), reader.end_offset("durable")
+        if to == "earliest":
+            wanted = earliest
+        elif to == "latest":
+            wanted = end
+        elif timestamp_ms is not None:
+            found = reader.offset_for_time(timestamp_ms)
+            wanted = end if found is None else found
+        elif shift is not None:
+            wanted = before + shift
+        else:
+            wanted = int(to) if to is not None else end
+        return min(max(wanted, earliest), end)
+
+    return target
+
+
+def _unknown(topic: str, name: str) -> UnknownGroup:
+    return UnknownGroup(f"topic {topic!r} has no group {name!r}")

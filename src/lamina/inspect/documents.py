@@ -1,0 +1,93 @@
+"""The small files that are decoded at once; the JSON documents among them are known by name.
+
+Rule: nothing here needs a kernel, so that a document is shown without importing the compiler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from lamina.errors import CorruptData
+from lamina.formats.documents import (
+    archive_location,
+    broker_id,
+    checkpoint,
+    group_roster,
+    ledger,
+    tombstone,
+    topic_file,
+)
+from lamina.formats.wal import current
+from lamina.inspect.findings import FileKind, Finding, Named, Row, described, named
+from lamina.inspect.render import render_value
+from lamina.storage import paths
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def _no_contradiction(_: Any, __: Named) -> str | None:
+    return None
+
+
+@dataclass
+class WholeFile:
+    """A small file that is decoded at once: JSON documents, manifests, snapshots.
+
+    `contradiction` says what in a value is not what the file's name says, or None. `checksum` is
+    what a sound file has: "ok" for one under a checksum, "none" for one without.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    contradiction: Callable[[Any, Named], str | None] = _no_contradiction
+    checksum: Literal["ok", "none"] = "none"
+
+    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
+        """Decodes strictly; what is not exact is damage."""
+        try:
+            problem = self.contradiction(self.decode(bytes(data)), named(path))
+        except CorruptData as error:
+            yield Finding(path, error.position, described(error))
+        else:
+            if problem:
+                yield Finding(path, 0, problem)
+
+    def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
+        """Yields the one value that the file holds."""
+        size = memoryview(data).nbytes
+        try:
+            value = render_value(self.decode(bytes(data)))
+        except CorruptData as error:
+            yield Finding(path, error.position, described(error)).as_row()
+            return
+        fields = value if isinstance(value, dict) else {"value": value}
+        yield {"position": 0, "size": size, "checksum": self.checksum, **fields}
+
+
+def _other_segment(value: tombstone.Tomb, facts: Named) -> str | None:
+    if value.base_offset is None or facts.number in (None, value.base_offset):
+        return None
+    return f"the tombstone is of segment {value.base_offset}, its name says another"
+
+
+_BY_NAME: dict[str, FileKind] = {
+    "broker.id": WholeFile("broker identity", broker_id.decode),
+    "checkpoint.json": WholeFile("checkpoint", checkpoint.decode),
+    "archive.json": WholeFile("archive location", archive_location.decode, checksum="ok"),
+    paths.TOPIC_SETTINGS: WholeFile("topic settings", topic_file.decode, checksum="ok"),
+    paths.LEDGER: WholeFile("ledger of gaps", ledger.decode, checksum="ok"),
+    os.path.basename(paths.ROSTER): WholeFile("list of groups", group_roster.decode, checksum="ok"),
+    paths.CURRENT: WholeFile("current WAL file", current.decode),
+}
+_TOMBSTONE = WholeFile("tombstone", tombstone.decode, _other_segment)
+
+
+def recognise(path: str) -> FileKind | None:
+    """Tells which document this is by its name, which only documents have; None for all else."""
+    name = os.path.basename(path)
+    segment = paths.segment_file(name)
+    return _TOMBSTONE if segment and segment.suffix == "tomb" else _BY_NAME.get(name)

@@ -1,0 +1,241 @@
+"""The segment that grows: written by the writer's leader, read up to a published bound.
+
+Rules.
+1. Only the leader appends, syncs and seals. Readers see `written` or `durable`, never `tail`.
+2. Space beyond the records is prepared with zeros, which halves the cost of a small fsync; it is
+   cut when the segment is sealed, and reads as a torn tail after a crash.
+3. Indexes are written behind the log and synced when the segment is sealed. Their files are open
+   only while they are written to; the log's is kept within the store's limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.formats.log_format import Codec
+from lamina.log.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, Segment
+from lamina.log.segment_index import Mark, SegmentIndex
+from lamina.storage.files import NO_DESCRIPTORS, File, Files, prepare_space
+
+PREPARE_BYTES_MIN = 64 << 10
+PREPARE_BYTES_MAX = 4 << 20
+PREPARE_BELOW_BYTES = 64 << 10
+"""Larger groups gain nothing from prepared space, and would write everything twice."""
+INDEX_ENTRIES_PER_WRITE = 256
+
+
+class ActiveSegment(Segment):
+    """The segment that is appended to.
+
+    `tail` is what the leader has written; `written` and `durable` are what readers may see of it.
+    """
+
+    def __init__(
+        self, codec: Codec, files: Files, directory: str, *, base_offset: int, created_ms: int
+    ) -> None:
+        super().__init__(codec, files, directory, base_offset)
+        self.created_ms = created_ms
+        self.tail = self.written = self.durable = Bound(base_offset, codec.header_bytes)
+        self._index = SegmentIndex(codec, base_offset)
+        self._has_indexes = False
+        self._indexes_wait = False
+        self._prepared = 0
+        self._begun = 0  # where this process began to append
+        self._file: File | None = None
+        self._opening = threading.Lock()
+        self._unsynced = False
+        self.used = True
+
+    @classmethod
+    def create(
+        cls, codec: Codec, files: Files, directory: str, *, base_offset: int, created_ms: int
+    ) -> ActiveSegment:
+        """Makes a new segment: header, fsync, then the names; only then is it there for good."""
+        segment = cls(codec, files, directory, base_offset=base_offset, created_ms=created_ms)
+        try:
+            segment._file = files.create(segment.path("log"))
+            segment._file.write_at(0, codec.log_header(base_offset, created_ms))
+            segment._file.sync()
+            segment._write_indexes()
+            files.sync_directory(directory)
+        except OSError:
+            segment.discard()
+            raise
+        files.kept.enter(segment)
+        return segment
+
+    def discard(self) -> None:
+        """Removes a segment that holds nothing anybody was told of, durably: it must not return."""
+        for suffix in ("idx", self.codec.time_suffix, "log"):
+            if self.files.exists(self.path(suffix)):
+                self.files.remove(self.path(suffix))
+        self.files.sync_directory(self.directory)
+
+    def resume(self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool) -> None:
+        """Takes over a log that recovery has checked, cut and synced.
+
+        Index files that `wait` say nothing wrong: they are opened when there is more to write.
+        """
+        self._file = file
+        self.tail = self.written = self.durable = end
+        self._begun = self._prepared = end.position
+        self._index = index
+        self._indexes_wait = indexes_wait
+        if not indexes_wait:
+            self._try_indexes()
+        self.files.kept.enter(self)
+
+    def _try_indexes(self) -> None:
+        self._indexes_wait = False
+        try:
+            self._write_indexes()
+        except OSError as error:  # on a full disk they are rebuilt later
+            self._indexes_wait = error.errno in NO_DESCRIPTORS
+
+    @property
+    def segment(self) -> ActiveSegment:
+        """Itself: a layout's tail is read like any segment."""
+        return self
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The segment's indexes, growing."""
+        return self._index
+
+    @property
+    def file(self) -> File:
+        """The open `.log`."""
+        return self._file or self._open()
+
+    def _open(self) -> File:
+        with self._opening:
+            if self._file is None:
+                self._file = self.files.open(self.path("log"))
+            file = self._file
+        self.files.kept.enter(self)
+        return file
+
+    def let_go(self) -> bool:
+        """Drops the file, unless something in it is not synced yet."""
+        with self._opening:
+            file, self._file = self._file, None
+            if self._unsynced:  # also where that has begun just now, with this very file
+                self._file = file
+                return False
+        return True
+
+    def close_file(self) -> None:
+        """Drops the file: everything is synced, or left to recovery."""
+        self._unsynced = False
+        self.let_go()
+
+    # ------------------------------------------------------------------ for the leader
+
+    def append(
+        self, data: NDArray[np.uint8], positions: NDArray[np.int64], timestamps: NDArray[np.int64]
+    ) -> None:
+        """Writes encoded records at the tail; positions count from the first byte of `data`."""
+        start = self.tail.position
+        self._unsynced = True
+        self.file.write_at(start, data.data)
+        self._index.extend(positions, timestamps, base_offset=self.tail.next_offset, origin=start)
+        self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
+
+    def undo(self, tail: Bound, mark: Mark) -> None:
+        """Takes appended records back, durably: a refused append must not return after a crash."""
+        self._unsynced = True
+        self.file.truncate(tail.position)
+        self.file.sync()
+        self._unsynced = self.durable.position < tail.position
+        self._prepared = tail.position
+        self._index.rewind(mark)
+        self.tail = tail
+
+    def prepare(self, length: int) -> None:
+        """Writes zeros ahead of a small append: its fsync then need not change the size.
+
+        As much again as was appended already: who opens a log for a record pays for little more.
+        """
+        start = self.tail.position
+        if start + length <= self._prepared:
+            return
+        self._unsynced = True
+        ahead = min(max(start - self._begun, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
+        self._prepared = prepare_space(self.file, start, start + length + ahead)
+
+    def sync(self) -> None:
+        """Makes the tail durable, and only then visible to readers of durable records."""
+        tail = self.tail
+        self.file.sync()
+        self.written = self.durable = tail
+        self._unsynced = False
+        self.used = True
+
+    def show(self) -> None:
+        """Shows readers the tail, which was synced together with others."""
+        self.written = self.durable = self.tail
+        self._unsynced = False
+
+    def save_index(self) -> None:
+        """Writes new index entries; a failure only means that they are rebuilt later."""
+        if self._indexes_wait:
+            self._try_indexes()  # with all that there is
+            return
+        if not self._has_indexes:
+            return
+        headers = self.codec.index_headers(self.base_offset, self.created_ms)
+        before, *parts = self._index.take_unsaved()
+        try:
+            for suffix, header, part in zip(self._suffixes, headers, parts, strict=True):
+                file = self.files.open(self.path(suffix))
+                try:
+                    file.write_at(len(header) + before * INDEX_ENTRY_BYTES, part)
+                finally:
+                    file.close()
+        except OSError as error:
+            self._has_indexes = False
+            self._indexes_wait = error.errno in NO_DESCRIPTORS
+
+    def finish(self) -> SealedSegment:
+        """Seals a synced segment: cuts prepared space, saves and syncs the indexes."""
+        self.save_index()
+        if self._prepared > self.tail.position:
+            self.file.truncate(self.tail.position)
+            self.file.sync()
+        if self._has_indexes:
+            with contextlib.suppress(OSError):
+                for suffix in self._suffixes:
+                    with contextlib.closing(self.files.open(self.path(suffix))) as file:
+                        file.sync()
+        self._has_indexes = False
+        self._unsynced = False
+        return SealedSegment(
+            self.codec,
+            self.files,
+            self.directory,
+            base_offset=self.base_offset,
+            end=self.tail,
+            index=self._index,
+        )
+
+    @property
+    def _suffixes(self) -> tuple[str, str]:
+        return "idx", self.codec.time_suffix
+
+    def _write_indexes(self) -> None:
+        """Has exactly the header and the saved entries in both index files."""
+        headers = self.codec.index_headers(self.base_offset, self.created_ms)
+        saved = self._index.saved_bytes()
+        for suffix, header, part in zip(self._suffixes, headers, saved, strict=True):
+            path, whole = self.path(suffix), header + part
+            is_there = self.files.exists(path)
+            opened = self.files.open(path) if is_there else self.files.create(path)
+            with contextlib.closing(opened) as file:
+                file.write_at(0, whole)
+                if is_there and file.size() > len(whole):
+                    file.truncate(len(whole))
+        self._has_indexes = True

@@ -1,0 +1,222 @@
+"""From what a user hands in to requests: checked, given a partition, sized.
+
+Plain values (`bytes` or a list of them) take the short way: they stay Python bytes until the writer
+joins them with those of other producers. Everything else becomes the format's exact Arrow batch
+here, in the producer's own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina import records as record_columns
+from lamina.arguments import seconds
+from lamina.config import TopicSettings
+from lamina.errors import InvalidRequest
+from lamina.formats.partitioning import NO_KEY, partitions_of
+from lamina.log.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
+from lamina.records import Records
+
+if TYPE_CHECKING:
+    from lamina.log.interfaces import LogWriter
+
+ACKS: dict[object, int] = {
+    0: NOT_WAITED,
+    "0": NOT_WAITED,
+    1: WRITTEN,
+    "1": WRITTEN,
+    "all": DURABLE,
+    -1: DURABLE,
+    "-1": DURABLE,
+}
+OF_TOPIC = "topic"
+"""The `acks` of an append that goes as far as its topic's settings say."""
+UNTIL_ARCHIVED = "archived"
+"""The `acks` of an append that waits for the object store, too."""
+_EMPTY = "there are no records to append"
+_STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}
+
+
+@dataclass(slots=True)
+class Appended:
+    """The answer to an append: one part for each partition that records went to.
+
+    `durability` is the weakest of the parts: `none` (not waited for), `written`,
+    `fsynced` or `archived`.
+    """
+
+    parts: dict[int, Ack]
+    count: int
+
+    @property
+    def durability(self) -> str:
+        """What all of the records survive."""
+        return min((part.durability for part in self.parts.values()), key=_STRENGTH.__getitem__)
+
+    @property
+    def partition(self) -> int:
+        """The one partition that took the records."""
+        return self._only()[0]
+
+    @property
+    def base_offset(self) -> int:
+        """The first record's offset, where one partition took them all."""
+        return self._only()[1].base_offset
+
+    def _only(self) -> tuple[int, Ack]:
+        if len(self.parts) != 1:
+            raise InvalidRequest(
+                f"the records went to {len(self.parts)} partitions; look at `parts`"
+            )
+        return next(iter(self.parts.items()))
+
+
+def acks_level(acks: object) -> int | None:
+    """Reads an `acks` argument; None for what leaves it to the topic."""
+    if acks == OF_TOPIC and type(acks) is str:
+        return None
+    level = ACKS.get(acks) if type(acks) in (int, str) else None
+    if level is None:
+        raise InvalidRequest(f"acks must be 0, 1, 'all' or 'archived', not {acks!r}")
+    return level
+
+
+def make_request(
+    records: Records | bytes,
+    format_name: str,
+    settings: TopicSettings,
+    *,
+    acks: int,
+    now_ms: int,
+    stamp: ProducerStamp | None = None,
+) -> Request:
+    """Makes the request for one partition; raises InvalidRequest for what cannot be stored."""
+    values = _plain_values(records)
+    if values is not None:
+        if not values:
+            raise InvalidRequest(_EMPTY)
+        size_bytes = sum(map(len, values))
+        if size_bytes > settings.max_message_bytes:
+            _refuse_large(max(map(len, values)), settings)
+        return Request(values, size_bytes=size_bytes, acks=acks, stamp=stamp)
+    if not isinstance(records, Iterable | pa.RecordBatch | pa.Table):
+        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
+    batch = record_columns.prepare(records, format_name, now_ms=now_ms)
+    if not batch.num_rows:
+        raise InvalidRequest(_EMPTY)
+    size_bytes = batch.get_total_buffer_size()  # of a slice too large; exact, it would cost more
+    if size_bytes > settings.max_message_bytes:
+        size_bytes = batch.nbytes
+        _refuse_large(_largest(batch), settings)
+    return Request(batch, size_bytes=size_bytes, acks=acks, stamp=stamp)
+
+
+class AppendsBatch:
+    """A partition that is written, by the name that the log's document gives it."""
+
+    __slots__ = ()
+
+    def append_batch(
+        self: LogWriter,
+        records: Records | bytes,
+        *,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+    ) -> tuple[int, int]:
+        """Appends records; returns the first one's offset and how many they are.
+
+        See the store's `append`, which also knows the archive: `acks` here are 0, 1 or "all". With
+        0 nothing is waited for, and the offset is -1.
+        """
+        if acks == UNTIL_ARCHIVED and type(acks) is str:
+            raise InvalidRequest("acks=archived is for a store's append: it knows the archive")
+        timeout_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
+        request = make_request(
+            records,
+            self.format_name,
+            self.settings,
+            acks=self.level(acks_level(acks)),
+            now_ms=self.place.now_ms(),
+        )
+        self.admit(request)
+        ack = self.writer.append(request, timeout_s)
+        return -1 if ack is None else ack.base_offset, request.count
+
+
+def _plain_values(records: object) -> list[bytes] | None:
+    if type(records) is bytes:
+        return [records]
+    if type(records) is list and all(type(value) is bytes for value in records):
+        return records.copy()  # the caller may go on using its own
+    return None
+
+
+def _largest(batch: pa.RecordBatch) -> int:
+    """The bytes of the largest record: key, value and headers."""
+    import pyarrow.compute as pc  # a tenth of a second, that few starts need
+
+    total = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in ("key", "value", "tag", "node"):
+        if batch.schema.get_field_index(name) < 0:
+            continue
+        lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
+        total += lengths.to_numpy(zero_copy_only=False)
+    index = batch.schema.get_field_index("headers")
+    if index >= 0 and batch.column(index).null_count < batch.num_rows:
+        headers = batch.column(index)
+        rows = pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
+        items = headers.flatten()
+        for name in ("key", "value"):
+            lengths = pc.fill_null(pc.binary_length(items.field(name)), 0)
+            np.add.at(total, rows, lengths.to_numpy(zero_copy_only=False))
+    return int(total.max(initial=0))
+
+
+def _refuse_large(size_bytes: int, settings: TopicSettings) -> None:
+    if size_bytes > settings.max_message_bytes:
+        raise InvalidRequest(
+            f"a record of {size_bytes} bytes is over max.message.bytes {settings.max_message_bytes}"
+        )
+
+
+def split_by_key(
+    batch: pa.RecordBatch, partitions: int, unkeyed: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the hash of its keys, order kept; records without a key go to `unkeyed`."""
+    chosen = partitions_of(batch.column("key"), partitions)
+    chosen[chosen == NO_KEY] = unkeyed
+    return split(batch, chosen, partitions)
+
+
+def split(
+    batch: pa.RecordBatch, chosen: NDArray[np.int64], partitions: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the partition that was chosen for each record, order kept."""
+    order = np.argsort(chosen, kind="stable")
+    sorted_batch = batch.take(pa.array(order))
+    edges = np.searchsorted(chosen[order], np.arange(partitions + 1))
+    return [
+        (number, sorted_batch.slice(edges[number], edges[number + 1] - edges[number]))
+        for number in range(partitions)
+        if edges[number] < edges[number + 1]
+    ]
+
+
+def has_keys(records: Sequence[object] | pa.RecordBatch | pa.Table | bytes) -> bool:
+    """Tells whether any record may have a key."""
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        index = records.schema.get_field_index("key")
+        return bool(index >= 0 and records.column(index).null_count < records.num_rows)
+    return _plain_values(records) is None
+
+
+def merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
+    """Joins the answers of several partitions."""
+    parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
+    return Appended(parts, sum(count for _, count in answers))

@@ -1,0 +1,450 @@
+"""The writer loop of document 003: many requests, one write, one fsync, one owner of the tail.
+
+There is no writer thread that sleeps between requests. The thread whose request finds nobody at
+work leads: it takes a group from the queue, has it written and synced, answers everybody in it,
+and hands the lead to a waiting request. A lone request is thus written by its own thread, without
+any hand-over. Requests from asyncio have no thread; a borrowed one leads for them.
+
+    submit ──▶ queue (bounded) ──▶ plan: which requests ──▶ log.write ──▶ answer acks 0, 1
+                                                             └─▶ log.sync ──▶ answer acks all
+
+Rules.
+1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart.
+2. A group waits for more only while producers that were seen lately are missing, and never
+   longer than `linger.ms`; a lone request never waits. Nor does a group that is large already:
+   the others prepare theirs while it is on its way to the disk.
+3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call gets
+   the same error, and nothing is retried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from lamina.config import WriterSettings
+from lamina.errors import (
+    InvalidRequest,
+    LaminaError,
+    Poisoned,
+    QueueFull,
+    Unavailable,
+)
+from lamina.log.directory import refusal_of
+from lamina.log.requests import (
+    LOCK,
+    NOT_WAITED,
+    Ack,
+    Outcome,
+    Request,
+    answer,
+    answer_all,
+    answer_written,
+    unwrap,
+)
+from lamina.log.writer_stats import Pulse
+from lamina.storage.files import NO_DESCRIPTORS, PASSING
+
+if TYPE_CHECKING:
+    import asyncio
+
+Result = TypeVar("Result")
+
+
+class Log(Protocol):
+    """What the writer drives: the tail of a partition."""
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group; an outcome each.
+
+        Raises StorageFull, or InvalidRequest for what one of them holds: nothing of it was kept.
+        """
+
+    def sync(self) -> None:
+        """Makes all that was written durable."""
+
+
+def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
+    """Decides how many requests from the front of the queue form the next group: at least one."""
+    size_bytes = records = count = 0
+    for request in queue:
+        size_bytes += request.size_bytes
+        records += request.count
+        if count and (size_bytes > settings.batch_bytes or records > settings.batch_records):
+            break
+        count += 1
+    return count
+
+
+class Writer:
+    """The queue in front of a log, and the turns its users take in leading.
+
+    `_leader` says who owns the tail: a request (its thread leads), a token (a borrowed thread, or
+    an exclusive action), or nobody. Only the owner gives it away, in `_pass_on`.
+    """
+
+    def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
+        self._log = log
+        self._settings = settings
+        self._queue_requests = settings.queue_requests
+        self._executor = executor
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._sleepers = 0
+        self._queue: deque[Request] = deque()
+        self._queued_bytes = 0
+        self._leader: object | None = None
+        self._taken: list[Request] = []
+        self._reserved = 0
+        self._crowd = 1
+        self._failure: LaminaError | None = None
+        self._closing: LaminaError | None = None
+        self.groups = 0
+        self.pulse = Pulse()
+
+    # ------------------------------------------------------------------ the ways in
+
+    def append(self, request: Request, timeout_s: float | None) -> Ack | None:
+        """Appends and waits for the answer; for acks 0 only until there is room in the queue.
+
+        Raises QueueFull or Unavailable when the time is up.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if request.acks == NOT_WAITED:
+            self._submit(request, deadline)
+            return None
+        try:
+            if self._lead_alone(request):
+                return unwrap(request)
+            waiter = threading.Lock()
+            waiter.acquire()
+            request.waiter = waiter
+            if self._submit(request, deadline):
+                self._lead(request)
+            else:
+                self._await_turn(request, waiter, deadline)
+        except BaseException as error:
+            self._leave(request, error)
+            raise
+        return unwrap(request)
+
+    def append_soon(self, request: Request) -> asyncio.Future[Ack]:
+        """Appends from a running event loop; the future gets the answer."""
+        import asyncio  # who is here has it already
+
+        future = asyncio.get_running_loop().create_future()
+        request.waiter = future
+        self._submit(request, NO_WAIT)
+        return future
+
+    def exclusively(self, action: Callable[[], Result]) -> Result:
+        """Runs an action as the only owner of the tail, between two groups."""
+        token = object()
+        begun = False
+        try:
+            self._take_over(token)
+            begun = True
+            if self._failure is not None:
+                raise copy.copy(self._failure)
+            result = action()
+        except OSError as error:
+            if error.errno in PASSING:
+                problem = "no space left on the device; nothing was changed"
+                raise refusal_of(error, problem) from error
+            raise copy.copy(self.poison(error)) from error
+        except LaminaError:
+            raise
+        except BaseException as error:
+            if begun:
+                self.poison(error)  # it was cut off in the middle of a change
+            raise
+        finally:
+            try:
+                self._pass_on(token)
+            except BaseException:  # cut off as it began: nobody would ever lead again
+                self._pass_on(token)
+                raise
+        return result
+
+    def close(self, reason: LaminaError) -> None:
+        """Refuses all further requests, then waits until those accepted were answered."""
+        with self._mutex:
+            self._closing = self._closing or reason
+            self._tell()
+            while self._leader is not None or self._queue:
+                self._sleep()
+            if self._failure is None:
+                self._failure = reason
+
+    def poison(self, error: BaseException) -> LaminaError:
+        """Stops the writer for good; returns the error that everybody gets from now on."""
+        with self._mutex:
+            if self._failure is None:
+                what = str(error) or type(error).__name__
+                self._failure = Poisoned(
+                    f"a write or fsync failed ({what}); open the store again to recover"
+                )
+            self._tell()
+            return self._failure
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why the writer takes no more requests, if it does not."""
+        return self._failure
+
+    @property
+    def depth(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    def _sleep(self, timeout_s: float | None = None) -> bool:
+        """Waits, with the mutex, until somebody tells of a change; False when the time is up."""
+        self._sleepers += 1
+        try:
+            return self._changed.wait(timeout_s)
+        finally:
+            self._sleepers -= 1
+
+    def _tell(self) -> None:
+        """Wakes, with the mutex, those who wait for a change: mostly there is nobody."""
+        if self._sleepers:
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ taking turns
+
+    def _lead_alone(self, request: Request) -> bool:
+        """Commits a request that finds nobody here and expects nobody, past the queue."""
+        with self._mutex:
+            if self._leader is not None or self._crowd > 1 or self._queue or self._reserved:
+                return False
+            if self._failure is not None or self._closing is not None:
+                return False
+            self._leader = request
+            self._taken = [request]
+        self._commit(self._taken)
+        self._taken = []
+        self._pass_on(request)
+        return True
+
+    def _submit(self, request: Request, deadline: float | None) -> bool:
+        """Queues a request; True if its thread must lead now."""
+        with self._mutex:
+            while len(self._queue) >= self._queue_requests and self._refusal is None:
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if (remaining is not None and remaining <= 0) or not self._sleep(remaining):
+                    raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
+            refusal = self._failure or self._closing
+            if refusal is not None:
+                raise copy.copy(refusal)
+            self._queue.append(request)
+            self._queued_bytes += request.size_bytes
+            if self._leader is not None or self._reserved:
+                if self._sleepers and not self._expects_more():
+                    self._tell()
+                return False
+            if isinstance(request.waiter, LOCK):
+                self._leader = request
+                return True
+            helper = self._leader = object()
+        self._borrow_thread(helper)
+        return False
+
+    @property
+    def _refusal(self) -> LaminaError | None:
+        return self._failure or self._closing
+
+    def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
+        remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not waiter.acquire(timeout=remaining):
+            if self._withdraw(request):
+                raise Unavailable("the append was not written in time; nothing was stored")
+            waiter.acquire()
+        if self._leader is request:
+            self._lead(request)
+
+    def _withdraw(self, request: Request) -> bool:
+        """Takes a request back; False when it is too late: it is being written, or has to lead."""
+        with self._mutex:
+            if self._leader is request or request not in self._queue:
+                return False
+            self._drop(request)
+            return True
+
+    def _drop(self, request: Request) -> None:
+        """Takes a request out of the queue, with the mutex."""
+        self._queue.remove(request)
+        self._queued_bytes -= request.size_bytes
+        self._tell()
+
+    def _lead(self, leader: object) -> None:
+        """Commits groups until the leader's request is answered or, for a token, none is left."""
+        while True:
+            group = self._next_group()
+            if group:
+                self._commit(group)
+                self._taken = []
+            if isinstance(leader, Request):
+                if leader.answered:
+                    break
+            elif not group or self._reserved:
+                break
+        self._pass_on(leader)
+
+    def _lead_for_others(self, token: object) -> None:
+        if self._leader is not token:  # another thread led for it after all
+            return
+        try:
+            self._lead(token)
+        except BaseException as error:
+            self._leave(token, error)
+            raise
+
+    def _borrow_thread(self, token: object) -> None:
+        """Has requests without a thread led by one of the pool; by this one where there is none."""
+        try:
+            self._executor.submit(self._lead_for_others, token)
+        except (RuntimeError, MemoryError):  # the interpreter is going down, or has no room
+            self._lead_for_others(token)
+
+    def _next_group(self) -> list[Request]:
+        """Takes the next group, having waited for those who were here a moment ago."""
+        with self._mutex:
+            if self._expects_more():
+                self._gather()
+            count = plan(self._queue, self._settings)
+            self._taken = group = list(itertools.islice(self._queue, count))
+            for _ in range(count):
+                self._queued_bytes -= self._queue.popleft().size_bytes
+            self._crowd = max(1, count)
+            self._tell()
+            return group
+
+    def _expects_more(self) -> bool:
+        """Whether a group would gain by waiting for producers that were here a moment ago."""
+        return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
+
+    def _gather(self) -> None:
+        """Waits, with the mutex, while more requests keep coming, up to the linger time."""
+        deadline = time.monotonic() + self._settings.linger_ms / 1000
+        while self._expects_more():
+            remaining = deadline - time.monotonic()
+            before = len(self._queue)
+            if remaining <= 0:
+                break
+            woken = self._sleep(min(remaining, GATHER_SLICE_S))
+            if not woken and len(self._queue) == before:
+                break
+
+    def _take_over(self, token: object) -> None:
+        """Waits for the end of the group at hand and owns the tail from then on."""
+        with self._mutex:
+            self._reserved += 1
+            try:
+                while self._leader is not None:
+                    self._sleep()
+                self._leader = token
+            finally:
+                self._reserved -= 1
+                helper = self._appoint() if self._leader is None else None
+        if helper is not None:
+            self._borrow_thread(helper)
+
+    def _pass_on(self, owner: object) -> None:
+        """Gives the tail to whoever wants it alone, to a waiting request, or back; once."""
+        with self._mutex:
+            helper = self._appoint() if self._leader is owner else None
+        if helper is not None:
+            self._borrow_thread(helper)
+
+    def _appoint(self) -> object | None:
+        """Names the next owner, with the mutex; returns a token that needs a thread, if any."""
+        if not self._reserved:
+            for heir in self._queue:
+                waiter = heir.waiter
+                if isinstance(waiter, LOCK):
+                    self._leader = heir
+                    waiter.release()
+                    return None
+            if self._queue:
+                self._leader = object()
+                return self._leader
+        self._leader = None
+        self._tell()
+        return None
+
+    def _leave(self, who: object, error: BaseException) -> None:
+        """Clears up behind one that was cut off: nobody is left waiting for it."""
+        with self._mutex:
+            if who in self._queue:
+                self._drop(cast("Request", who))
+            leads = self._leader is who
+        if not leads:
+            return
+        abandoned, self._taken = self._taken, []
+        if any(not request.answered for request in abandoned):
+            answer_all(abandoned, self.poison(error))
+        for request in abandoned:  # an answer itself may have been cut off
+            if isinstance(request.waiter, LOCK):
+                with contextlib.suppress(RuntimeError):
+                    request.waiter.release()
+        self._pass_on(who)
+
+    # ------------------------------------------------------------------ doing
+
+    def _write(self, group: list[Request]) -> list[Outcome]:
+        """Writes a group; request by request where one of them is refused for what it holds."""
+        try:
+            return self._log.write(group)
+        except InvalidRequest:
+            if len(group) == 1:
+                raise
+        return [self._write_alone(request) for request in group]
+
+    def _write_alone(self, request: Request) -> Outcome:
+        try:
+            return self._log.write([request])[0]
+        except (InvalidRequest, Unavailable) as refusal:  # others of the group may be kept
+            return refusal
+
+    def _commit(self, group: list[Request]) -> None:
+        """Writes, syncs and answers one group."""
+        self.groups += 1
+        try:
+            if self._failure is not None:
+                raise copy.copy(self._failure)
+            outcomes = self._write(group)
+        except LaminaError as refusal:  # nothing of the group was kept
+            answer_all(group, refusal)
+            return
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:  # nothing was begun without the file
+                answer_all(group, refusal_of(error, ""))
+                return
+            answer_all(group, self.poison(error))
+            return
+        waiting = answer_written(group, outcomes)
+        self.pulse.note_group(group)
+        if not waiting:
+            return
+        started = time.perf_counter_ns()
+        try:
+            self._log.sync()
+        except (OSError, LaminaError) as error:
+            answer_all(waiting, self.poison(error))
+            return
+        self.pulse.note_sync(time.perf_counter_ns() - started)
+        answer(waiting)
+
+
+GATHER_SLICE_S = 0.0005
+GATHER_BYTES = 256 << 10
+"""A group of this size takes the disk longer than what a sync costs anyway."""
+NO_WAIT = 0.0
+"""A deadline that is over."""

@@ -1,0 +1,176 @@
+"""Where a partition lives and what it stands on: the files, the clock, its directories, the ledger.
+
+Shared by recovery and by the running partition, so that both keep reasons and set damage aside in
+the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lamina.errors import CorruptData, NewerFormat, StorageFull, Unavailable
+from lamina.formats.documents import ledger
+from lamina.formats.documents.flips import one_flip_away
+from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.log.report import RecoveryReport
+from lamina.log.spares import Spares
+from lamina.storage import paths
+from lamina.storage.files import NO_SPACE, Files
+
+LEDGER = "ledger.json"
+
+
+@contextlib.contextmanager
+def typed_errors(doing: str) -> Iterator[None]:
+    """Turns errors of the operating system into ours: StorageFull, or Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise StorageFull(f"no space left on the device for {doing}") from error
+        raise Unavailable(f"{doing} failed: {error}") from error
+
+
+def refusal_of(error: OSError, problem: str) -> Unavailable:
+    """Gives an error that passes its type; `problem` says what was not done for lack of space."""
+    if error.errno in NO_SPACE:
+        return StorageFull(problem)
+    return Unavailable(f"too many files are open ({error}); nothing was changed, try again")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition's surroundings. `now_ms` is the clock, `steady_ms` one that does not jump."""
+
+    files: Files
+    data: str
+    topic: str
+    partition: int
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int] | None = None
+    spares: Spares | None = None
+    """Where copies of its ledger are; only archived topics have any."""
+
+    def aging_ms(self) -> int:
+        """Returns the time by which records grow old: a clock that jumps ahead makes none older."""
+        now_ms = self.now_ms()
+        return now_ms if self.steady_ms is None else min(now_ms, self.steady_ms())
+
+    def steady(self) -> int:
+        """Returns the time by which spans are measured: no jump of the clock changes them."""
+        return self.now_ms() if self.steady_ms is None else self.steady_ms()
+
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return os.path.join(self.data, paths.TOPICS, self.topic, str(self.partition))
+
+    @property
+    def segments(self) -> str:
+        """The directory of its segment files."""
+        return paths.segments_directory(self.data, self.topic, self.partition)
+
+    @property
+    def ledger_path(self) -> str:
+        """The file of its ledger."""
+        return os.path.join(self.directory, LEDGER)
+
+    @property
+    def name(self) -> str:
+        """How messages call the partition."""
+        return f"{self.topic}/{self.partition}"
+
+    def read_ledger(self, report: RecoveryReport) -> Ledger:
+        """Reads the ledger; a damaged one is set aside, and reasons start anew."""
+        path = self.ledger_path
+        if not self.files.exists(path):
+            return Ledger()
+        raw = self.files.read(path)
+        try:
+            return ledger.decode(raw)
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData as error:
+            kept = self.set_aside(path, raw, 0)
+            why = f"the ledger is damaged: {error.problem}"
+            found = self._spare_ledger(raw)
+            if found is None:
+                report.add("quarantined", path, why, kept_in=kept)
+                return Ledger()
+            self.write_ledger(found)
+            report.add("rebuilt", path, f"{why}; a sound copy was found", kept_in=kept)
+            return found
+
+    def peek_ledger(self) -> Ledger:
+        """Reads the ledger without changing anything; a damaged one gives no reasons."""
+        try:
+            raw = self.files.read(self.ledger_path)
+        except OSError:
+            return Ledger()
+        try:
+            return ledger.decode(raw)
+        except NewerFormat:
+            return Ledger()
+        except CorruptData:
+            return self._spare_ledger(raw) or Ledger()
+
+    def _spare_ledger(self, damaged: bytes) -> Ledger | None:
+        """Finds out what a damaged ledger said: one bit away, or from a copy elsewhere."""
+        found = one_flip_away(damaged, ledger.decode)
+        if found is None and self.spares is not None:
+            found = self.spares.ledger(self.topic, self.partition)
+        return found
+
+    def unexplained(self) -> str:
+        """Returns the reason for a hole at the front that nobody explains.
+
+        Of an archived topic the archive is asked for it: it is no loss before that has said so.
+        """
+        return "lost" if self.spares is None else ledger.ARCHIVED
+
+    def enter_gap(self, known: Ledger, gap: Gap) -> Ledger:
+        """Writes one more gap durably and returns the ledger with it."""
+        if gap.reason == ledger.ARCHIVED:  # a loss inside an archived range stays one
+            grown = known.with_archived(gap.first, gap.end, gap.at_ms)
+        else:
+            grown = known.with_gap(gap)
+        self.write_ledger(grown)
+        return grown
+
+    def write_ledger(self, known: Ledger) -> None:
+        """Replaces the ledger, durably."""
+        self.files.replace(self.ledger_path, ledger.encode(known))
+
+    def enter_gaps(self, known: Ledger, gaps: Sequence[Gap]) -> Ledger:
+        """Writes many more gaps durably, at once, and returns the ledger with them."""
+        grown = known.with_gaps(gaps)
+        self.write_ledger(grown)
+        return grown
+
+    def move_aside(self, path: str) -> str:
+        """Moves a whole file under `quarantine/`, durably: it needs no space for a copy."""
+        folder = os.path.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
+        self.files.make_directory(folder)
+        target = free = os.path.join(folder, os.path.basename(path))
+        number = 0
+        while self.files.exists(free):
+            number += 1
+            free = f"{target}.{number}"
+        self.files.rename(path, free)
+        self.files.sync_directory(folder)
+        self.files.sync_directory(os.path.dirname(path))
+        return free
+
+    def set_aside(self, path: str, data: bytes, position: int) -> str:
+        """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""
+        folder = os.path.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
+        self.files.make_directory(folder)
+        name = f"{os.path.basename(path)}.{position}.{zlib.crc32(data):08x}"
+        kept = os.path.join(folder, name)
+        if not self.files.exists(kept):
+            self.files.replace(kept, data)
+        return kept

@@ -1,0 +1,201 @@
+"""What a store asks of a partition, whatever its format: to be read, written, kept and removed.
+
+A segmented partition (`partition.Partition`) and a topic behind the write-ahead log
+(`wal.partition.WalPartition`) both are one; the store knows no other difference between formats.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.config import TopicSettings
+from lamina.errors import Closed, LaminaError
+from lamina.formats.documents.ledger import Ledger
+from lamina.formats.scan import Limit
+from lamina.log.commit import Writer
+from lamina.log.requests import Request
+from lamina.log.retention import Decision, SegmentFacts
+from lamina.records import Records
+
+if TYPE_CHECKING:
+    from lamina.log.directory import Place
+
+_Result = TypeVar("_Result")
+Isolation: TypeAlias = Literal["durable", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Where a partition begins and ends, and what it holds.
+
+    `earliest_offset` is the first that can be read, from whatever tier. `segments` and `size_bytes`
+    are on the local disk; the archived ones hold what nothing local does, as far as the archive
+    has been asked.
+    """
+
+    partition: int
+    earliest_offset: int
+    durable_offset: int
+    written_offset: int
+    segments: int
+    size_bytes: int
+    archived_segments: int = 0
+    archived_bytes: int = 0
+
+
+class LogReader(Protocol):
+    """A partition as readers see it."""
+
+    @property
+    def place(self) -> Place:
+        """Where it lives."""
+
+    @property
+    def format_name(self) -> str:
+        """The topic's format."""
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Why each missing range of offsets is missing."""
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read."""
+
+    def end_offset(self, isolation: Isolation = "durable") -> int:
+        """One past the last offset that readers of an isolation see."""
+
+    def scan(
+        self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields batches from an offset up to the end as it is now; RecordsMissing at a gap."""
+
+    def scan_from(
+        self, from_offset: int, *, max_bytes: int | None = None, max_msgs: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams durable records from an offset: `scan` as the log's document names it."""
+
+    def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
+        """Waits until the end is beyond an offset."""
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """Returns the first durable offset whose record is at or after a time."""
+
+    def time_at(self, offset: int) -> int | None:
+        """Returns about when the record at an offset was made, from indexes."""
+
+    def bytes_from(self, offset: int) -> int:
+        """Returns about how many bytes of records there are from an offset on, from indexes."""
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more.
+
+        They are the starts and the ends (exclusive) of ranges: sorted, apart from each other.
+        """
+
+    def listen(self, event: threading.Event) -> None:
+        """Has an event set by every append, for those who wait for several partitions."""
+
+    def unlisten(self, event: threading.Event) -> None:
+        """Ends listening."""
+
+    def end_waits(self) -> None:
+        """Wakes those who wait for records, because none will come any more."""
+
+    def facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first."""
+
+    def info(self) -> PartitionInfo:
+        """Describes the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Which records to delete: exactly one of these is given."""
+
+    before: int | None = None
+    tag: bytes | None = None
+    tag_prefix: bytes | None = None
+    offsets: tuple[int, ...] | None = None
+    archived: Searched | None = None
+    """What was found of it in the archive, before anything was held up for it."""
+
+
+class Searched(NamedTuple):
+    """Offsets below `end` that a delete by tag means, as (from, to) bounds in turn."""
+
+    end: int
+    bounds: NDArray[np.int64]
+
+
+class LogWriter(LogReader, Protocol):
+    """A partition as a store that writes sees it. What changes it is called by the leader."""
+
+    settings: TopicSettings
+    progress: Callable[[], Mapping[str, int]]
+    """What each consumer group has acked: everything below an offset."""
+
+    @property
+    def writer(self) -> Writer:
+        """The queue in front of it; topics of one shard share one."""
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a write or fsync failed."""
+
+    def exclusively(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action while nobody else changes the partition."""
+
+    def level(self, acks: int | None) -> int:
+        """Returns how far an append goes that asks for this much, or for nothing special."""
+
+    def admit(self, request: Request) -> None:
+        """Refuses, in the producer's own thread, what the partition could not store."""
+
+    def append_batch(
+        self, records: Records | bytes, *, acks: object = "topic", timeout_s: float | None = None
+    ) -> tuple[int, int]:
+        """Appends records; returns the first one's offset and how many they are."""
+
+    def producer_position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns an idempotent producer's epoch and the sequence it must go on with."""
+
+    def ask_archive(self) -> None:
+        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+
+    def trim(self, before: int) -> int:
+        """Removes what is below an offset; returns the earliest one left."""
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for what a deletion means in the archive; for the caller's own thread."""
+
+    def delete(self, deletion: Deletion) -> int:
+        """Deletes single records; returns how many. InvalidRequest where the format cannot."""
+
+    def explain_retention(self) -> list[Decision]:
+        """Says for each segment whether it goes and why."""
+
+    def apply_retention(self) -> int:
+        """Removes what retention lets go; returns how many segments went."""
+
+    def roll(self) -> None:
+        """Seals the active segment, if it holds anything."""
+
+    def sync(self) -> None:
+        """Makes everything written durable."""
+
+    def retire(self, reason: Closed) -> None:
+        """Refuses further appends for good: the topic was deleted."""
+
+    def fail(self, error: BaseException) -> LaminaError:
+        """Takes no more appends until the store is opened again; returns why."""
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why it takes no more appends until the store is opened again, if it does not."""

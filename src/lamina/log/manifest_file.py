@@ -1,0 +1,85 @@
+"""Derived: rebuilt from the segments. The manifest of a keratin partition (`manifest.bin`).
+
+It is written only after an fsync, on roll and close, so that its `next_offset` is a durable
+watermark: if the records say less, durable data was lost. It is replaced, never deleted first. On
+open it stays as it is while it lists the segments that there are: the checkpoint knows the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from lamina.config import TopicSettings
+from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.keratin import manifest
+from lamina.formats.keratin.manifest import Manifest, SealedSegment
+from lamina.formats.log_format import Codec
+from lamina.log import segment as engine_segment
+from lamina.log.directory import Place
+from lamina.log.report import RecoveryReport
+from lamina.log.segment_pile import Layout
+from lamina.storage.bad_pages import is_unreadable
+from lamina.storage.paths import MANIFEST
+
+OPEN_SEGMENTS_MAX = 64
+
+
+def read(place: Place, report: RecoveryReport) -> Manifest | None:
+    """Reads the manifest; None without a sound one, which only makes recovery longer."""
+    path = os.path.join(place.directory, MANIFEST)
+    if not place.files.exists(path):
+        return None
+    try:
+        return manifest.decode(place.files.read(path))
+    except NewerFormat as error:
+        raise error.at_path(path) from error
+    except CorruptData as error:
+        report.add("rebuilt", path, f"the manifest is damaged: {error.problem}")
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        report.add("rebuilt", path, f"the manifest cannot be read: {error.strerror}")
+    return None
+
+
+def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
+    """Replaces the manifest by what the layout says now."""
+    written = _told(place.now_ms(), codec, layout, settings)
+    place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
+
+
+def lists(known: Manifest | None, codec: Codec, layout: Layout, settings: TopicSettings) -> bool:
+    """Tells whether a manifest lists a layout's segments; its watermark may be an older one."""
+    if known is None:
+        return False
+    told = _told(known.created_ms, codec, layout, settings)
+    return replace(known, next_offset=told.next_offset) == told
+
+
+def _told(created_ms: int, codec: Codec, layout: Layout, settings: TopicSettings) -> Manifest:
+    return Manifest(
+        created_ms=created_ms,
+        segment_bytes_max=settings.segment_bytes,
+        index_stride_bytes=codec.stride.bytes,
+        open_segments_max=OPEN_SEGMENTS_MAX,
+        active_base_offset=layout.active.base_offset,
+        next_offset=layout.active.durable.next_offset,
+        segments=tuple(map(_recorded, layout.sealed)),
+    )
+
+
+def _recorded(segment: engine_segment.SealedSegment) -> SealedSegment:
+    """What a manifest says of a sealed segment: the same every time, so it is made once."""
+    if segment.recorded is not None:
+        return segment.recorded
+    try:
+        index_bytes = segment.files.size(segment.path("idx"))
+    except OSError:  # it is not there, and will be rebuilt
+        index_bytes = 0
+    found = SealedSegment(
+        segment.base_offset, segment.next_offset - 1, segment.size_bytes, index_bytes
+    )
+    if index_bytes:
+        segment.recorded = found
+    return found

@@ -1,0 +1,422 @@
+"""A partition open for writing: the tail that the writer drives, rolling, and removing.
+
+Rules.
+1. Only the writer's leader changes the tail and the layout (`writer.exclusively` for the rest).
+2. A segment is durable before the next one is created; it is sealed, then shown as sealed.
+3. Removing is document 004's order: tombstone, reason, out of sight, indexes, log, tombstone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
+from lamina.errors import (
+    ArchiveUnavailable,
+    Closed,
+    InvalidRequest,
+    LaminaError,
+    Poisoned,
+)
+from lamina.formats.documents import tombstone
+from lamina.formats.documents.archive_manifest import covers
+from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.log_format import Codec
+from lamina.log import manifest_file, retention
+from lamina.log.active_segment import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
+from lamina.log.appending import AppendsBatch
+from lamina.log.commit import Writer
+from lamina.log.directory import Place, refusal_of
+from lamina.log.encoder import GroupEncoder, Judged, Piece, cut
+from lamina.log.interfaces import Deletion
+from lamina.log.partition_reader import PartitionReader
+from lamina.log.producers import Producers
+from lamina.log.recovery import Recovered
+from lamina.log.removal import remove_files
+from lamina.log.requests import DURABLE, Outcome, Request
+from lamina.log.sealed import SealedRange
+from lamina.log.segment import Damaged, SealedSegment
+from lamina.log.segment_pile import Layout
+from lamina.storage.files import PASSING
+from lamina.storage.paths import SegmentFile
+
+_Result = TypeVar("_Result")
+
+
+class Partition(AppendsBatch, PartitionReader):
+    """One partition, opened for writing."""
+
+    def __init__(
+        self,
+        place: Place,
+        codec: Codec,
+        settings: TopicSettings,
+        recovered: Recovered,
+        *,
+        producers: Producers,
+    ) -> None:
+        layout = Layout(tuple(recovered.sealed), recovered.active)
+        super().__init__(place, codec, layout, recovered.ledger)
+        self.active = recovered.active
+        self.settings = settings
+        self.producers = producers
+        self._encoder = GroupEncoder(codec, producers)
+        self._noting = threading.Lock()
+        self.progress: Callable[[], Mapping[str, int]] = dict
+        self.writer: Writer
+
+    def start(self, writer_settings: WriterSettings, executor: Executor) -> None:
+        """Puts the writer in front of the tail."""
+        self.writer = Writer(self, writer_settings, executor)
+
+    def exclusively(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action as the only owner of the tail."""
+        return self.writer.exclusively(action)
+
+    def level(self, acks: int | None) -> int:
+        """How far an append goes: what it asks for, fsynced if it does not say."""
+        return DURABLE if acks is None else acks
+
+    def admit(self, request: Request) -> None:
+        """Takes any request of the format's records."""
+
+    def search_archive(self, deletion: Deletion) -> Deletion:
+        """Looks for nothing: the delete is refused."""
+        return deletion
+
+    def delete(self, deletion: Deletion) -> int:
+        """Refuses: a segmented log removes whole segments only."""
+        raise InvalidRequest(
+            f"{self.place.name}: format {self.codec.name} deletes no single records; a topic of"
+            " format wal does"
+        )
+
+    def fail(self, error: BaseException) -> LaminaError:
+        """Takes no more appends until it is opened again; returns why."""
+        return self.writer.poison(error)
+
+    @property
+    def failure(self) -> LaminaError | None:
+        """Why it takes no more appends until it is opened again, if it does not."""
+        return self.writer.failure
+
+    def retire(self, reason: Closed) -> None:
+        """Refuses further appends for good: the topic was deleted."""
+        self.writer.close(reason)
+
+    # ------------------------------------------------------------------ the writer's log
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group of requests behind the tail; see `writer.Log`."""
+        judged = self._encoder.judge(group, self.active.tail.next_offset)
+        try:
+            self.producers.record(judged.stamps)
+            if judged.accepted:
+                self._store(judged)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+            self.producers.take_back()
+            raise refusal_of(
+                error,
+                f"{self.place.name}: no space left on the device; nothing of the append was kept",
+            ) from error
+        except InvalidRequest:
+            self.producers.take_back()
+            raise
+        self.producers.keep()
+        return judged.outcomes
+
+    def sync(self) -> None:
+        """Makes everything written durable and tells those who wait for it."""
+        try:
+            self.active.sync()
+        except OSError as error:
+            raise self.writer.poison(error) from error
+        self.announce()
+
+    def _store(self, judged: Judged) -> None:
+        """Writes a group, rolling where a segment is full; without space, nothing of it."""
+        first = self.active
+        tail, mark = first.tail, first.index.mark()
+        touched = [first]
+        try:
+            for piece in self._encoder.pieces(judged, self.settings, self.place.now_ms()):
+                if judged.size_bytes < PREPARE_BELOW_BYTES:
+                    first.prepare(len(piece.data))
+                self._write_piece(piece, touched)
+                if not piece.is_last:  # the disk has it while the next one is encoded
+                    touched[-1].file.begin_sync()
+        except (OSError, InvalidRequest):
+            with self._poisoning():
+                for segment in reversed(touched[1:]):
+                    segment.discard()
+                first.undo(tail, mark)
+            raise
+        try:
+            if len(touched) > 1:  # nobody may see a sealed part of it before the rest is durable
+                touched[-1].file.sync()
+            self._publish(touched)
+        except OSError as error:
+            raise self.writer.poison(error) from error
+
+    @contextlib.contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Stops the writer for any error: what it would leave, the next append must not follow."""
+        try:
+            yield
+        except OSError as error:
+            raise self.writer.poison(error) from error
+
+    def _write_piece(self, piece: Piece, touched: list[ActiveSegment]) -> None:
+        """Writes a piece to the last segment, and to new ones behind it where that is full."""
+        last = touched[-1]
+        room = self.settings.segment_bytes - last.tail.position
+        if len(piece.data) <= room:
+            last.append(piece.data, piece.positions, piece.timestamps)
+            return
+        parts = cut(
+            piece.positions,
+            len(piece.data),
+            room=room,
+            capacity=self.settings.segment_bytes - self.codec.header_bytes,
+            is_empty=last.tail.next_offset == last.base_offset,
+        )
+        for number, (rows, span) in enumerate(parts):
+            if number > 0:
+                touched.append(self._next_segment(touched[-1]))
+            if rows.start < rows.stop:
+                starts = piece.positions[rows] - span.start
+                touched[-1].append(piece.data[span], starts, piece.timestamps[rows])
+
+    def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
+        """Makes the next segment, once all of the current one is durable."""
+        with self._poisoning():
+            current.file.sync()
+        return ActiveSegment.create(
+            self.codec,
+            self.place.files,
+            self.place.segments,
+            base_offset=current.tail.next_offset,
+            created_ms=self.place.now_ms(),
+        )
+
+    def _publish(self, touched: list[ActiveSegment]) -> None:
+        """Shows readers what was written, by one assignment: all of an append or nothing.
+
+        All but the last segment are now sealed. With them, everything is synced.
+        """
+        *full, last = touched
+        if full:
+            sealed = tuple(segment.finish() for segment in full)
+            last.show()
+            self.active = last
+            self.layout = Layout(self.layout.sealed + sealed, last)
+            for segment in full:  # for readers that still hold the layout from before
+                segment.show()
+            self.save_manifest()
+        else:
+            last.written = last.tail
+            if last.index.unsaved >= INDEX_ENTRIES_PER_WRITE:
+                last.save_index()
+        self.announce()
+
+    # ------------------------------------------------------------------ rolling and removing
+
+    def save_manifest(self) -> None:
+        """Replaces the manifest, where the format has one; it speaks of durable records only.
+
+        Without space the old one stays: it is derived, and says less, but nothing wrong.
+        """
+        if not self.codec.has_manifest:
+            return
+        try:
+            manifest_file.save(self.place, self.codec, self.layout, self.settings)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+
+    def roll(self) -> None:
+        """Seals the active segment if it holds anything. For the leader."""
+        active = self.active
+        if active.tail.next_offset > active.base_offset:
+            self._publish([active, self._next_segment(active)])
+
+    def is_old(self) -> bool:
+        """Tells whether the active segment holds anything and is older than `segment.ms`."""
+        holds = self.active.tail.next_offset > self.active.base_offset
+        return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
+
+    def producer_position(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns a producer's epoch and the sequence it must go on with; None if not known."""
+        return self.producers.position(producer_id)
+
+    def has_idle_producers(self) -> bool:
+        """Tells whether an idempotent producer may be forgotten."""
+        return self.producers.has_idle(self.settings.producer_id_expiration_ms)
+
+    def forget_idle_producers(self) -> None:
+        """Forgets idempotent producers that are idle for too long. For the leader."""
+        self.producers.forget_idle(self.settings.producer_id_expiration_ms)
+
+    def explain_retention(self) -> list[retention.Decision]:
+        """Says for each segment, oldest first, whether it goes and why."""
+        if self._is_archive_hidden():
+            return retention.wait_for_archive(self.facts())
+        waits = retention.waited_for(self.settings, self.progress())
+        return retention.explain(self.facts(), self.settings, self.place.aging_ms(), waits)
+
+    def has_expired(self) -> bool:
+        """Tells whether retention would remove anything now."""
+        limits = (self.settings.retention_ms, self.settings.retention_bytes)
+        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.cold_facts()):
+            return False
+        return any(decision.goes for decision in self.explain_retention())
+
+    def apply_retention(self) -> int:
+        """Removes what retention lets go; returns how many segments went. For the leader."""
+        decisions = self.explain_retention()
+        going = {decision.segment.base_offset for decision in decisions if decision.goes}
+        for fact in [each for each in self.cold_facts() if each.base_offset in going]:
+            self._give_up(fact, "retention")
+        for segment in [each for each in self.layout.sealed if each.base_offset in going]:
+            self.remove(segment, "retention")
+        return len(going)
+
+    def trim(self, before: int) -> int:
+        """Removes whole segments below an offset; returns the new earliest one. For the leader."""
+        if before > self.earliest_offset() and self._is_archive_hidden():
+            raise ArchiveUnavailable(
+                f"{self.place.name}: what is below {before} is in the archive, which has not"
+                " answered yet; nothing was removed"
+            )
+        active = self.active
+        if active.base_offset < active.tail.next_offset <= before:
+            self.roll()
+        for fact in self.cold_facts():
+            if fact.next_offset <= before:
+                self._give_up(fact, "trim")
+        for segment in self.layout.sealed:
+            if segment.next_offset <= before:
+                self.remove(segment, "trim")
+        return self.earliest_offset()
+
+    def _is_archive_hidden(self) -> bool:
+        """Tells whether records are archived that nobody has asked the object store for yet."""
+        is_known = self.cold is not None and self.cold.is_loaded
+        return not is_known and bool(self.ledger.archived())
+
+    def _give_up(self, cold: retention.SegmentFacts, reason: str) -> None:
+        """Enters archived records as removed: from now on no reader sees them; the object goes."""
+        now_ms, first, end = self.place.now_ms(), cold.base_offset, cold.next_offset
+        self.enter_gaps(
+            [
+                Gap(max(gap.first, first), min(gap.end, end), reason, now_ms)
+                for gap in self.ledger.between(first, end)
+                if gap.reason == ARCHIVED
+            ]
+        )
+
+    @property
+    def local_start(self) -> int:
+        """The first offset that lies here, and not only in the archive."""
+        return self.layout.earliest_offset
+
+    @property
+    def published(self) -> Ledger:
+        """Every missing range, for the archive's own copy of the ledger."""
+        return self.ledger
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last offset in a sealed segment."""
+        return self.layout.active.base_offset
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        """Returns the sealed segments, oldest first; they are durable."""
+        return list(self.layout.sealed)
+
+    def has_local_excess(self, archived_end: int) -> bool:
+        """Tells whether local retention would remove anything that is archived."""
+        return bool(self._local_excess(archived_end))
+
+    def apply_local_retention(self, archived_end: int) -> int:
+        """Removes local segments whose records are archived. For the leader.
+
+        `archived_end` is the offset below which everything was uploaded, read back and listed.
+        """
+        going = self._local_excess(archived_end)
+        for segment in going:
+            self.remove(segment, "archived")
+        return len(going)
+
+    def _local_excess(self, archived_end: int) -> list[SealedSegment]:
+        settings = self.settings.for_local_copies()
+        sealed = self.layout.sealed
+        if not sealed or sealed[0].next_offset > archived_end:
+            return []
+        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
+        going = {each.segment.base_offset for each in decisions if each.goes}
+        entries = self.cold.entries if self.cold is not None else ()
+        return [
+            segment
+            for segment in sealed
+            if segment.base_offset in going
+            and segment.next_offset <= archived_end
+            and covers(entries, self.ledger, segment.base_offset, segment.next_offset)
+        ]
+
+    def remove(self, segment: SealedSegment, reason: tombstone.Reason) -> None:
+        """Removes a sealed segment: tombstone, reason, out of sight, files, tombstone."""
+        now_ms = self.place.now_ms()
+        marker = tombstone.Tomb(segment.base_offset, reason, now_ms)
+        name = SegmentFile(segment.base_offset, "tomb").name
+        self.place.files.replace(os.path.join(self.place.segments, name), tombstone.encode(marker))
+        gap = Gap(segment.base_offset, segment.next_offset, reason, now_ms)
+        with self._noting:
+            self.ledger = self.place.enter_gap(self.ledger, gap)
+        kept = tuple(each for each in self.layout.sealed if each is not segment)
+        self.layout = Layout(kept, self.layout.active)
+        remove_files(self.place, self.codec, segment.base_offset)
+
+    def is_deleted(self) -> bool:
+        """Tells whether the topic was deleted, also when another has its name by now."""
+        return type(self.writer.failure) is Closed or super().is_deleted()
+
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+        if gaps:
+            with self._noting:
+                self.ledger = self.place.enter_gaps(self.ledger, gaps)
+
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Takes back, durably, that the records of some ranges are lost."""
+        with self._noting:
+            found = self.ledger.found_again(spans)
+            if found != self.ledger:
+                self.place.write_ledger(found)
+                self.ledger = found
+
+    def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
+        """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
+        with self._noting, contextlib.suppress(OSError):
+            if self.ledger.at(gap.first) is None:
+                self.place.set_aside(error.path, damaged, error.position)
+                self.ledger = self.place.enter_gap(self.ledger, gap)
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a write or fsync failed: the files are left to recovery as they are."""
+        return isinstance(self.writer.failure, Poisoned)
+
+    def close(self) -> None:
+        """Makes everything durable and seals the files; for the leader, once."""
+        self.sync()
+        self.active.finish()
+        self.save_manifest()
+        self.active.close_file()

@@ -1,0 +1,485 @@
+"""Reading a partition: one stream over its segments, gaps named, the end waited for.
+
+Rules.
+1. The layout (which segments there are) is an immutable value, replaced as a whole: a reader takes
+   it once and is never confused by a roll or a trim.
+2. Readers of durable records see nothing above the last successful fsync; the end never moves back.
+3. A range of offsets that cannot be read has its reason in the ledger, and the reader is told.
+4. Archived records (`Cold`) are read where nothing local holds them, also where the local copy is
+   damaged; but never what was removed on purpose, whatever the object store still has.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.errors import (
+    ArchiveUnavailable,
+    CorruptData,
+    OffsetOutOfRange,
+    RecordsMissing,
+    Unavailable,
+)
+from lamina.formats.documents import topic_file
+from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.formats.documents.ledger import ARCHIVED, REMOVED, SKIPPED, Gap, Ledger
+from lamina.formats.log_format import Codec
+from lamina.formats.scan import Limit
+from lamina.log import archived_layers
+from lamina.log.batch_offsets import after, first_of, runs
+from lamina.log.damage import missing_of
+from lamina.log.directory import Place, typed_errors
+from lamina.log.document_names import ScansFrom
+from lamina.log.interfaces import Isolation, PartitionInfo
+from lamina.log.retention import SegmentFacts
+from lamina.log.segment import Bound, Damaged, Segment
+from lamina.log.segment_pile import Layout
+from lamina.log.time_search import first_at_or_after
+from lamina.storage import paths
+
+_Step: TypeAlias = tuple[pa.RecordBatch | None, int]
+"""Some records, or none, and the offset to go on from."""
+
+
+class Cold(Protocol):
+    """The archived part of a partition, as far as reading needs it."""
+
+    @property
+    def entries(self) -> tuple[ArchivedObject, ...]:
+        """The archived objects, oldest first."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the entries are known: the object store has answered once."""
+
+    def load(self) -> None:
+        """Asks the object store for the entries; raises ArchiveUnavailable."""
+
+    def entry_for(self, offset: int) -> ArchivedObject | None:
+        """Returns the object whose span includes an offset."""
+
+    def next_base(self, offset: int) -> int | None:
+        """Returns where the first object above an offset begins."""
+
+    def scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
+        """Yields records from an offset that an object spans; raises RecordsMissing."""
+
+    def offset_before_time(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Returns an offset such that all records of an object before it are older than a time."""
+
+
+class PartitionReader(ScansFrom):
+    """The reading half of a partition; who owns it keeps `layout` and `ledger` current."""
+
+    def __init__(self, place: Place, codec: Codec, layout: Layout, ledger: Ledger) -> None:
+        self.place = place
+        self.codec = codec
+        self.layout = layout
+        self.ledger = ledger
+        self.cold: Cold | None = None
+        self._arrival = threading.Condition()
+        self._waiting = 0
+        self._ended = False
+        self._listeners: tuple[threading.Event, ...] = ()
+        self._bookmark: tuple[weakref.ref[Segment] | None, int, int] = (None, 0, 0)
+
+    @property
+    def format_name(self) -> str:
+        """The topic's format."""
+        return self.codec.name
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Why each missing range of offsets is missing."""
+        return self.ledger
+
+    def info(self) -> PartitionInfo:
+        """Describes the partition."""
+        layout = self.layout
+        tail = layout.active.written
+        archived = self.cold_facts()
+        return PartitionInfo(
+            self.place.partition,
+            self.earliest_offset(),
+            layout.active.durable.next_offset,
+            tail.next_offset,
+            len(layout.sealed) + 1,
+            sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+            len(archived),
+            sum(each.size_bytes for each in archived),
+        )
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read."""
+        local = self.layout.earliest_offset
+        return min([local, *(gap.first for gap in self.ledger.gaps if gap.reason == ARCHIVED)])
+
+    def end_offset(self, isolation: Isolation = "durable") -> int:
+        """One past the last offset that readers of an isolation see."""
+        return self.layout.end(isolation).next_offset
+
+    def facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each segment, oldest first; those in the archive only, too."""
+        return self.cold_facts() + self.local_facts()
+
+    def cold_facts(self) -> list[SegmentFacts]:
+        """Returns what is known of the archived objects that nothing local holds, oldest first."""
+        entries = self.cold.entries if self.cold is not None else ()
+        return archived_layers.facts_of(
+            entries, self.earliest_offset(), self.layout.earliest_offset
+        )
+
+    def ask_archive(self) -> None:
+        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+        if self.ledger.archived():
+            self._ask_archive(self.ledger.archived()[0])
+
+    def local_facts(self) -> list[SegmentFacts]:
+        """Returns what is known of each local segment, oldest first."""
+        layout = self.layout
+        facts = [
+            SegmentFacts(
+                segment.base_offset,
+                segment.next_offset,
+                segment.size_bytes,
+                segment.index.newest_timestamp_ms,
+                sealed=True,
+            )
+            for segment in layout.sealed
+        ]
+        active = layout.active
+        tail = active.written
+        newest = active.index.newest_timestamp_ms
+        facts.append(
+            SegmentFacts(active.base_offset, tail.next_offset, tail.position, newest, sealed=False)
+        )
+        return facts
+
+    def scan(
+        self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields batches from an offset up to the end as it is now (or to `end`).
+
+        Raises RecordsMissing at a gap, having yielded everything before it; single records that
+        were deleted or compacted away are left out.
+        """
+        if start < 0:
+            raise OffsetOutOfRange(f"{self.place.name}: offsets count from 0, got {start}")
+        stop = self.end_offset(isolation)
+        if start > self.end_offset("written"):
+            raise OffsetOutOfRange(f"{self.place.name}: {start} is beyond the end {stop}")
+        stop = stop if end is None else min(stop, end)
+        offset = start
+        while offset < stop:
+            try:
+                for batch, following in self._scan_segment(offset, stop, limit, isolation):
+                    if batch is not None:
+                        yield batch
+                    offset = following
+                if offset < stop:
+                    offset = self._step_over(offset, isolation)
+            except RecordsMissing as missing:
+                gap = self.ledger.at(missing.first)
+                if gap is None or gap.reason not in SKIPPED:
+                    raise
+                offset = missing.end
+
+    def _scan_segment(
+        self, offset: int, stop: int, limit: Limit, isolation: Isolation
+    ) -> Iterator[_Step]:
+        """Yields what one segment holds from an offset on, or what the archive does."""
+        holder = self.layout.segment_for(offset, isolation)
+        if holder is None or offset < holder[0].base_offset:
+            local = holder[0].base_offset if holder else stop
+            yield from self._scan_cold(offset, min(stop, local), limit)
+            return
+        segment, bound = holder
+        try:
+            position = self._locate(segment, offset, bound)
+            while offset < min(stop, bound.next_offset):
+                capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
+                chunk = segment.read(offset, position, capped, bound)
+                offset, position = chunk.next_offset, chunk.next_position
+                self._bookmark = (weakref.ref(segment), offset, position)
+                yield chunk.batch, offset
+        except Damaged as error:
+            missing = missing_of(self, segment, bound, error)
+            if missing is None:  # the device delivers it after all
+                return
+            self._look_for_copy()
+            if missing.first <= offset < missing.end and self._is_archived(offset):
+                yield from self._scan_cold(offset, min(stop, missing.end), limit)
+                return
+            raise missing from error
+        except FileNotFoundError as error:
+            now = self.layout.segment_for(offset, isolation)
+            if now is not None and now[0] is not segment:
+                return  # it was written anew since the layout was taken
+            self._look_for_copy()
+            if self._is_archived(offset):
+                yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
+                return
+            raise self._removed(offset, bound) from error
+        except OSError as error:
+            raise Unavailable(
+                f"{self.place.name}: reading offset {offset} from {segment.path('log')} failed: "
+                f"{error}; nothing was changed, read again or look at the device"
+            ) from error
+
+    def _locate(self, segment: Segment, offset: int, bound: Bound) -> int:
+        """Finds where a record starts: where the last read ended, or by the index.
+
+        A record that readers were shown keeps its place for as long as its segment is open.
+        """
+        marked, next_offset, position = self._bookmark
+        if marked is not None and next_offset == offset and marked() is segment:
+            return position
+        return segment.locate(offset, bound)
+
+    def _look_for_copy(self) -> None:
+        """Has the archive's list read, if nobody has asked for it yet.
+
+        Raises ArchiveUnavailable rather than call lost what the archive may have.
+        """
+        if self.cold is not None and not self.cold.is_loaded:
+            self.cold.load()
+
+    def _is_archived(self, offset: int) -> bool:
+        gap = self.ledger.at(offset)
+        removed = gap is not None and gap.reason in REMOVED
+        return not removed and self.cold is not None and self.cold.entry_for(offset) is not None
+
+    def _scan_cold(self, offset: int, stop: int, limit: Limit) -> Iterator[_Step]:
+        """Yields archived records up to an offset, and at last how far there are no more of them.
+
+        Raises RecordsMissing at a hole, with its reason.
+        """
+        if self.cold is None or not self._is_archived(offset):
+            return
+        removed = [gap.first for gap in self.ledger.between(offset, stop) if gap.reason in REMOVED]
+        stop = min([stop, *removed])
+        span = self.cold.entry_for(stop - 1)
+        try:
+            for batch in self.cold.scan(offset, stop, limit):
+                for part in runs(batch):
+                    self._explain_hole(offset, first_of(part))
+                    offset = after(part)
+                    yield part, offset
+        except RecordsMissing as missing:
+            raise self._explained(missing, offset) from missing
+        if span is not None and span.base_offset <= offset < stop:
+            self._explain_hole(offset, stop)
+            yield None, stop
+
+    def _explain_hole(self, offset: int, end: int) -> None:
+        """Raises RecordsMissing if offsets are missing between archived ones.
+
+        A sound object that does not hold them was made without them: they had been deleted. One
+        that was written anew (its generation says so) may have more holes than the ledger names.
+        """
+        while offset < end:
+            missing = self._gone(offset, end, otherwise="deleted")
+            entry = self.cold.entry_for(offset) if self.cold is not None else None
+            if missing.reason not in SKIPPED or entry is None or entry.generation == 0:
+                raise missing
+            offset = missing.end
+
+    def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
+        """Gives what an object does not hold its reason, which may be new."""
+        self.reread_ledger()
+        first = max(offset, missing.first)
+        gap = self.ledger.at(first)
+        known = gap is not None and gap.reason != ARCHIVED
+        return RecordsMissing(
+            f"{self.place.name}: {missing.path}: {missing.problem}",
+            first=first,
+            end=missing.end,
+            reason=gap.reason if gap is not None and known else missing.reason,
+        )
+
+    def _step_over(self, offset: int, isolation: Isolation) -> int:
+        """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
+        holder = self.layout.segment_for(offset, isolation)
+        if holder is not None and holder[0].base_offset <= offset:
+            return offset
+        if self._is_archived(offset) or self._ask_archive(self.ledger.at(offset)):
+            return offset
+        end = holder[0].base_offset if holder else self.end_offset(isolation)
+        archived = self.cold.next_base(offset) if self.cold else None
+        raise self._gone(offset, end if archived is None else min(end, archived), otherwise="lost")
+
+    def _ask_archive(self, gap: Gap | None) -> bool:
+        """Has archived records found that nobody has asked for yet; False if they are no secret.
+
+        Raises ArchiveUnavailable rather than call missing what only cannot be reached.
+        """
+        if gap is None or (self.cold is not None and self.cold.is_loaded):
+            return False
+        if gap.reason not in (ARCHIVED, "lost") or (self.cold is None and gap.reason == "lost"):
+            return False
+        if self.cold is None:
+            raise ArchiveUnavailable(
+                f"{self.place.name}: offsets {gap.first} to {gap.end} are archived;"
+                " open the store with `archive`"
+            )
+        self.cold.load()
+        return True
+
+    def _gone(self, offset: int, end: int, otherwise: str) -> RecordsMissing:
+        """Names the reason for the first of some missing offsets, as far as it reaches."""
+        gap = self.ledger.at(offset)
+        if gap is not None and gap.reason == ARCHIVED:  # archived once, and not there any more
+            end = min(end, gap.end)
+            gap = None
+        if gap is None:
+            later = [each.first for each in self.ledger.between(offset, end)]
+            end = min([end, *(first for first in later if first > offset)])
+        return RecordsMissing(
+            f"{self.place.name}: records are missing",
+            first=offset,
+            end=end if gap is None else min(end, gap.end),
+            reason=otherwise if gap is None else gap.reason,
+        )
+
+    def _removed(self, offset: int, bound: Bound) -> RecordsMissing:
+        """Finds that a segment was removed before it could be held."""
+        is_there = self.place.files.exists(self.place.segments) and not self.is_deleted()
+        self.reread_ledger()
+        return self._gone(offset, bound.next_offset, otherwise="lost" if is_there else "deleted")
+
+    def is_deleted(self) -> bool:
+        """Tells whether the topic is being deleted, as far as one can know."""
+        path = os.path.join(self.place.data, paths.TOPICS, self.place.topic, paths.TOPIC_SETTINGS)
+        try:
+            return topic_file.decode(self.place.files.read(path)).deleted
+        except FileNotFoundError:
+            return True
+        except (OSError, CorruptData):
+            return False
+
+    def reread_ledger(self) -> None:
+        """Is told that reasons may have been entered by somebody else."""
+
+    def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
+        """Is told of damage that was not known yet; a reader alone cannot write it down."""
+
+    def announce(self) -> None:
+        """Wakes those who wait for records."""
+        for listener in self._listeners:
+            listener.set()
+        if self._waiting:
+            with self._arrival:
+                self._arrival.notify_all()
+
+    def end_waits(self) -> None:
+        """Wakes those who wait for records, because none will come any more."""
+        with self._arrival:
+            self._ended = True
+            self._arrival.notify_all()
+            for event in self._listeners:
+                event.set()
+
+    def listen(self, event: threading.Event) -> None:
+        """Has an event set by every append, for those who wait for several partitions."""
+        with self._arrival:
+            self._listeners = (*self._listeners, event)
+
+    def unlisten(self, event: threading.Event) -> None:
+        """Ends listening."""
+        with self._arrival:
+            self._listeners = tuple(each for each in self._listeners if each is not event)
+
+    def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
+        """Waits until the end is beyond an offset; woken by the append itself, or by the end."""
+        with self._arrival:
+            self._waiting += 1
+            try:
+                self._arrival.wait_for(
+                    lambda: self._ended or self.end_offset(isolation) > offset, timeout=timeout_s
+                )
+                return self.end_offset(isolation) > offset
+            finally:
+                self._waiting -= 1
+
+    @typed_errors("looking for a time")
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """Returns the first durable offset whose record is at or after a time; None if none is."""
+        layout = self.layout
+        self._ask_archive(self.ledger.at(self.earliest_offset()))
+        for entry in self.cold.entries if self.cold else ():
+            if entry.base_offset >= layout.earliest_offset or entry.max_timestamp_ms < timestamp_ms:
+                continue
+            first = max(self.earliest_offset(), self._cold_start(entry, timestamp_ms))
+            end = min(entry.next_offset, layout.earliest_offset)
+            found = first_at_or_after(self, timestamp_ms, first, end)
+            if found is not None:
+                return found
+        bounds = [(segment, segment.end) for segment in layout.sealed]
+        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
+        for segment, bound in [*bounds, tail]:
+            newest = segment.index.newest_timestamp_ms
+            if newest is None or newest < timestamp_ms:
+                continue
+            start = segment.offset_before_time(timestamp_ms, bound)
+            found = first_at_or_after(self, timestamp_ms, start, bound.next_offset)
+            if found is not None:
+                return found
+        return None
+
+    def time_at(self, offset: int) -> int | None:
+        """Returns about when the record at an offset was made, from the time index alone.
+
+        It is the newest time up to the index entry at or before the record; None without one.
+        """
+        if offset < self.layout.earliest_offset and self.cold is not None:
+            entry = self.cold.entry_for(offset)
+            if entry is not None:
+                return entry.min_timestamp_ms
+        holder = self.layout.segment_for(offset, "durable")
+        if holder is None:
+            return None
+        times = holder[0].index.times()
+        row = int(np.searchsorted(times["offset"], offset, side="right")) - 1
+        return int(times["timestamp_ms"][max(row, 0)]) if len(times) else None
+
+    def bytes_from(self, offset: int) -> int:
+        """Returns about how many bytes of log there are from an offset on, from indexes alone."""
+        layout = self.layout
+        bounds = [(segment, segment.end) for segment in layout.sealed]
+        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
+        total = sum(each.size_bytes for each in self.cold_facts() if offset < each.next_offset)
+        for segment, bound in [*bounds, tail]:
+            if bound.next_offset <= offset:
+                continue
+            entry = segment.index.position_for(offset) if offset > segment.base_offset else None
+            start = entry[1] if entry else self.codec.header_bytes
+            total += max(0, bound.position - start)
+        return total
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on, below the durable end, have no record any more."""
+        end = self.end_offset("durable")
+        gaps = [gap for gap in self.ledger.between(offset, end) if self._is_gone(gap)]
+        starts = np.array([max(gap.first, offset) for gap in gaps], dtype=np.int64)
+        return starts, np.array([min(gap.end, end) for gap in gaps], dtype=np.int64)
+
+    def _is_gone(self, gap: Gap) -> bool:
+        """Tells whether a gap cannot be read: what is lost here may be in the archive."""
+        is_there = self.cold is not None and self.cold.entry_for(gap.first) is not None
+        return gap.reason != ARCHIVED and not (gap.reason == "lost" and is_there)
+
+    def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
+        """Where in an archived object a search by time starts; its beginning if that fails."""
+        assert self.cold is not None
+        try:
+            return self.cold.offset_before_time(entry, timestamp_ms)
+        except RecordsMissing:
+            return entry.base_offset

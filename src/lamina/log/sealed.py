@@ -1,0 +1,65 @@
+"""A part of a log that never changes again, and the partition that has such parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.log.interfaces import LogWriter
+
+if TYPE_CHECKING:
+    from lamina.log.partition_reader import Cold
+
+
+class SealedRange(Protocol):
+    """A part of a log that never changes again."""
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset that it may hold."""
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset that it may hold."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that it takes where it is."""
+
+
+class Archivable(LogWriter, Protocol):
+    """A partition whose sealed part can be archived, and then leave the local disk."""
+
+    cold: Cold | None
+    """Its archived part, as readers see it."""
+
+    ledger: Ledger
+    """What was entered of it: also which ranges only the archive holds."""
+
+    @property
+    def published(self) -> Ledger:
+        """Every missing range, for the archive's own copy of the ledger."""
+
+    @property
+    def local_start(self) -> int:
+        """The first offset that lies here, and not only in the archive."""
+
+    def enter_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
+
+    def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Takes back, durably, that the records of some ranges are lost."""
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last offset in a sealed range."""
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        """Returns the sealed ranges, oldest first; they are durable."""
+
+    def has_local_excess(self, archived_end: int) -> bool:
+        """Tells whether local retention would remove anything that is archived."""
+
+    def apply_local_retention(self, archived_end: int) -> int:
+        """Removes local copies of what is archived; returns how many segments. For the leader."""

@@ -1,0 +1,302 @@
+"""Objects of the archive written anew: joined, or without some of their records.
+
+Objects never change. A task reads some neighbours, leaves out what is to go, and uploads one object
+of a new generation, which nobody lists yet. The driver then enters why offsets are missing, first
+in the ledger and then in its archived copy, and replaces the list: from there on readers have the
+new objects, and the old ones belong to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lamina.archive.archiver import Archiver
+from lamina.archive.encode import Naming, encode_object
+from lamina.archive.object_list import Shelf
+from lamina.archive.tier import policy_of
+from lamina.errors import CorruptData, ObjectMissing
+from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
+from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.strm import segment as strm_segment
+from lamina.formats.strm.layout import Compression
+from lamina.log.sealed import Archivable, SealedRange
+from lamina.spark.jobs.archive import UNLIMITED, require_claim
+from lamina.spark.jobs.bulk_lane import Descriptor
+from lamina.spark.jobs.credentials import Access
+from lamina.storage.objects import Objects
+from lamina.store.store import Store
+
+GAPS_MAX = 4096
+"""So many of the longest new gaps are entered: the ledger is one document, read and written whole.
+The others are holes inside of the span of an object that was written anew; readers know it by that.
+What is in no object's span any more is entered in any case."""
+
+
+class Choice(Protocol):
+    """Which records stay."""
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Returns for each record of a batch whether it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbours that become one object, and what the worker has to know."""
+
+    about: TopicFile
+    partition: int
+    entries: tuple[ArchivedObject, ...]
+    generation: int
+    writer: str
+    epoch: int
+    compression: Compression
+    created_ms: int
+    is_listed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a task made of a group.
+
+    `entry` is None if no record is left. `starts` and `ends` are the runs of offsets that were left
+    out. With a `problem` nothing was written, and the group stays as it is.
+    """
+
+    entry: ArchivedObject | None = None
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    records: int = 0
+    is_changed: bool = True
+    problem: str = ""
+
+
+def described(
+    shelf: Shelf, groups: Sequence[Sequence[ArchivedObject]], partition: Archivable, now_ms: int
+) -> list[Descriptor[Group]]:
+    """Describes groups of neighbours to the workers; all of them get one new generation."""
+    if not groups:
+        return []
+    generation = shelf.next_generation()
+    return [
+        Descriptor(
+            shelf.key_of(entries[0]),
+            shelf.name,
+            entries[0].base_offset,
+            sum(entry.size_bytes for entry in entries),
+            Group(
+                shelf.about,
+                shelf.partition,
+                tuple(entries),
+                generation,
+                shelf.writer,
+                shelf.manifest.fencing_epoch,
+                policy_of(partition.settings).compression,
+                now_ms,
+            ),
+        )
+        for entries in groups
+    ]
+
+
+# ---------------------------------------------------------------- in the workers
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The work of a task. Without `always`, a group of which every record stays is left alone."""
+
+    access: Access
+    choice: Choice | None = None
+    always: bool = True
+    only_counts: bool = False
+    """A dry run: says how many records would go, and writes nothing."""
+
+    def __call__(self, each: Descriptor[Group]) -> Rewritten:
+        """Reads, leaves out, encodes, uploads and reads back."""
+        group, objects = each.what, self.access.open()
+        shelf = Shelf(objects, group.about, group.partition, group.writer)
+        if not self.only_counts:
+            require_claim(shelf.load(), group.writer, group.epoch, shelf.name)
+        try:
+            gone = self._gone(shelf, group)
+            if self.only_counts or not (self.always or len(gone)):
+                return Rewritten(records=len(gone), is_changed=False)
+            naming = Naming(group.about.name, group.partition, group.created_ms)
+            span = group.entries[0].base_offset, group.entries[-1].next_offset
+            encoded = encode_object(
+                lambda _: self._kept(shelf, group),
+                span,
+                naming,
+                group.compression,
+                target_bytes=UNLIMITED,
+            )
+        except (CorruptData, ObjectMissing) as error:
+            return Rewritten(problem=str(error))
+        entry = None
+        if encoded is not None:
+            rewritten = replace(encoded.entry, generation=group.generation)
+            entry = Archiver(shelf, _Nothing()).store(replace(encoded, entry=rewritten))
+        starts, ends = runs_of(gone)
+        return Rewritten(entry, tuple(starts.tolist()), tuple(ends.tolist()), len(gone))
+
+    def _gone(self, shelf: Shelf, group: Group) -> NDArray[np.int64]:
+        """The offsets of the records that do not stay."""
+        if self.choice is None:
+            return np.empty(0, dtype=np.int64)
+        parts = [np.empty(0, dtype=np.int64)]
+        for batch in batches_of(shelf, group.entries):
+            parts.append(batch.column("offset").to_numpy()[~self.choice(batch)])
+        return np.concatenate(parts)
+
+    def _kept(self, shelf: Shelf, group: Group) -> Iterator[pa.RecordBatch]:
+        for batch in batches_of(shelf, group.entries):
+            if self.choice is None:
+                yield batch
+                continue
+            stays = self.choice(batch)
+            if stays.any():
+                yield batch if stays.all() else batch.filter(pa.array(stays))
+
+
+def batches_of(shelf: Shelf, entries: Sequence[ArchivedObject]) -> Iterator[pa.RecordBatch]:
+    """Yields the records of some objects, one object in memory at a time."""
+    for entry in entries:
+        yield from strm_segment.read_from(shelf.objects.read(shelf.key_of(entry)).data)
+
+
+class _Nothing:
+    """A source without records: an object that is there is ours to the byte, or no match."""
+
+    def sealed_ranges(self) -> list[SealedRange]:
+        return []
+
+    def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+
+def runs_of(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Turns ascending offsets into runs without a hole: starts, and ends one past the last."""
+    if not len(offsets):
+        return offsets, offsets
+    edges = np.flatnonzero(np.diff(offsets) > 1)
+    starts = offsets[np.concatenate([[0], edges + 1])]
+    return starts, offsets[np.concatenate([edges, [len(offsets) - 1]])] + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Keeps the records at some offsets, and those without a key."""
+
+    offsets: NDArray[np.int64]
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Looks the offsets up."""
+        offsets = batch.column("offset").to_numpy()
+        rows = np.searchsorted(self.offsets, offsets)
+        rows[rows == len(self.offsets)] = 0
+        found = self.offsets[rows] == offsets if len(self.offsets) else np.zeros(len(offsets), bool)
+        keyless: NDArray[np.bool_] = pc.is_null(batch.column("key")).to_numpy(zero_copy_only=False)
+        return found | keyless
+
+
+@dataclass(frozen=True, slots=True)
+class Spares:
+    """Keeps the records that have none of some keys and none of some tags."""
+
+    keys: tuple[bytes, ...] = ()
+    tags: tuple[bytes, ...] = ()
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Compares keys and tags, where the batch has such columns."""
+        stays: NDArray[np.bool_] = np.ones(batch.num_rows, dtype=np.bool_)
+        for name, wanted in (("key", self.keys), ("tag", self.tags)):
+            if wanted and name in batch.schema.names:
+                column = batch.column(name)
+                found = pc.is_in(column, value_set=pa.array(wanted, column.type))
+                stays &= ~found.to_numpy(zero_copy_only=False)
+        return stays
+
+
+# ---------------------------------------------------------------- in the driver
+
+
+def commit(
+    store: Store,
+    partition: Archivable,
+    shelf: Shelf,
+    made: Sequence[tuple[Group, Rewritten]],
+    reason: str,
+) -> list[ArchivedObject]:
+    """Enters why records are gone, then replaces the list, once; returns what is replaced."""
+    done = [(group, each) for group, each in made if not each.problem and each.is_changed]
+    if not done:
+        return []
+    now_ms = partition.place.now_ms()
+    found = [pair for _, each in done for pair in zip(each.starts, each.ends, strict=True)]
+    longest = sorted(_merged(sorted(found)), key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
+    beyond = [
+        pair
+        for group, each in done
+        if group.is_listed
+        for pair in _beyond(partition.published, group, each.entry)
+    ]
+    entered = _merged(sorted([*longest, *beyond]))
+    partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in entered])
+    assert store.tier is not None, "the archive is held"
+    store.tier.metadata.save(shelf, partition.published)
+    going = {entry for group, _ in done if group.is_listed for entry in group.entries}
+    new = [each.entry for group, each in done if group.is_listed and each.entry is not None]
+
+    def exchanged(now: Manifest) -> Manifest:
+        left = [entry for entry in now.objects if entry not in going]
+        return replace(now, objects=tuple(sorted([*left, *new], key=lambda each: each.base_offset)))
+
+    shelf.commit(exchanged)
+    return [entry for group, _ in done for entry in group.entries]
+
+
+def _beyond(gaps: Ledger, group: Group, new: ArchivedObject | None) -> Iterator[tuple[int, int]]:
+    """Yields what the old objects span and the new one does not, where no reason is known."""
+    for old in group.entries:
+        start, end = old.base_offset, old.next_offset
+        kept = (new.base_offset, new.next_offset) if new is not None else (end, end)
+        yield from _unexplained(gaps, start, min(end, kept[0]))
+        yield from _unexplained(gaps, max(start, kept[1]), end)
+
+
+def _unexplained(gaps: Ledger, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for gap in gaps.between(start, end):
+        if gap.reason != ARCHIVED:
+            if start < gap.first:
+                yield start, gap.first
+            start = gap.end
+    if start < end:
+        yield start, end
+
+
+def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins ranges that overlap or touch: one record may have been in several objects."""
+    joined: list[tuple[int, int]] = []
+    for first, end in pairs:
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((first, end))
+    return joined
+
+
+def delete(objects: Objects, shelf: Shelf, entries: Sequence[ArchivedObject]) -> None:
+    """Deletes objects that the list does not name any more."""
+    for entry in entries:
+        objects.delete(shelf.key_of(entry))

@@ -1,0 +1,249 @@
+"""The appending part of a store's face: which partitions take which records, and the answer.
+
+Rules.
+1. What is wrong with records is found in the producer's own thread, before anything is queued.
+2. An append that names no partition is one request for each partition that takes some of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from lamina import records as record_columns
+from lamina.arguments import seconds, unsigned, whole
+from lamina.config import TopicSettings
+from lamina.errors import InvalidRequest, UnknownTopic
+from lamina.formats.documents.ledger import ARCHIVED
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.log.appending import (
+    OF_TOPIC,
+    Appended,
+    acks_level,
+    has_keys,
+    make_request,
+    merged,
+    split_by_key,
+)
+from lamina.log.interfaces import LogWriter
+from lamina.log.requests import Ack, ProducerStamp, Request
+from lamina.log.sealed import Archivable
+from lamina.received import refuse_broken
+from lamina.records import Records
+from lamina.store.opening import Boot
+from lamina.store.reads import StoreReader
+
+if TYPE_CHECKING:
+    from lamina.archive.tier import Tier
+
+ProducerId: TypeAlias = int
+
+
+def stamp(name: str, value: object) -> ProducerStamp:
+    """Checks a producer's stamp."""
+    if not isinstance(value, ProducerStamp):
+        raise InvalidRequest(f"{name} must be a ProducerStamp, not a {type(value).__name__}")
+    return value
+
+
+class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append", "append_async")):
+    """What users of a store that writes can append."""
+
+    _boot: Boot
+    _partitions: dict[tuple[str, int], Archivable]
+    _appending: ThreadPoolExecutor
+    _turn: Iterator[int]
+    tier: Tier | None
+
+    def _writable(self, topic: str, partition: int) -> LogWriter:
+        raise NotImplementedError
+
+    def append(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Appends records and waits until they are as safe as `acks` asks for: fsynced.
+
+        `acks` is 0, 1, "all", or "topic": "all", but for a wal topic its own durability, which
+        `acks` can only raise.
+        Without a partition, records with a key go where the hash of their key says, others to one
+        partition in turn. With `producer`, a repeated append gets its first answer. Raises
+        QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
+        """
+        if timeout_s is not None:
+            timeout_s = seconds("timeout_s", timeout_s)
+        if type(acks) is str and acks == ARCHIVED:
+            self._require_archived(topic)
+            appended = self.append(
+                *(topic, records),
+                partition=partition,
+                acks="all",
+                timeout_s=timeout_s,
+                producer=producer,
+            )
+            return self._await_archived(topic, appended, timeout_s)
+        requests = self._requests(topic, records, partition, acks, producer)
+        if len(requests) == 1:
+            return Appended(*self._write(*requests[0], timeout_s))
+        futures = [
+            self._appending.submit(self._write, target, request, timeout_s)
+            for target, request in requests
+        ]
+        wait(futures)
+        return merged([future.result() for future in futures])
+
+    def append_batch(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int = 0,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+    ) -> tuple[int, int]:
+        """Appends records to one partition; returns the first one's offset and how many they are.
+
+        The name is that of the log's document; see `append`.
+        """
+        done = self.append(topic, records, partition=partition, acks=acks, timeout_s=timeout_s)
+        return done.base_offset, done.count
+
+    def _require_archived(self, topic: str) -> None:
+        """Refuses, before anything is appended, to wait for an archive that there is not."""
+        if self.tier is None:
+            raise InvalidRequest("acks=archived needs a store opened with `archive`")
+        if not TopicSettings.parse(self._topic(topic).settings).is_archived:
+            raise InvalidRequest(f"acks=archived needs remote.storage.enable on topic {topic!r}")
+
+    def _await_archived(
+        self, topic: str, appended: Appended, timeout_s: float | None = None
+    ) -> Appended:
+        """Waits until durable records are in the object store too: the third durability level."""
+        assert self.tier is not None, "asked for before anything was appended"
+        for number, ack in appended.parts.items():
+            target = self._partitions.get((topic, number))
+            if target is None:
+                raise UnknownTopic(f"topic {topic!r} was deleted")
+            self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
+            ack.durability = ARCHIVED
+        return appended
+
+    async def append_async(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Appends from asyncio; many tasks share one commit without a thread each.
+
+        Raises QueueFull at once when the queue is full.
+        """
+        import asyncio  # who is here has it already
+
+        if type(acks) is str and acks == ARCHIVED:
+            self._require_archived(topic)
+            durable = await self.append_async(
+                topic, records, partition=partition, acks="all", producer=producer
+            )
+            return await asyncio.to_thread(self._await_archived, topic, durable)
+        requests = self._requests(topic, records, partition, acks, producer)
+        if len(requests) == 1:
+            target, request = requests[0]
+            ack = await target.writer.append_soon(request)
+            return Appended({target.place.partition: ack}, ack.count)
+        answers = await asyncio.gather(
+            *(target.writer.append_soon(request) for target, request in requests)
+        )
+        return merged(
+            [
+                ({target.place.partition: ack}, ack.count)
+                for (target, _), ack in zip(requests, answers, strict=True)
+            ]
+        )
+
+    def _requests(
+        self,
+        topic: str,
+        records: Records | bytes,
+        partition: int | None,
+        acks: object,
+        producer: ProducerStamp | None,
+    ) -> list[tuple[LogWriter, Request]]:
+        """Makes a request for each partition that takes some of the records."""
+        level = acks_level(acks)
+        if type(records) is bytes and type(topic) is str and type(partition) is int:
+            known = self._partitions.get((topic, partition)) if producer is None else None
+            if known is not None and len(records) <= known.settings.max_message_bytes:
+                self._require_open()
+                request = Request([records], size_bytes=len(records), acks=known.level(level))
+                known.admit(request)
+                return [(known, request)]  # the short way of a lone record
+        about = self._topic(topic)
+        if partition is not None and type(partition) is not int:
+            partition = whole("partition", partition)
+        if producer is not None:
+            stamp("producer", producer)
+        now_ms = self._boot.now_ms()
+        if partition is None and about.partitions == 1:
+            partition = 0
+        parts = (
+            self._spread(about, records, now_ms, stamped=producer is not None)
+            if partition is None
+            else [(partition, records)]
+        )
+        requests = []
+        for number, part in parts:
+            target = self._partitions.get((topic, number)) or self._writable(topic, number)
+            request = make_request(
+                part,
+                about.format,
+                target.settings,
+                acks=target.level(level),
+                now_ms=now_ms,
+                stamp=producer,
+            )
+            target.admit(request)
+            requests.append((target, request))
+        return requests
+
+    def _spread(
+        self, about: TopicFile, records: Records | bytes, now_ms: int, *, stamped: bool
+    ) -> list[tuple[int, Any]]:
+        """Decides which partitions take which records: by key, or all of them in turn."""
+        if stamped:
+            raise InvalidRequest("an idempotent append names its partition")
+        if isinstance(records, pa.RecordBatch | pa.Table):
+            refuse_broken(records)  # before anybody counts its nulls
+        turn = next(self._turn) % about.partitions
+        if "key" not in record_columns.KEPT_COLUMNS[about.format] or not has_keys(records):
+            return [(turn, records)]
+        batch = record_columns.prepare(records, about.format, now_ms=now_ms)
+        return split_by_key(batch, about.partitions, turn)
+
+    @staticmethod
+    def _write(
+        target: LogWriter, request: Request, timeout_s: float | None
+    ) -> tuple[dict[int, Ack], int]:
+        ack = target.writer.append(request, timeout_s)
+        if ack is None:
+            ack = Ack(-1, request.count, "none")
+        return {target.place.partition: ack}, request.count
+
+    def producer_position(
+        self, topic: str, partition: int, producer_id: ProducerId
+    ) -> tuple[int, int] | None:
+        """Returns the epoch of an idempotent producer and the sequence it must go on with."""
+        target = self._writable(topic, partition)
+        return target.exclusively(lambda: target.producer_position(producer_id))

@@ -1,0 +1,218 @@
+"""An archive as a store to read: no broker, no local directory, only the object store.
+
+Its end is where the archive ends. Objects that nobody listed, or whose topic has no file, are read
+all the same: the list is made from their headers, and their columns are those of the richest
+format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina.archive.object_list import Shelf, cold_log
+from lamina.archive.object_reader import BlockCache
+from lamina.archive.status import TierStatus
+from lamina.config import TopicSettings
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
+from lamina.formats.documents import topic_file
+from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
+from lamina.formats.log_format import CODECS
+from lamina.groups.facts import GroupInfo
+from lamina.log.directory import Place
+from lamina.log.interfaces import LogReader
+from lamina.log.partition_reader import PartitionReader
+from lamina.log.segment import Bound, SealedSegment
+from lamina.log.segment_index import SegmentIndex
+from lamina.log.segment_pile import Layout
+from lamina.storage import paths
+from lamina.storage.files import LocalFiles
+from lamina.storage.objects import Objects
+from lamina.store.reads import UnchangingStore
+from lamina.wal import archived
+from lamina.wal.reader import Sources, TopicReader
+from lamina.wal.shard import WalFiles
+from lamina.wal.topic import Arrivals
+
+UNKNOWN_FORMAT = "keratin"
+
+
+def archived_topics(objects: Objects, *, deleted: bool = False) -> dict[str, TopicFile]:
+    """Reads the topics of an archive, also those of which only objects are left.
+
+    With `deleted` those that were deleted, otherwise those that were not.
+    """
+    partitions: dict[str, int] = {}
+    for info in objects.list(paths.ARCHIVE):
+        name = paths.archived_topic(info.key)
+        if name is not None:
+            key = paths.object_key(info.key)
+            number = key.partition if key is not None else 0
+            partitions[name] = max(partitions.get(name, 0), number)
+    found = {name: archived_topic(objects, name, last + 1) for name, last in partitions.items()}
+    return {name: about for name, about in found.items() if about.deleted == deleted}
+
+
+def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:
+    """Reads the archived copy of a topic's file; without a good one, says what is known."""
+    key = paths.archive_topic_settings(name)
+    try:
+        return topic_file.decode(objects.read(key).data)
+    except NewerFormat as error:
+        raise error.at_path(f"{objects.url}/{key}") from error
+    except (ObjectMissing, CorruptData):
+        return TopicFile(name, UNKNOWN_FORMAT, partitions, 1, UNKNOWN_MS)
+
+
+@dataclass(slots=True)
+class _End:
+    """The tail of a partition that nobody appends to: empty, where the archive ends."""
+
+    segment: SealedSegment
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def index(self) -> SegmentIndex:
+        return self.segment.index
+
+    @property
+    def written(self) -> Bound:
+        return self.segment.end
+
+    @property
+    def durable(self) -> Bound:
+        return self.segment.end
+
+
+class ArchivedPartition(PartitionReader):
+    """One partition, read from the archive alone."""
+
+    def __init__(
+        self, objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+    ) -> None:
+        codec = CODECS.get(about.format, CODECS[UNKNOWN_FORMAT])
+        place = Place(LocalFiles(), objects.url, about.name, partition, lambda: 0)
+        self._shelf = Shelf(objects, about, partition)
+        self._cold = cold_log(objects, about, partition, cache)
+        end = SealedSegment(
+            *(codec, place.files, place.segments),
+            base_offset=0,
+            end=Bound(0, codec.header_bytes),
+            index=SegmentIndex(codec, 0),
+        )
+        super().__init__(place, codec, Layout((), _End(end)), Ledger())
+        self.cold = self._cold
+
+    def refresh(self) -> None:
+        """Reads the list and the ledger as they are now."""
+        manifest = self._shelf.load()
+        gaps = Ledger(self._shelf.read_ledger().missing())
+        for entry in manifest.objects:
+            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
+        start = Bound(manifest.end_offset, self.codec.header_bytes)
+        end = SealedSegment(
+            *(self.codec, self.place.files, self.place.segments),
+            base_offset=manifest.end_offset,
+            end=start,
+            index=SegmentIndex(self.codec, manifest.end_offset),
+        )
+        self._cold.show(manifest.objects)
+        self.ledger = gaps
+        self.layout = Layout((), _End(end))
+
+
+class ArchivedTopic(TopicReader):
+    """One partition of a wal topic, read from the archive alone: floors and deletes hold there."""
+
+    __slots__ = ("_list", "_shelf")
+
+    def __init__(
+        self, objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+    ) -> None:
+        files = LocalFiles()
+        place = Place(files, objects.url, about.name, partition, lambda: 0)
+        super().__init__(place, 0, TopicSettings.parse(about.settings))
+        self.bind(Sources(files, WalFiles(), Arrivals()))
+        self._shelf = Shelf(objects, about, partition)
+        self.cold = self._list = cold_log(objects, about, partition, cache)
+
+    def refresh(self) -> None:
+        """Reads the list and the ledger as they are now."""
+        manifest = self._shelf.load()
+        gaps = Ledger(self._shelf.read_ledger().missing())
+        floors = {}
+        end = 1
+        for reason in ("retention", "trim"):
+            gap = gaps.at(end)
+            end = gap.end if gap is not None and gap.reason == reason else end
+            floors[reason] = end
+        for entry in manifest.objects:
+            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
+        self._list.show(manifest.objects)
+        self.ledger = gaps
+        self.evict_floor, self.earliest = floors["retention"], floors["trim"]
+        self.deleted = archived.deleted_in(gaps).from_on(self.earliest)
+        self.written_end = self.durable_end = max(1, manifest.end_offset)
+
+    @property
+    def ledger_of_gaps(self) -> Ledger:
+        """Every missing range with its reason, single deleted records too."""
+        return self.published
+
+    def earliest_offset(self) -> int:
+        """The first offset that may be read; the first archived one, if no floor is known."""
+        entries = self._list.entries
+        if entries and self.earliest == 1 and self.ledger.at(1) is None:
+            return max(1, entries[0].base_offset)
+        return self.earliest
+
+
+def reader_of(
+    objects: Objects, about: TopicFile, partition: int, cache: BlockCache
+) -> ArchivedPartition | ArchivedTopic:
+    """Makes the reader of an archived partition of any format; `refresh` it before use."""
+    if about.format == "wal":
+        return ArchivedTopic(objects, about, partition, cache)
+    return ArchivedPartition(objects, about, partition, cache)
+
+
+class ArchiveStore(UnchangingStore):
+    """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._cache = BlockCache()
+        self._readers: dict[tuple[str, int, int], ArchivedPartition | ArchivedTopic] = {}
+
+    def _files_of_topics(self) -> Mapping[str, TopicFile]:
+        return archived_topics(self._objects)
+
+    def _reader(self, about: TopicFile, partition: int) -> LogReader:
+        key = about.name, about.created_ms, partition
+        if key not in self._readers:
+            self._readers[key] = reader_of(self._objects, about, partition, self._cache)
+        self._readers[key].refresh()
+        return self._readers[key]
+
+    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """Refuses: an archive keeps groups only for `restore` to bring back."""
+        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
+
+    def describe_group(self, topic: str, group: str) -> GroupInfo:
+        """Refuses: an archive keeps groups only for `restore` to bring back."""
+        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
+
+    def tier_status(self) -> list[TierStatus]:
+        """Refuses: how far an archive is behind is known where its store is."""
+        raise InvalidRequest("an archive does not know how far it is behind; ask its store")
+
+    def close(self) -> None:
+        """Lets the object store go."""
+        if not self._closed:
+            self._closed = True
+            self._readers.clear()
+            self._cache.close()

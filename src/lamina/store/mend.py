@@ -1,0 +1,123 @@
+"""A sealed segment made whole again: what is sound of it, and what the archive still has.
+
+    set aside   every damaged spot, byte for byte
+    stage       sound frames as they are, archived records encoded again, below `mending/`
+    swap        into the place of the old segment, as an erasure does it (`erasing.swap`)
+    ledger      what was called lost and is there again is lost no more
+
+Rules.
+1. Only what neither the segment nor the archive has is entered as lost, and what was removed on
+   purpose stays so.
+2. A crash between any two steps leaves every record in a segment that is read; the next run finds
+   what is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lamina.errors import CorruptData
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Gap, Ledger
+from lamina.formats.log_format import Codec
+from lamina.inspect.findings import Finding, load_file
+from lamina.inspect.segment_check import STEP
+from lamina.log.batch_offsets import first_of
+from lamina.log.partition import Partition
+from lamina.log.partition_reader import Cold
+from lamina.log.segment import SealedSegment
+from lamina.log.sound_copies import Mended, Piece, Span, archived, holes, joined
+from lamina.records import INPUT_SCHEMAS
+from lamina.storage.files import LocalFiles
+from lamina.store import rewrite
+from lamina.store.rewrite import LOGS, Run, Staged
+
+
+def mend(partition: Partition, base_offset: int, directory: str) -> Mended:
+    """Makes a sealed segment whole, as far as that can be done. For the leader.
+
+    Stages below a directory that nobody reads.
+    """
+    segment = next(each for each in partition.layout.sealed if each.base_offset == base_offset)
+    pieces, created_ms = _sound(partition, segment)
+    wanted = _unexplained(holes(pieces, base_offset, segment.next_offset), partition.ledger)
+    restored = [
+        piece for span in wanted for piece in _encoded(partition.codec, partition.cold, span)
+    ]
+    pieces = sorted([*pieces, *restored], key=lambda piece: piece.first)
+    lost = _unexplained(holes(pieces, base_offset, segment.next_offset), partition.ledger)
+    now_ms = partition.place.now_ms()
+    gaps = [Gap(first, end, LOST, now_ms, segment.path("log")) for first, end in lost]
+    staged = Staged(directory, _written(partition.codec, pieces, created_ms, directory), ())
+    rewrite.swap(partition, base_offset, staged, gaps)
+    back = tuple(joined(restored))
+    partition.found_again(back)
+    return Mended(back, tuple(lost))
+
+
+def _sound(partition: Partition, segment: SealedSegment) -> tuple[list[Piece], int]:
+    """Returns the sound frames of a segment, and when it was made; sets damaged spots aside."""
+    codec, path = partition.codec, segment.path("log")
+    data = memoryview(load_file(path)).cast("B")
+    pieces = []
+    for step in LOGS[codec.name].walk(path, data, STEP):
+        if isinstance(step, Finding):
+            end = step.resumes_at if step.resumes_at is not None else data.nbytes
+            if step.position < end:
+                partition.place.set_aside(path, bytes(data[step.position : end]), step.position)
+            continue
+        first = codec.offset_at(data, int(step.positions[0]))
+        count = min(len(step), segment.next_offset - first)
+        if first >= segment.base_offset and count > 0:
+            end = step.end if count == len(step) else int(step.positions[count])
+            start = int(step.positions[0])
+            pieces.append(Piece(first, data[start:end], step.positions[:count] - start))
+    try:
+        head = data[: codec.header_bytes]
+        return pieces, codec.check_log_header(head, segment.base_offset) or 0
+    except CorruptData:
+        return pieces, 0
+
+
+def _unexplained(spans: Iterator[Span], known: Ledger) -> list[Span]:
+    """Leaves out what a ledger knows to be removed; what it calls lost may be found again."""
+    found = []
+    for span in spans:
+        start, end = span
+        for gap in known.between(*span):
+            if gap.reason not in (ARCHIVED, LOST):
+                if start < gap.first:
+                    found.append((start, gap.first))
+                start = gap.end
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def _encoded(codec: Codec, cold: Cold | None, span: Span) -> Iterator[Piece]:
+    names = INPUT_SCHEMAS[codec.name].names
+    for batch in archived(cold, span):
+        data, positions = codec.encode(batch.select(names), first_of(batch))
+        yield Piece(first_of(batch), memoryview(data.tobytes()), positions.astype(np.int64))
+
+
+def _written(codec: Codec, pieces: list[Piece], created_ms: int, directory: str) -> tuple[Run, ...]:
+    """Writes neighbours as one segment each, with indexes, durably."""
+    found: list[Run] = []
+    files = LocalFiles()
+    start = 0
+    for at in range(1, len(pieces) + 1):
+        if at == len(pieces) or pieces[at].first != pieces[at - 1].end:
+            some = pieces[start:at]
+            sizes = np.cumsum([0, *(piece.data.nbytes for piece in some)])
+            positions = np.concatenate(
+                [piece.positions + size for piece, size in zip(some, sizes.tolist(), strict=False)]
+            )
+            body = b"".join(piece.data for piece in some)
+            where = files, directory
+            found.append(
+                rewrite.write_run(codec, where, (some[0].first, created_ms), body, positions)
+            )
+            start = at
+    return tuple(found)

@@ -1,0 +1,238 @@
+"""Opening a data directory: first boot, identity, lock, checkpoint, and the recovery of partitions.
+
+As document 004 orders it: read `broker.id` (made only when there are no topics), load
+`checkpoint.json` (a hint: what the log proves wins), then recover every partition found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from lamina.config import TopicSettings
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat
+from lamina.formats.documents import broker_id, checkpoint
+from lamina.formats.documents.checkpoint import PartitionCheckpoint
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.log_format import CODECS
+from lamina.log import manifest_file
+from lamina.log.directory import Place
+from lamina.log.partition import Partition
+from lamina.log.producers import Producers
+from lamina.log.recovery import Recovery
+from lamina.log.removal import take_back
+from lamina.log.report import RecoveryReport
+from lamina.log.spares import NO_SPARES, Spares
+from lamina.storage import paths
+from lamina.storage.bad_pages import is_unreadable
+from lamina.storage.files import Files
+from lamina.store.catalog import Catalog
+
+
+def wall_clock_ms() -> int:
+    """Returns milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock(start_ms: int) -> Callable[[], int]:
+    """Returns a clock that goes on from a time and never jumps, for deadlines."""
+    started = time.monotonic_ns()
+    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What opening a directory stands on."""
+
+    files: Files
+    data: str
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int] | None = None
+    spares: Spares = NO_SPARES
+    """Copies of small files, where the directory has an archive."""
+    identity: broker_id.BrokerId | None = None
+    """Whose the directory is, once that is known: checkpoints carry it."""
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file in the data directory."""
+        return os.path.join(self.data, name)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The directory's topics."""
+        return Catalog(self.files, self.data, self.now_ms, self.spares)
+
+    def identified(self) -> tuple[Boot, broker_id.BrokerId]:
+        """Returns the same with its identity known, and the identity."""
+        identity = self.identify()
+        return replace(self, identity=identity), identity
+
+    def identify(self) -> broker_id.BrokerId:
+        """Reads the broker's identity, or makes it on the first boot."""
+        path = self.path(paths.BROKER_ID)
+        if self.files.exists(path):
+            for folder in (self.data, os.path.dirname(path)):
+                self.files.sync_directory(folder)  # a killed process may not have
+            try:
+                return broker_id.decode(self.files.read(path))
+            except CorruptData as error:
+                raise error.at_path(path) from error
+        if self.files.list(self.path(paths.TOPICS)):
+            raise CorruptData(
+                "the directory holds topics but no identity; restore the file from a backup",
+                path=path,
+                expected="broker.id",
+                found="nothing",
+            )
+        self._make_path_durable()
+        created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+        identity = broker_id.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
+        self.files.replace(path, broker_id.encode(identity))
+        return identity
+
+    def _make_path_durable(self) -> None:
+        """Syncs the directories above the data: one may be there and yet not durable."""
+        folder = self.data
+        while True:
+            with contextlib.suppress(PermissionError):  # of others, who made it durable
+                self.files.sync_directory(folder)
+            if folder == os.path.dirname(folder):
+                return
+            folder = os.path.dirname(folder)
+
+    def require_directory(self) -> None:
+        """Refuses to read what is not a data directory."""
+        if not self.files.exists(self.path(paths.BROKER_ID)):
+            raise InvalidRequest(f"{self.data} is not a data directory: it has no meta/broker.id")
+
+    def read_checkpoint(self, report: RecoveryReport) -> dict[tuple[str, int], PartitionCheckpoint]:
+        """Reads the checkpoint; a missing or damaged one only makes recovery longer."""
+        try:
+            return self.published_checkpoint(report)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            report.add("rebuilt", self.path(paths.CHECKPOINT), f"it cannot be read: {error}")
+            return {}
+
+    def published_checkpoint(
+        self, report: RecoveryReport
+    ) -> dict[tuple[str, int], PartitionCheckpoint]:
+        """Reads what a writer, which may be live, says is durable; raises OSError."""
+        path = self.path(paths.CHECKPOINT)
+        if not self.files.exists(path):
+            return {}
+        try:
+            found = checkpoint.decode(self.files.read(path))
+        except NewerFormat as error:
+            raise error.at_path(path) from error
+        except CorruptData as error:
+            report.add("rebuilt", path, f"the checkpoint is damaged: {error.problem}")
+            return {}
+        self._refuse_other(found)
+        return {(entry.topic, entry.partition): entry for entry in found.partitions}
+
+    def _refuse_other(self, found: checkpoint.Checkpoint) -> None:
+        """Refuses a `broker.id` that is not the one which the checkpoint was written under.
+
+        One of the two files comes from another store, and a program must not write into a directory
+        that may not be its own. A checkpoint of an older release says nothing, and is adopted.
+        """
+        own = self._owner
+        if own is None or found.broker in (None, own):
+            return
+        raise CorruptData(
+            "the directory is of another store than its broker.id: put the right broker.id back;"
+            f" or, if it is meant to be this one's, remove {paths.CHECKPOINT}",
+            path=self.path(paths.BROKER_ID),
+            expected=str(found.broker),
+            found=own,
+        )
+
+    def has_wal(self, topics: Mapping[str, TopicFile]) -> bool:
+        """Tells whether the directory has, or had, topics behind a write-ahead log."""
+        folders = (paths.WAL, paths.SEGMENTS)
+        return any(about.topic_ids for about in topics.values()) or any(
+            self.files.is_directory(self.path(folder)) for folder in folders
+        )
+
+    @property
+    def _owner(self) -> str | None:
+        return str(self.identity.uuid) if self.identity is not None else None
+
+    def forget(self, topic: str) -> None:
+        """Drops a topic from the checkpoint, which must not speak of the next one of its name."""
+        known = self.read_checkpoint(RecoveryReport())
+        kept = [entry for (name, _), entry in known.items() if name != topic]
+        if len(kept) < len(known):
+            data = checkpoint.encode(checkpoint.checkpoint_of(kept, self._owner))
+            self.files.replace(self.path(paths.CHECKPOINT), data)
+
+    def write_checkpoint(self, partitions: list[Partition]) -> None:
+        """Replaces the checkpoint by what is durable now."""
+        entries = []
+        for partition in partitions:
+            tail = partition.layout.active
+            durable = tail.durable
+            entries.append(
+                PartitionCheckpoint(
+                    partition.place.topic,
+                    partition.place.partition,
+                    log_end_offset=durable.next_offset,
+                    active_segment_base_offset=tail.base_offset,
+                    active_segment_size_bytes=durable.position,
+                    last_flushed_offset=durable.next_offset,
+                )
+            )
+        data = checkpoint.encode(checkpoint.checkpoint_of(entries, self._owner))
+        self.files.replace(self.path(paths.CHECKPOINT), data)
+
+    def place(self, topic: str, partition: int, spares: Spares | None = None) -> Place:
+        """Returns a partition's surroundings; copies are those of an archived topic."""
+        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms, spares)
+
+    def place_of(self, about: TopicFile, partition: int) -> Place:
+        """Returns the surroundings of a topic's partition."""
+        is_archived = TopicSettings.parse(about.settings).is_archived
+        return self.place(about.name, partition, self.spares if is_archived else None)
+
+    def open_partition(
+        self,
+        about: TopicFile,
+        number: int,
+        hint: PartitionCheckpoint | None,
+        report: RecoveryReport,
+    ) -> Partition:
+        """Recovers one partition; `hint` is what the checkpoint says of it."""
+        place = self.place_of(about, number)
+        codec = CODECS[about.format]
+        watermark = (hint.last_flushed_offset or 0) if hint is not None else 0
+        vouched = {hint.active_segment_base_offset} if hint is not None else set()
+        recorded = {}
+        known = manifest_file.read(place, report) if codec.has_manifest else None
+        if known is not None:
+            watermark = max(watermark, known.next_offset)
+            recorded = {segment.base_offset: segment for segment in known.segments}
+            vouched |= {known.active_base_offset, *recorded}
+        recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
+        producers = Producers(place)
+        begun = producers.unfinished(recovered.active.tail.next_offset)
+        if begun is not None and begun >= watermark:
+            take_back(place, codec, [*recovered.sealed, recovered.active], begun)
+            why = (
+                f"an idempotent append had not finished: offsets from {begun} on were not answered"
+            )
+            report.add("cut", place.segments, why)
+            recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
+        producers.recover(recovered.active.tail.next_offset, report)
+        settings = TopicSettings.parse(about.settings)
+        partition = Partition(place, codec, settings, recovered, producers=producers)
+        if not manifest_file.lists(known, codec, partition.layout, settings):
+            partition.save_manifest()
+        return partition

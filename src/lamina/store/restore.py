@@ -1,0 +1,206 @@
+"""Brings archived topics back into an empty data directory, record by record, at their offsets.
+
+    segments, ledger, group files ──▶ topic.json last: writing it is what creates the topic
+
+The records become local segments of the topic's own format (those of wal topics: `restore_wal`).
+Where offsets are missing a new segment begins, and the ledger says why. A restore that was cut off
+has left a deleted topic: the next open removes it, or the next restore begins again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.archive.object_reader import BlockCache
+from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.formats.documents import ledger as ledger_file
+from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.log_format import CODECS, Codec
+from lamina.formats.scan import Limit
+from lamina.log.active_segment import ActiveSegment
+from lamina.log.directory import Place
+from lamina.records import INPUT_SCHEMAS
+from lamina.storage import paths
+from lamina.storage.objects import Objects
+from lamina.store.archive_store import ArchivedPartition, archived_topics
+from lamina.store.opening import Boot
+from lamina.store.restore_wal import Brought, explained, lost, restore_wal
+from lamina.wal.ground import Ground
+from lamina.wal.topics_view import WalView
+
+BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
+
+
+class Loss(NamedTuple):
+    """Offsets that the archive should hold and does not give back, and why."""
+
+    partition: int
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was brought back of a topic."""
+
+    topic: str
+    partitions: int
+    records: int
+    end_offsets: tuple[int, ...]
+    losses: tuple[Loss, ...] = ()
+
+
+def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
+    """Restores some topics of an archive (all of them) into a data directory.
+
+    What the archive cannot give back is entered as lost and named in `losses`; all else is
+    restored. Raises InvalidRequest for a topic that is not archived or that exists already.
+    """
+    archived = archived_topics(objects)
+    behind = WalView(Ground(boot.files, boot.data, boot.now_ms))
+    there = boot.catalog.peek(behind.lost_topics)
+    for name in names or archived:
+        if name not in archived:
+            known = ", ".join(sorted(archived)) or "none"
+            raise InvalidRequest(f"{objects.url} has no topic {name!r}; it has: {known}")
+        if name in there:
+            raise InvalidRequest(f"topic {name!r} exists in {boot.data}; restore elsewhere")
+    boot.files.make_directory(boot.path(paths.META))
+    boot.identify()
+    cache = BlockCache()
+    wanted = [archived[name] for name in names or archived]
+    behind_wal = [about for about in wanted if about.format == "wal"]
+    try:
+        brought = restore_wal(objects, boot, behind_wal, cache) if behind_wal else []
+        done = {each.about.name: _finish_wal(objects, boot, each) for each in brought}
+        for about in wanted:
+            if about.name not in done:
+                done[about.name] = _restore_topic(objects, boot, about, cache)
+        return [done[about.name] for about in wanted]
+    finally:
+        cache.close()
+
+
+def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
+    about = brought.about
+    for number in range(about.partitions):
+        _restore_state(objects, boot, about.name, number)
+    boot.catalog.finish_restoring(about)
+    losses = tuple(Loss(number, gap) for number, gap in brought.losses)
+    return Restored(about.name, about.partitions, brought.records, brought.end_offsets, losses)
+
+
+def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:
+    boot.catalog.begin_restoring(about)
+    records, ends, losses = 0, [], []
+    for number in range(about.partitions):
+        reader = ArchivedPartition(objects, about, number, cache)
+        reader.refresh()
+        place = boot.place(about.name, number)
+        place.files.make_directory(place.segments)
+        restoring = _Restoring(place, CODECS[about.format], reader)
+        records += restoring.run()
+        losses += [Loss(number, gap) for gap in restoring.losses]
+        ends.append(reader.end_offset())
+        _restore_state(objects, boot, about.name, number)
+    boot.catalog.finish_restoring(about)
+    return Restored(about.name, about.partitions, records, tuple(ends), tuple(losses))
+
+
+def _restore_state(objects: Objects, boot: Boot, topic: str, partition: int) -> None:
+    """Gives the files of groups back."""
+    prefix = f"{paths.archive_partition(topic, partition)}/{paths.ARCHIVE_STATE}"
+    for info in objects.list(prefix):
+        parsed = paths.archived_state(info.key)
+        if parsed is not None and paths.group_file(parsed[2]) is not None:
+            boot.files.make_directory(boot.path(paths.GROUPS))
+            path = os.path.join(boot.path(paths.GROUPS), parsed[2])
+            boot.files.replace(path, objects.read(info.key).data)
+
+
+@dataclass(slots=True)
+class _Restoring:
+    """One partition on its way back."""
+
+    place: Place
+    codec: Codec
+    reader: ArchivedPartition
+    segment_bytes: int = 64 << 20
+    losses: list[Gap] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Writes all records as segments, and the ledger; returns how many there were."""
+        count, segment, expected = 0, None, 0
+        gaps = Ledger(self.reader.ledger.missing())
+        for batch in self._batches():
+            first = int(batch.column("offset")[0].as_py())
+            gaps = self._explained(gaps, expected, first)
+            if segment is not None and (
+                first > expected or segment.tail.position >= self.segment_bytes
+            ):
+                _seal(segment)
+                segment = None
+            if segment is None:
+                segment = self._begin(first)
+            self._append(segment, batch, first)
+            expected = first + batch.num_rows
+            count += batch.num_rows
+        end = self.reader.end_offset()
+        gaps = self._explained(gaps, expected, end)
+        if segment is not None:
+            _seal(segment)
+        if segment is None or end > expected:
+            _seal(self._begin(end))
+        path = os.path.join(self.place.directory, paths.LEDGER)
+        self.place.files.replace(path, ledger_file.encode(gaps))
+        return count
+
+    def _explained(self, gaps: Ledger, first: int, end: int) -> Ledger:
+        """Enters what is lost, and calls the rest of a hole that nobody explains deleted."""
+        return explained(gaps, self.losses, (first, end), self.place.now_ms())
+
+    def _begin(self, base_offset: int) -> ActiveSegment:
+        return ActiveSegment.create(
+            *(self.codec, self.place.files, self.place.segments),
+            base_offset=base_offset,
+            created_ms=self.place.now_ms(),
+        )
+
+    def _append(self, segment: ActiveSegment, batch: pa.RecordBatch, first: int) -> None:
+        given = batch.select(INPUT_SCHEMAS[self.codec.name].names)
+        data, positions = self.codec.encode(given, first)
+        times = batch.column("timestamp").view(pa.int64()).to_numpy()
+        segment.append(data, positions, times)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields runs of records without a hole, over what is missing."""
+        start, end = self.reader.earliest_offset(), self.reader.end_offset()
+        while start < end:
+            try:
+                for batch in self.reader.scan(start, BATCH):
+                    start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
+                    yield from _dense(batch)
+                return
+            except RecordsMissing as missing:
+                self.losses += lost(missing, start, self.place.now_ms())
+                start = missing.end
+
+
+def _seal(segment: ActiveSegment) -> None:
+    segment.written = segment.tail
+    segment.sync()
+    segment.finish()
+
+
+def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    offsets = batch.column("offset").to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise(edges):
+        yield batch.slice(start, end - start)

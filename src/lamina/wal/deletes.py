@@ -1,0 +1,132 @@
+"""Which sequences a delete means. Found in the records themselves: there is no standing tag index.
+
+A kernel compares tags at known places, in the WAL and (for entries that have a tag, by `.idx`) in
+segments; it takes milliseconds for a hundred thousand records, and memory for none. Archived
+records are read for it: where the object store does not answer, nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.formats import ranges
+from lamina.formats.ranges import Ranges
+from lamina.formats.scan import Limit
+from lamina.formats.wal import control, located
+from lamina.formats.wal.layout import HAS_TAG, NAME_BYTES_MAX
+from lamina.log.interfaces import Deletion, Searched
+from lamina.wal import segments
+from lamina.wal.reader import TopicReader
+from lamina.wal.shard import POSITION_BITS, POSITION_MASK
+
+_LOOKED_AT = Limit(max_records=1 << 18, max_bytes=4 << 20)
+
+
+def control_of(topic: TopicReader, deletion: Deletion) -> control.Delete:
+    """Makes the control frame's body: a moment (one past the head) and what is meant of before."""
+    upper = topic.written_end
+    given = [deletion.before, deletion.tag, deletion.tag_prefix, deletion.offsets]
+    if sum(each is not None for each in given) != 1:
+        raise InvalidRequest("delete takes exactly one of before, tag, tag_prefix and offsets")
+    if deletion.before is not None:
+        if deletion.before < 0:
+            raise InvalidRequest(f"offsets count from 1, got {deletion.before}")
+        return control.DeleteBefore(upper, min(deletion.before, upper))
+    if deletion.offsets is not None:
+        wanted = sorted({each for each in deletion.offsets if topic.earliest <= each < upper})
+        return control.DeleteSequences(upper, tuple(wanted))
+    name = deletion.tag if deletion.tag is not None else deletion.tag_prefix
+    if not isinstance(name, bytes) or len(name) > NAME_BYTES_MAX:
+        raise InvalidRequest(f"a tag is bytes, at most {NAME_BYTES_MAX}, not {name!r}")
+    if deletion.tag is not None:
+        return control.DeleteTag(upper, name)
+    return control.DeleteTagPrefix(upper, name)
+
+
+def matching(topic: TopicReader, wanted: control.DeleteTag | control.DeleteTagPrefix) -> Ranges:
+    """Finds the live records below the delete's moment that carry the tag."""
+    tag, exact = _meant(wanted)
+    parts = [
+        *_in_segments(topic, tag, exact=exact),
+        *_in_wal(topic, tag, exact=exact),
+    ]
+    sequences = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    live = (sequences >= topic.earliest) & (sequences < wanted.upper_sequence)
+    return Ranges.of_sequences(sequences[live])
+
+
+def _meant(wanted: control.DeleteTag | control.DeleteTagPrefix) -> tuple[bytes, bool]:
+    if isinstance(wanted, control.DeleteTag):
+        return wanted.tag, True
+    return wanted.prefix, False
+
+
+def in_archive(
+    topic: TopicReader,
+    wanted: control.DeleteTag | control.DeleteTagPrefix,
+    before: Searched | None = None,
+) -> Searched:
+    """Finds the live records with the tag that only the archive holds.
+
+    What was searched `before` is not read again. Records that are missing there are passed by.
+    """
+    end = topic.local_start
+    known = Searched(topic.earliest, ranges.EMPTY.bounds) if before is None else before
+    tag, exact = _meant(wanted)
+    parts = _in_objects(topic, (known.end, end), tag, exact=exact)
+    if not parts:
+        return Searched(max(end, known.end), known.bounds)
+    found = Ranges.of_sequences(np.concatenate(parts))
+    return Searched(end, Ranges(known.bounds).union(found).bounds)
+
+
+def _in_objects(
+    topic: TopicReader, span: tuple[int, int], tag: bytes, *, exact: bool
+) -> list[NDArray[np.int64]]:
+    parts: list[NDArray[np.int64]] = []
+    sequence, end = max(span[0], topic.earliest), span[1]
+    while sequence < end:
+        try:
+            for batch in topic.scan(sequence, _LOOKED_AT, end=end):
+                tags = batch.column("tag")
+                same = pc.equal(tags, tag) if exact else pc.starts_with(tags, tag)
+                found = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+                parts.append(batch.column("offset").to_numpy()[found])
+            break
+        except RecordsMissing as missing:
+            sequence = missing.end
+    return parts
+
+
+def _in_segments(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.int64]]:
+    parts = []
+    for segment in topic.layers.segments:
+        if segment.end_sequence <= topic.earliest:
+            continue
+        entries = topic.sound_entries(segment)
+        rows = np.flatnonzero((entries["flags"] & HAS_TAG != 0) & (entries["length"] != 0))
+        if not len(rows):
+            continue
+        positions = entries["position"][rows].astype(np.int64)
+        data = segments.data_of(topic.sources.files, segment)
+        found = located.tag_matches(data, positions, tag, prefix_bytes=0, exact=exact)
+        parts.append(rows[found] + segment.first_sequence)
+    return parts
+
+
+def _in_wal(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.int64]]:
+    parts = []
+    for run in topic.layers.runs:
+        places = np.frombuffer(run.locations[:], dtype=np.int64)
+        for number in np.unique(places >> POSITION_BITS).tolist():
+            rows = np.flatnonzero(places >> POSITION_BITS == number)
+            file = topic.sources.wal.get(number)
+            assert file is not None, "a file that runs point to is not freed"
+            positions = places[rows] & POSITION_MASK
+            data = file.load()
+            found = located.tag_matches(data, positions, tag, prefix_bytes=1, exact=exact)
+            parts.append(rows[found] + run.first)
+    return parts

@@ -1,0 +1,84 @@
+"""The cross product as a table: who is in it, who is not and why, and how the page shows it."""
+
+from __future__ import annotations
+
+from lamina_torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
+from lamina_torture.cross.promise import RULES
+from lamina_torture.cross.users import SPARK_USERS, USERS, User, unmet
+
+NOT_USERS: dict[str, str] = {
+    "Store.write_ahead_log": "hands out the engine itself, for jobs; it is used by every wal cell",
+    "RemoteStore.trim": "the same operation as Store.trim, which is a user; the door adds nothing",
+    "RemoteStore.delete": "the same operation as Store.delete, which is a user",
+    "RemoteStore.delete_topic": "the same operation as Store.delete_topic, which is a user",
+    "RemoteStore.delete_group": "the same operation as Store.delete_group, which is a user",
+    "lamina config": "prints settings; opens no directory",
+    "lamina torture": "this harness",
+    "lamina bench": "measures a topic of its own",
+    "lamina demo": "makes a directory of its own",
+    "lamina key create": "keys of a server, no records",
+    "lamina key list": "keys of a server, no records",
+    "lamina key delete": "keys of a server, no records",
+    "lamina pipeline ingest": "reads files of others and appends, as the user `append` does",
+    "GET /console/static/{path:path}": "files of the page itself",
+    "POST /v1/topics/{topic}/records": "appends, as the user `append` does",
+    "POST /console/session": "logs in; no records",
+    "DELETE /console/session": "logs out; no records",
+    "action trim": "the same operation as Store.trim, which is a user",
+    "action delete_by_tag": "the same operation as Store.delete, which is a user",
+    "action verify": "starts `lamina pipeline verify`, which is a user",
+    "action cancel": "stops a job; no records",
+}
+"""What of the product is no user of its own, and why."""
+NOT_USERS["ReadOnlyStore.gone_from"] = "counts for the pipeline jobs, which are users"
+NOT_USERS |= {
+    f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
+    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
+}
+NOT_USERS |= {
+    f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"
+    for name in ("append_batch", "create_router", "alter_router", "delete_router")
+}
+_INSIGHTS = ("blocks", "extents", "layers", "purge_wal", "raw_record", "segmented", "sinks",
+             "wal_partitions", "write_ahead_log", "writers")  # fmt: skip
+NOT_USERS |= {
+    f"RemoteStore.{name}": "refused: only an embedded store knows it" for name in _INSIGHTS
+}
+
+
+def every_user() -> dict[str, User]:
+    """Returns all users by name: those in this process and those on Spark."""
+    return {**USERS, **SPARK_USERS}
+
+
+def cells(format_name: str, users: dict[str, User]) -> list[Cell]:
+    """Returns the cells of a format that can be."""
+    found = [
+        Cell(format_name, tier, damage, name)
+        for tier in TIERS
+        for damage in DAMAGES
+        for name in users
+    ]
+    return [
+        cell for cell in found if impossible(cell) is None and unmet(users[cell.user], cell) is None
+    ]
+
+
+def covered() -> set[str]:
+    """Returns all that a user exercises, or that is named with a reason why not."""
+    return {name for user in every_user().values() for name in user.covers} | set(NOT_USERS)
+
+
+def summary() -> list[str]:
+    """The axes and rules as lines for docs/reliability.md."""
+    lines = ["| rule | what every cell promises |", "|---|---|"]
+    lines += [f"| {name} | {text} |" for name, text in RULES.items()]
+    lines += ["", "| tier | where the damaged file lies |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in TIERS.items()]
+    lines += ["", "| damage | what happened to it |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in DAMAGES.items()]
+    counts = {name: len(cells(name, every_user())) for name in FORMATS}
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    users = ", ".join(f"`{name}`" for name in every_user())
+    lines += ["", f"Users: {users}.", "", f"Cells that can be: {shown}."]
+    return lines

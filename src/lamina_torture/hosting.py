@@ -1,0 +1,135 @@
+"""A process that serves a store and uses it from threads of its own; it can be killed.
+
+Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP LIFE`, it says `ready`,
+then every operation of its clients as a line of JSON, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from lamina.server.service import Service
+from lamina.server.setting_table import ServerSettings
+from lamina_torture.driving import PARTITIONS, TOPIC, Client, StoreDoor
+from lamina_torture.histories import Operation
+from lamina_torture.rows import demand
+
+CLIENTS = 2
+_READY = "ready"
+_START_S = 120
+
+
+def first_offset(format_name: str) -> int:
+    """Returns the offset of a topic's first record."""
+    return int(format_name == "wal")
+
+
+class Host:
+    """The process, as the one that started it sees it; starting it again is its next life."""
+
+    def __init__(self, directory: str, format_name: str, ports: tuple[int, int]) -> None:
+        self._words = [directory, format_name, *map(str, ports)]
+        self._process: subprocess.Popen[str] | None = None
+        self._hearing: threading.Thread | None = None
+        self._life = 0
+        self.history: list[Operation] = []
+
+    def start(self) -> None:
+        """Starts the process and waits until it serves."""
+        words = [sys.executable, "-m", "lamina_torture.hosting", *self._words, str(self._life)]
+        self._life += 1
+        self._process = subprocess.Popen(  # noqa: S603
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        watch = threading.Timer(_START_S, self._process.kill)
+        watch.start()
+        line = self._process.stdout.readline()
+        watch.cancel()
+        demand(line.strip() == _READY, "I12", f"the server did not start: {line!r}")
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+
+    def _hear(self) -> None:
+        """Keeps what was said last of each operation; a line that was cut off says nothing."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        told: dict[tuple[str, int], Operation] = {}
+        for line in self._process.stdout:
+            if not line.endswith("\n"):
+                break
+            each = Operation.from_plain(json.loads(line))
+            told[each.client, each.began_ns] = each
+        self.history += told.values()
+
+    def kill(self) -> None:
+        """Ends the process by SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._over()
+
+    def stop(self) -> None:
+        """Lets the process end by itself: it drains, answers and closes."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._over()
+        demand(self._process.returncode == 0, "I12", f"ended with {self._process.returncode}")
+
+    def _over(self) -> None:
+        assert self._process is not None
+        assert self._hearing is not None
+        self._process.wait(_START_S)
+        self._hearing.join(_START_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _say(lock: threading.Lock, operation: Operation) -> None:
+    line = json.dumps(dataclasses.asdict(operation)) + "\n"
+    with lock:
+        os.write(1, line.encode())
+
+
+def main(words: list[str]) -> None:
+    """Serves, and uses what it serves, until its input ends."""
+    directory, format_name, flight_port, http_port, life = words
+    settings: dict[str, Any] = {"flight_port": int(flight_port), "http_port": int(http_port)}
+    service = Service(directory, ServerSettings(**settings))
+    service.start()
+    store = service.broker.store
+    if TOPIC not in store.topics():
+        config = {"segment.bytes": 64 << 10}
+        store.create_topic(TOPIC, format=format_name, partitions=PARTITIONS, config=config)
+    os.write(1, f"{_READY}\n".encode())
+    ended, lock = threading.Event(), threading.Lock()
+    clients = [
+        Client(
+            f"embedded{number}.{life}",
+            StoreDoor(store),
+            first=first_offset(format_name),
+            seed=life,
+            note=lambda operation: _say(lock, operation),
+        )
+        for number in range(CLIENTS)
+    ]
+    threads = [threading.Thread(target=client.run, args=(ended,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    service.stop()
+    os._exit(0)  # streams of clients would be waited for
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
