@@ -8,7 +8,7 @@ VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
 	torture torture-long mutants mutants-ast track-record bench-log bench-groups bench-server bench-spark bench-tier \
-	bench-wal bench-formats clean
+	bench-wal bench-formats map clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -110,6 +110,10 @@ bench-wal: $(READY)
 
 bench-formats: $(READY)
 	$(BIN)/python -m benchmarks.formats
+
+# The packages, what they import of each other, cycles, and what an append crosses.
+map: $(READY)
+	$(BIN)/python -m tests.tidy.house_map
 
 clean:
 	rm -rf $(VENV) build dist demo-data

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.house_map import module_cycles, modules, package_cycles, repeated_names
+
 SOURCE = Path(__file__).parents[2] / "src"
+NAMES_REPEATED_MAX = 8
 
 # What each layer may import of lamina, itself included. The package's face is `lamina` itself.
 BASE = ("errors", "config", "records", "received", "arguments")
@@ -123,6 +126,22 @@ def sources() -> list[Path]:
 def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
     is_package = path.name == "__init__.py"
     assert problems(path.read_text(), module_name(path), is_package=is_package) == []
+
+
+def test_no_module_and_no_package_imports_itself_by_way_of_others() -> None:
+    assert module_cycles(modules()) == []
+    assert package_cycles(modules()) == []
+
+
+def test_a_module_name_stands_for_one_module_except_in_formats() -> None:
+    repeated = repeated_names(modules())
+    assert len(repeated) <= NAMES_REPEATED_MAX
+    assert {name for name, each in repeated.items() if not _in_formats(each)} == set()
+
+
+def _in_formats(names: list[str]) -> bool:
+    """All but one of the modules belong to formats, each of which may have its own `log`."""
+    return sum(not name.startswith("lamina.formats.") for name in names) <= 1
 
 
 def test_the_package_is_found() -> None:
