@@ -1,7 +1,7 @@
 """`make map`: the packages of the house, what they import of each other, and what is not in order.
 
-Everything is read from the sources, imports under TYPE_CHECKING and inside of functions included, so
-that a cycle cannot hide. `tests/tidy/test_layers.py` holds the tree to the rules with the same graph.
+Everything is read from the sources, imports under TYPE_CHECKING and inside of functions included,
+so that a cycle cannot hide; `test_layers` holds the tree to the rules with the same graph.
 """
 
 from __future__ import annotations

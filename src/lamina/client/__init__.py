@@ -1,0 +1,22 @@
+"""A served store for programs on other machines, and producers and consumers under known names.
+
+    remote_store     the same methods, types and errors as an embedded store
+    remote_group     the same for a consumer group
+    connection       deadlines, typed errors, pauses before a call is repeated
+    append_sessions  open streams for appends; who this client is, so that a repeat is stored once
+    producer         `Producer` as confluent-kafka has it
+    consumer         `Consumer` likewise
+    committed        where a consumer's positions are kept
+    message          `TopicPartition`, `Message`, and the names of special offsets
+
+Most methods of `RemoteStore` are made from the table in `lamina.wire.operations`; those that carry
+records are written out. `Producer` and `Consumer` work on either kind of store.
+
+Rules.
+1. Importing the client loads no kernel and no storage engine; a test measures it.
+2. An append that is sent again after a broken connection is stored once: each carries a stamp.
+3. A call has one deadline. What is repeated, and with which pause, is decided in `connection`
+   alone.
+4. When a deadline passes and it is unknown whether records were stored, the error says exactly
+   that.
+"""

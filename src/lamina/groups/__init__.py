@@ -1,0 +1,33 @@
+"""Consumer groups: who has which record, journaled before anybody is told.
+
+A group shares a topic among its consumers, record by record. It keeps its state per partition in
+two files, as document 003 describes: a snapshot and a journal of events behind it.
+
+    poll ──▶ choose ──▶ read ──▶ mark ─┐
+    ack, release, extend, commit ──────┴▶ group commit ──▶ journal, fsync ──▶ answer
+
+`group` has the calls that consumers make. `shared_partition` decides which records of one
+partition go to whom; its changes pass through the same group commit as appends, so the acks of a
+thousand consumers are one write and one fsync. `state` is the value that these changes make, with
+`kernels` for the inner loops; `journal` keeps it on disk.
+
+`registry` knows all groups of a store: it recovers them when the store is opened, creates, lists,
+resets and deletes them. `roster` remembers which groups there are apart from their files, so that
+a group whose files are lost is reported. `positions` takes over what readers without a store have
+left. `facts` are the values that calls return. `dead_letters` writes records that no consumer can
+process to `<topic>.dlq`.
+
+Rules.
+1. Live traffic and recovery change a state by `State.apply` and by nothing else.
+2. Nothing is answered before it is as durable as the caller asked for.
+3. A group is never ahead of its log: what the log lost is not acked, and only durable records are
+   handed out.
+4. A consumer that dies loses its leases only: its records are delivered again after the deadline.
+5. The partition is read through `lamina.log.interfaces`: no format is known here.
+
+Where to look.
+- what an event does to a state: the table in `state`
+- how many times a record is delivered: `group.poll` and `dead_letters`
+- what a crash between two files leaves: `journal`, rules 2 to 5
+- how lag is counted: `lag`
+"""

@@ -1,0 +1,28 @@
+"""Looks into any file of Lamina's: which kind it is, what it holds, what is wrong with it.
+
+The commands `dump`, `verify` and `doctor`, the jobs `verify` and `repair`, and the search behind
+`erase` all ask here, so that they agree about what a file is and what counts as damage.
+
+    a path ─▶ kinds ─▶ logs · object_files · documents · producer_files ─▶ rows and findings
+
+`kinds` recognises a file by its content first and its name second. Each of the others reads one
+family of files: `logs` the frames of frame, keratin and wal logs, `object_files` the blocks of
+STRM objects, `documents` the small files that are decoded at once, `producer_files` the journal of
+idempotent producers. All yield rows (`render` makes them plain text or JSON) and `findings`.
+
+Two checks look at more than one file. `segment_check` walks a segment's log once and holds both
+indexes against it. `directory_check` finds what no file can tell by itself: a segment that is
+missing in the middle, two that overlap, a log of another format in a topic, files that belong to
+another store.
+
+Rules.
+1. Nothing here changes a file, takes a lock, or needs a store to be open.
+2. What is found carries where it is: path, byte position, and offset where there is one.
+3. A finding is a value. Whether it ends a command with an error is decided by the caller.
+4. Beside a live writer a record that is being written is not damage: callers look again.
+
+Where to look.
+- how a file is recognised: `kinds`
+- what `verify` calls damage: `logs`, `object_files`, `segment_check`
+- what it finds about a whole directory: `directory_check`
+"""

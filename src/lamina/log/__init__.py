@@ -1,0 +1,45 @@
+"""One partition of a segmented topic. Read this package first: everything else stands around it.
+
+A partition is a pile of segments. The last one grows, the others never change again:
+
+    append ─▶ commit ─▶ active segment ──roll──▶ sealed ──archive──▶ cold ──retention──▶ gone
+
+Appending. `appending` checks what a caller hands in and turns it into a `Request` (`requests`).
+`commit` is the group commit: the thread that finds nobody at work leads, takes every waiting
+request, has `encoder` assign offsets and encode them, writes once, syncs once, and answers all of
+them. `partition` owns the tail that the leader drives: it writes to the `active_segment`, rolls to
+the next one, and removes what retention or a trim lets go.
+
+Reading. `partition_reader` streams over the segments that `segment_pile` lists at one moment, and
+over the archive where nothing local holds a record. A segment reads itself by windows (`segment`),
+finds its place by two sparse indexes (`segment_index`), and never looks beyond the bound that its
+reader may see. What cannot be read is reported with its reason, and reading can go on behind it.
+
+Opening. `segment_files` decides which files are segments and `settling` carries that out;
+`quick_check` looks at the end of each sealed segment; `recovery` walks the tail, cuts what is
+torn, sets aside what is damaged, and rebuilds what is derived. Everything it did is in the
+`report`. `partition_view` gives readers in other processes the same picture without touching a
+file.
+
+Shared by these: `directory` (files, clock and ledger of a partition), `manifest_file`, `damage`
+and `sound_copies` (what takes the place of a damaged record), `archived_layers` (the objects below
+the local segments), `spares` (copies of small files), `tombstones`, `time_search`,
+`batch_offsets`, `document_names` (`append_batch` and `scan_from`), `router_rule`, and
+`writer_stats`.
+
+Rules.
+1. Acknowledged means durable: `commit` answers `acks=all` after the fsync, never before.
+2. Only the leader changes the tail, the segments and the ledger of a partition.
+3. Only `recovery` and `removal` cut records, and both keep the bytes aside first.
+4. Nothing below the durable watermark is ever cut. Damage there costs the damaged records alone.
+5. The `.log` is the truth. Indexes and the manifest are derived, and rebuilt when they disagree.
+6. A failed write or fsync poisons the writer until the store is reopened (`commit`).
+
+Where to look.
+- how long a group waits for more requests: `commit`, rule 2
+- what counts as torn and what as damage: `recovery`, and `stops` for the words
+- which records a reader may see: the bounds in `segment_pile`
+- why a segment stays or goes: `retention`; how it is removed: `removal`
+- what a retried batch of an idempotent producer gets: `producers`
+- what a partition is to the rest of the house: `interfaces` and `sealed`
+"""

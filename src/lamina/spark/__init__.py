@@ -1,7 +1,28 @@
-"""Spark over a log: session helper, source and sink. Needs `pip install 'lamina[spark]'`.
+"""Spark over a log: a session that works at once, a source, a sink, and bulk jobs.
 
-Rule: importing this package costs nothing. Every Python worker of Spark does it, before whatever
-module of it the worker needs.
+Needs `pip install 'lamina[spark]'`.
+
+    spark.read.format("lamina")          source ─▶ batch  ─▶ plan ─▶ pieces ─▶ rows
+    spark.readStream.format("lamina")    source ─▶ stream ─▶ plan ─▶ pieces ─▶ rows
+    df.write.format("lamina")            sink ─▶ commit: each transaction once
+    lamina pipeline JOB                  jobs
+
+`source` and `sink` are what Spark calls. `options` reads and checks what users set, `columns` are
+the columns of the DataFrame. `plan` turns options into tasks: ranges of offsets, cut by bytes,
+packed. What there is to plan over is in `logs` (a directory, an archive, a server), what executors
+read in `pieces`. `stream` has the offsets of micro-batches, `admission` how much of what is new a
+batch takes, `query_positions` publishes where a query stands, so that lag and retention can see
+it. `gaps` names and judges records that a query does not get. `access` opens an object store in
+another process, with credentials that never print. `session` starts Spark, `worker_daemon` forks
+its Python workers.
+
+Rules.
+1. Importing this package costs nothing: every Python worker of Spark does it before anything else.
+2. The executors read the log themselves; no row passes through a broker on its way into Spark.
+3. A batch query is a snapshot: its ranges are fixed when it is planned, and a retried task reads
+   the same records. Filters are not pushed down, because Spark would cache the pushed plan.
+4. A record that a query does not get has a recorded reason, and `failOnDataLoss` decides about it.
+5. A transaction of the sink is stored once, whatever is killed and however late it is finished.
 """
 
 from __future__ import annotations

@@ -1,0 +1,28 @@
+"""The only code that touches the operating system and the object store.
+
+    files              files, directories, atomic replacement, fsync: `Files`, `LocalFiles`
+    open_files         how many files stay open, and which idle one is closed next
+    bad_pages          reads around pages that the device does not deliver
+    locks              the lock that makes a process the only writer of a directory
+    paths              every file name and object key: built and parsed here, and nowhere else
+    objects            an object store: get, put on a condition, list, delete (obstore)
+    object_directory   a directory that behaves as an object store
+
+Everything above takes a `Files` or an `Objects` as an argument. The fault harness passes its own:
+a simulated disk that knows of each byte and each name whether it is durable, and can lose power,
+fill up, fail any call or lie. No production code has a switch for tests.
+
+Rules.
+1. `Files.replace` is the one way to replace a file: write a temporary file, sync it, rename it,
+   sync the directory. After a crash the old content is there, or the new one.
+2. Nobody syncs a descriptor again after a sync of it has failed.
+3. parse(build(x)) == x for every name, and a name that is not ours parses to None, never to an
+   exception: a data directory may hold files of others.
+4. An object is replaced only on the condition that it is the one that was read.
+5. What cannot be done raises OSError here; typed errors are made where it is known what was tried.
+
+Where to look.
+- what is synced, and when: `Files.replace`, `Files.sync_directory`
+- how a segment, a WAL file or an object is named: `paths`
+- retries against an object store: `objects`
+"""

@@ -1,0 +1,43 @@
+"""Many small topics behind one fsync: the sharded write-ahead log of document 002.
+
+A `wal` topic has no log of its own. Its records go to the write-ahead log of a shard, together
+with those of all other topics there, and are copied into segments per topic later:
+
+    append ─▶ shard_log ─▶ shard (wal-<n>.log) ─▶ compactor ─▶ segments ─▶ cold directory ─▶ gone
+                                                     └─▶ snapshots ─▶ WAL files are freed
+
+Appending. `engine` owns the shards, each with a writer of `lamina.log.commit`. `shard_log` is what
+that writer drives: it gives every record its sequence, makes the copies that `routers` ask for
+(`routed`), and encodes a whole group by one kernel call. `shard` has the files.
+
+Materialising. `compactor` copies new frames of each topic into its active segment, syncs them, and
+writes a CheckpointMark; `snapshots` keep what control frames said, so that WAL files can go.
+`upkeep` seals, evicts (`eviction`) and moves segments to the cold directory (`relocation`).
+
+Reading. `reader` streams one topic over archive, sealed segments, active segment and WAL, in this
+order. `topic` knows where each record lies; `expiry` hides what is too old; `topics_view` does the
+same for readers in other processes.
+
+Opening. `replay` walks the WAL files and `routed` and `idempotence` judge what a crash left of
+groups that must be whole; `metadata` gathers what control frames and snapshots say; then
+`topic_recovery` puts each topic together from its segments and the WAL.
+
+Shared by these: `ground` (files, clock and directories), `wal_partition` (one partition as the
+store sees it), `archived` (what the archive holds of a topic), `ownership` (whose a cold directory
+is), `held` and `torn` (what a crash left in the WAL, and at the end of a segment).
+
+Rules.
+1. The WAL is the truth until a checkpoint says that segments hold a record durably.
+2. A change of a topic (delete, floor, router) is a durable control frame first, then memory, then
+   files. Replaying a frame twice, or in another order across shards, changes nothing.
+3. A record and its routed copies are in one group: after a crash all of them are there, or none.
+4. One topic's failure is its own: a deletion that fails does not stop the shard.
+5. Topic ids are never used twice.
+
+Where to look.
+- what an append costs: `shard_log` and `lamina.log.commit`
+- when a WAL file is removed: `shard` and `snapshots`
+- whether damage in the WAL is a torn write or rot: `evidence`
+- which records a delete means: `deletes`; what a cap or an age lets go: `eviction`
+- erasing and mending sealed segments: `segment_rewrite`, `segment_mend`
+"""

@@ -1,1 +1,22 @@
-"""The console: the log as a page, served beside the HTTP API."""
+"""The console: the log as a page, served beside the HTTP API below `/console`.
+
+    pages      the door: the page, its files, its feeds and actions, and who may see them
+    feeds      what pages show, as JSON: topics, groups, writers, archive, reports, queries
+    depth      zooming in: a partition's layers, a layer's blocks, a block's records, their bytes
+    history    the last quarter of an hour, one sample every two seconds
+    tail       new records of a topic as server-sent events
+    actions    what can be done from a page, each with the scope that it needs
+    long_work  actions that take longer than a request, with progress and an end
+    logins     a key is presented once, and a cookie stands for it from then on
+    asked      what a page asks for, read within bounds
+    shown      records as pages show them: cut to a bounded size, text told apart from bytes
+
+The page itself is plain JavaScript in `static/`, with one vendored plotting library whose checksum
+a test knows. It gets everything as JSON and makes every text node itself.
+
+Rules.
+1. What a record or a name holds is text on a page: it never becomes markup or a script.
+2. A feed is answered from memory and indexes; only `depth` and `tail` read records, and few.
+3. What changes something needs the same scope as the API's own call, and is logged.
+4. A page never polls faster than its history is sampled.
+"""
