@@ -1,0 +1,67 @@
+"""docs/architecture.md speaks of this tree: every path and every name that it mentions is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.house_map import modules
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+BASES = (ROOT / "src" / "lamina", ROOT / "src", ROOT)
+PLACE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.py|\.md|/))(?::([A-Za-z_][\w.]*))?`")
+
+
+def places(text: str) -> list[tuple[str, str | None]]:
+    """Paths in backticks, each with the name behind its colon: `log/commit.py:Writer.append`."""
+    return [(path, name or None) for path, name in PLACE.findall(text)]
+
+
+def located(path: str) -> Path | None:
+    return next((base / path for base in BASES if (base / path).exists()), None)
+
+
+def is_defined(path: Path, name: str) -> bool:
+    scope: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        found = [node for node in scope if part in _names(node)]
+        if not found:
+            return False
+        scope = getattr(found[0], "body", [])
+    return True
+
+
+def _names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(places(PAGE.read_text())), key=str))
+def test_what_the_page_mentions_is_in_the_tree(path: str, name: str | None) -> None:
+    found = located(path)
+    assert found is not None, f"there is no {path}"
+    assert name is None or is_defined(found, name), f"{path} defines no {name}"
+
+
+def test_the_page_has_every_package() -> None:
+    text = PAGE.read_text()
+    rooms = {each.package for each in modules().values()} - {"lamina", "__main__", "pyspark_lamina"}
+    assert sorted(room for room in rooms if not re.search(rf"`{room}(?:/|\.py|`)", text)) == []
+
+
+def test_a_wrong_place_is_noticed() -> None:
+    assert places("see `log/commit.py:Writer.append` and `storage/`") == [
+        ("log/commit.py", "Writer.append"),
+        ("storage/", None),
+    ]
+    assert located("log/nothing.py") is None
+    commit = located("log/commit.py")
+    assert commit is not None
+    assert is_defined(commit, "Writer.append")
+    assert not is_defined(commit, "Writer.vanish")
