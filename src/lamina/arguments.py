@@ -25,8 +25,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from lamina.errors import InvalidRequest
-from lamina.log.directory import typed_errors
+from lamina.errors import InvalidRequest, typed_errors
 
 Rule: TypeAlias = Callable[[str, Any], Any]
 _Kind = TypeVar("_Kind")

@@ -26,12 +26,23 @@
         └── RecordsMissing      a range of offsets is gone; names range, reason, where to go on
 
 Exit codes, HTTP status and Spark's retries are tables over the four families (`EXIT_CODES` here).
+Errors of the operating system become ours in `typed_errors`: StorageFull, or Unavailable.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import errno
+from collections.abc import Iterator
 from typing import Any, Self
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when there is no space for a write."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""What the system says when a process, or all of them, has too many files open."""
+PASSING = NO_SPACE + NO_DESCRIPTORS
+"""What was refused before anything was changed, and may be granted when it is asked for again."""
 
 
 class LaminaError(Exception):
@@ -212,3 +223,21 @@ EXIT_CODES: dict[type[LaminaError], int] = {
 def exit_code(error: LaminaError) -> int:
     """Returns the process exit code of an error's family."""
     return next((code for family, code in EXIT_CODES.items() if isinstance(error, family)), 1)
+
+
+@contextlib.contextmanager
+def typed_errors(doing: str) -> Iterator[None]:
+    """Turns errors of the operating system into ours: StorageFull, or Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise StorageFull(f"no space left on the device for {doing}") from error
+        raise Unavailable(f"{doing} failed: {error}") from error
+
+
+def refusal_of(error: OSError, problem: str) -> Unavailable:
+    """Gives an error that passes its type; `problem` says what was not done for lack of space."""
+    if error.errno in NO_SPACE:
+        return StorageFull(problem)
+    return Unavailable(f"too many files are open ({error}); nothing was changed, try again")

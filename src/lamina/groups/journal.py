@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lamina.errors import CorruptData, NewerFormat
+from lamina.errors import PASSING, CorruptData, NewerFormat, refusal_of
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.groups.state import State, events_of
-from lamina.log.directory import Place, refusal_of
+from lamina.log.directory import Place
 from lamina.log.report import RecoveryReport
 from lamina.storage import paths
-from lamina.storage.files import PASSING, File, prepare_space, replace_file
+from lamina.storage.files import File, prepare_space, replace_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

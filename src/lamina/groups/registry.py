@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from typing import Literal, TypeAlias
 
 from lamina.config import TopicSettings, WriterSettings
-from lamina.errors import Closed, InvalidRequest, UnknownGroup
+from lamina.errors import Closed, InvalidRequest, UnknownGroup, typed_errors
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups import positions
@@ -29,7 +29,6 @@ from lamina.groups.lag import lag_of
 from lamina.groups.roster import Roster, listed_groups
 from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
-from lamina.log.directory import typed_errors
 from lamina.log.interfaces import LogReader
 from lamina.log.report import RecoveryReport
 from lamina.storage import paths

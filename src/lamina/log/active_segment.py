@@ -16,10 +16,11 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.errors import NO_DESCRIPTORS
 from lamina.formats.log_format import Codec
 from lamina.log.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, Segment
 from lamina.log.segment_index import Mark, SegmentIndex
-from lamina.storage.files import NO_DESCRIPTORS, File, Files, prepare_space
+from lamina.storage.files import File, Files, prepare_space
 
 PREPARE_BYTES_MIN = 64 << 10
 PREPARE_BYTES_MAX = 4 << 20

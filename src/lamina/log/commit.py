@@ -31,13 +31,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lamina.config import WriterSettings
 from lamina.errors import (
+    NO_DESCRIPTORS,
+    PASSING,
     InvalidRequest,
     LaminaError,
     Poisoned,
     QueueFull,
     Unavailable,
+    refusal_of,
 )
-from lamina.log.directory import refusal_of
 from lamina.log.requests import (
     LOCK,
     NOT_WAITED,
@@ -50,7 +52,6 @@ from lamina.log.requests import (
     unwrap,
 )
 from lamina.log.writer_stats import Pulse
-from lamina.storage.files import NO_DESCRIPTORS, PASSING
 
 if TYPE_CHECKING:
     import asyncio

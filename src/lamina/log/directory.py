@@ -6,40 +6,21 @@ the same way.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lamina.errors import CorruptData, NewerFormat, StorageFull, Unavailable
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger
 from lamina.formats.documents.flips import one_flip_away
 from lamina.formats.documents.ledger import Gap, Ledger
 from lamina.log.report import RecoveryReport
 from lamina.log.spares import Spares
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, Files
+from lamina.storage.files import Files
 
 LEDGER = "ledger.json"
-
-
-@contextlib.contextmanager
-def typed_errors(doing: str) -> Iterator[None]:
-    """Turns errors of the operating system into ours: StorageFull, or Unavailable."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise StorageFull(f"no space left on the device for {doing}") from error
-        raise Unavailable(f"{doing} failed: {error}") from error
-
-
-def refusal_of(error: OSError, problem: str) -> Unavailable:
-    """Gives an error that passes its type; `problem` says what was not done for lack of space."""
-    if error.errno in NO_SPACE:
-        return StorageFull(problem)
-    return Unavailable(f"too many files are open ({error}); nothing was changed, try again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ from typing import TypeVar
 
 from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
 from lamina.errors import (
+    PASSING,
     ArchiveUnavailable,
     Closed,
     InvalidRequest,
     LaminaError,
     Poisoned,
+    refusal_of,
 )
 from lamina.formats.documents import tombstone
 from lamina.formats.documents.archive_manifest import covers
@@ -31,7 +33,7 @@ from lamina.log import manifest_file, retention
 from lamina.log.active_segment import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
 from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
-from lamina.log.directory import Place, refusal_of
+from lamina.log.directory import Place
 from lamina.log.encoder import GroupEncoder, Judged, Piece, cut
 from lamina.log.interfaces import Deletion
 from lamina.log.partition_reader import PartitionReader
@@ -42,7 +44,6 @@ from lamina.log.requests import DURABLE, Outcome, Request
 from lamina.log.sealed import SealedRange
 from lamina.log.segment import Damaged, SealedSegment
 from lamina.log.segment_pile import Layout
-from lamina.storage.files import PASSING
 from lamina.storage.paths import SegmentFile
 
 _Result = TypeVar("_Result")

@@ -27,6 +27,7 @@ from lamina.errors import (
     OffsetOutOfRange,
     RecordsMissing,
     Unavailable,
+    typed_errors,
 )
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
@@ -36,7 +37,7 @@ from lamina.formats.scan import Limit
 from lamina.log import archived_layers
 from lamina.log.batch_offsets import after, first_of, runs
 from lamina.log.damage import missing_of
-from lamina.log.directory import Place, typed_errors
+from lamina.log.directory import Place
 from lamina.log.document_names import ScansFrom
 from lamina.log.interfaces import Isolation, PartitionInfo
 from lamina.log.retention import SegmentFacts

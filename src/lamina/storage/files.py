@@ -24,6 +24,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from lamina.errors import NO_DESCRIPTORS
 from lamina.storage import locks
 from lamina.storage.locks import LocalLock
 from lamina.storage.open_files import OPEN_FILES, OpenFiles
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY_SUFFIX = ".tmp"
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says when there is no space for a write."""
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""What the system says when a process, or all of them, has too many files open."""
-PASSING = NO_SPACE + NO_DESCRIPTORS
-"""What was refused before anything was changed, and may be granted when it is asked for again."""
 _SYNC_FILE_RANGE_WRITE = 2
 
 

@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from lamina.errors import StorageFull
+from lamina.errors import NO_SPACE, StorageFull
 from lamina.storage import paths
-from lamina.storage.files import NO_SPACE, Files
+from lamina.storage.files import Files
 
 RESERVE_BYTES = 256 << 10
 RESERVE_BYTES_MIN = 16 << 10

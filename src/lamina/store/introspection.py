@@ -9,10 +9,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamina.errors import CorruptData, InvalidRequest
+from lamina.errors import CorruptData, InvalidRequest, typed_errors
 from lamina.formats.documents.sink_transaction import decode_state
 from lamina.log.commit import Writer
-from lamina.log.directory import typed_errors
 from lamina.log.interfaces import PartitionInfo
 from lamina.log.sealed import Archivable
 from lamina.log.writer_stats import Pulse

@@ -16,12 +16,11 @@ from lamina.archive.open_archive import Archive, open_archive
 from lamina.archive.spare_copies import ArchiveSpares
 from lamina.archive.status import TierStatus
 from lamina.config import TopicSettings, WalSettings
-from lamina.errors import ArchiveUnavailable, InvalidRequest
+from lamina.errors import ArchiveUnavailable, InvalidRequest, typed_errors
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.groups import registry
 from lamina.groups.facts import GroupInfo
-from lamina.log.directory import typed_errors
 from lamina.log.interfaces import LogReader
 from lamina.log.partition_view import PartitionView
 from lamina.log.report import RecoveryReport

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lamina.errors import InvalidRequest, UnknownRouter
+from lamina.errors import InvalidRequest, UnknownRouter, typed_errors
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.directory import typed_errors
 from lamina.log.router_rule import RouterInfo, Rule, require_name, rule_of
 from lamina.store.topics import TopicAccess
 

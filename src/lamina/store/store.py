@@ -35,12 +35,12 @@ from lamina.errors import (
     InvalidRequest,
     Poisoned,
     UnknownTopic,
+    typed_errors,
 )
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups.registry import Groups
 from lamina.log import retention
-from lamina.log.directory import typed_errors
 from lamina.log.interfaces import Deletion, LogWriter
 from lamina.log.partition import Partition
 from lamina.log.report import RecoveryReport

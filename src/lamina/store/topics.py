@@ -14,12 +14,18 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lamina.config import TopicSettings
-from lamina.errors import Closed, InvalidRequest, Poisoned, StorageFull, Unavailable
+from lamina.errors import (
+    NO_SPACE,
+    Closed,
+    InvalidRequest,
+    Poisoned,
+    StorageFull,
+    Unavailable,
+    typed_errors,
+)
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups.registry import Groups
-from lamina.log.directory import typed_errors
-from lamina.storage.files import NO_SPACE
 from lamina.store.appends import AppendAccess
 from lamina.store.disk_reserve import Reserve
 from lamina.store.maintenance import Maintenance

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lamina.errors import LaminaError, Poisoned
+from lamina.errors import LaminaError, Poisoned, typed_errors
 from lamina.formats.documents.archive_manifest import covers
 from lamina.formats.documents.ledger import Gap, Ledger
 from lamina.formats.ranges import Ranges
@@ -25,7 +25,6 @@ from lamina.formats.wal import control, log
 from lamina.log import retention
 from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
-from lamina.log.directory import typed_errors
 from lamina.log.interfaces import Deletion
 from lamina.log.producers import Producers
 from lamina.log.requests import Request
