@@ -80,6 +80,40 @@ def test_a_bucket_that_refuses_ends_the_wait_for_it(
         assert [value for _, value in read(store, first)] == values(0, 9)
 
 
+def test_a_try_that_began_before_an_append_does_not_refuse_it(
+    proxy: FaultProxy, moto: S3Server, tmp_path: Path
+) -> None:
+    """The right is given back while an older try is still on its way to being refused."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hold(method: str, path: str) -> str:
+        asked.set()
+        go_on.wait(BOUND_S)
+        return "403"
+
+    objects = moto.objects("late-refusal", proxy.url)
+    with Store(str(tmp_path), archive=objects, tick_ms=50) as store:
+        store.create_topic(TOPIC, config=SETTINGS)
+        store.append(TOPIC, values(0, 3), acks="archived")
+        proxy.plan = hold
+        store.append(TOPIC, values(3, 3))
+        store.roll(TOPIC)
+        assert asked.wait(BOUND_S)
+        store.append(TOPIC, values(6, 3))
+        done: list[object] = []
+        waiting = threading.Thread(
+            target=lambda: done.append(store.append(TOPIC, values(9, 3), acks="archived"))
+        )
+        waiting.start()
+        assert store.tier is not None
+        while not any(kept.wanted >= 12 for kept in store.tier._kept.values()):
+            assert waiting.is_alive()
+        proxy.plan = lambda method, path: None
+        go_on.set()
+        waiting.join(BOUND_S)
+        assert done, "the append was refused by a try that it did not ask for"
+
+
 def test_a_taken_key_and_another_store_end_the_wait(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     with Store(str(tmp_path / "a"), archive=str(archive), tick_ms=50) as store:

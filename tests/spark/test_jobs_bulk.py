@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -92,6 +94,23 @@ def test_a_worker_does_not_collect_what_its_tasks_have_imported(spark: SparkSess
     for each in often:
         visible, frozen = each[-1]
         assert visible < frozen / 10
+
+
+def test_what_tasks_leave_behind_without_a_module_is_not_collected_either() -> None:
+    program = """
+import gc
+from lamina.spark.worker_daemon import LOOSE_MAX, settle
+settle()
+before, left = gc.get_freeze_count(), [[] for _ in range(4 * LOOSE_MAX)]
+settle()
+few = gc.get_freeze_count()
+left.append([])
+settle()
+visible, frozen = len(gc.get_objects()), gc.get_freeze_count()
+print(few - before >= 4 * LOOSE_MAX, visible <= LOOSE_MAX, frozen == few)
+"""
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert said.stdout.split() == [b"True", b"True", b"True"]
 
 
 def test_credentials_go_with_the_code_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

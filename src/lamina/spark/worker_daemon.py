@@ -6,7 +6,7 @@ import everything after the fork, each for itself. This one
 - takes the installed PySpark, where that is the one the zip belongs to: 0.2 s instead of 1.2;
 - imports before the fork what every worker of its kind imports;
 - then moves all of it out of the sight of the garbage collector, which PySpark runs after each
-  task: a small task takes a third of the time. What tasks import later follows (`settle`).
+  task: a small task takes a third of the time. What tasks leave behind later follows (`settle`).
 
 Rule: nothing imported here may start a thread that a fork would lose. NumPy and Arrow start helpers
 that make themselves anew, or do without.
@@ -14,7 +14,6 @@ that make themselves anew, or do without.
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import sys
@@ -25,6 +24,8 @@ BEFORE_FORK = {
     WORKER: ("pyspark.sql.worker.plan_data_source_read", "lamina.spark.pieces.segment_piece")
 }
 """What workers import; those that plan, commit and so on: what they are told to run."""
+LOOSE_MAX = 5_000
+"""So many objects may be looked at after each task: to go through them costs less than a task."""
 ZIPS = Path("pyspark", "python", "lib")
 
 
@@ -41,14 +42,16 @@ def without_zips(path: list[str]) -> list[str]:
     ]
 
 
-@functools.lru_cache(maxsize=1)
-def settle(modules: int) -> None:
-    """Does the same after a task with what it imported: called with how many modules there are.
+def settle() -> None:
+    """Does the same after a task with what it left behind for good: modules, kernels, tables.
 
-    Only when they are more than before, so that no garbage of tasks stays for good.
+    Only when that is much, and only what a collection leaves, so that no garbage of tasks stays.
     """
+    if len(gc.get_objects()) <= LOOSE_MAX:
+        return
     gc.collect()
-    gc.freeze()
+    if len(gc.get_objects()) > LOOSE_MAX:
+        gc.freeze()
 
 
 def main() -> None:

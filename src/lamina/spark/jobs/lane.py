@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,7 +93,7 @@ def _answered(work: Callable[[], Any]) -> pa.RecordBatch:
         raise
     except LaminaError as error:
         answer = error
-    settle(len(sys.modules))
+    settle()
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], ["answer"])
 
 
