@@ -17,7 +17,6 @@ import typer
 from typer.testing import CliRunner
 
 from lamina.cli import main as cli
-from lamina.cli import story_pipeline
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.frame import log as frame_log
@@ -27,6 +26,7 @@ from lamina.formats.wal.layout import FrameType
 from lamina.inspect.kinds import recognise
 from lamina.records import prepare
 from lamina.store.store import Store
+from lamina_demo import pipeline
 from tests.cli.tree import FRAME, KERATIN, KINDS, SEGMENT, flip, golden, in_a_process
 
 # ---------------------------------------------------------------- dump
@@ -436,7 +436,7 @@ def test_the_demo_runs_in_a_new_directory_and_runs_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # Its end, with Spark, is told once, by a test of Spark's.
-    monkeypatch.setattr(story_pipeline, "tell", lambda *_: None)
+    monkeypatch.setattr(pipeline, "tell", lambda *_: None)
     first = lamina("demo", "--data", "here [bold]")
     assert first.code == 0
     assert "damaged spots: 1" in first.out

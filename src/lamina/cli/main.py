@@ -57,6 +57,9 @@ app.command(epilog="Example: lamina verify data/")(segment_commands.verify)
 if find_spec("lamina_torture") is not None:  # the harness, a package of its own
     harness = import_module("lamina_torture.command")
     app.command(epilog="Example: lamina torture --seed 7 --fault F4 --format wal")(harness.torture)
+if find_spec("lamina_demo") is not None:  # the demonstration, of examples/
+    shown = import_module("lamina_demo.command")
+    app.command(epilog="Example: lamina demo --data demo-data")(shown.demo)
 
 
 @app.command(epilog="Example: lamina doctor --data data")
@@ -94,18 +97,6 @@ def bench(
             store, seconds=seconds, producers=producers, batch=batch, size_bytes=size
         )
     emit(rows, as_json=as_json)
-
-
-@app.command(epilog="Example: lamina demo --data demo-data")
-def demo(
-    data: Annotated[str, typer.Option(help="A directory to write the demonstration into.")] = (
-        "demo-data"
-    ),
-) -> None:
-    """Tells Lamina's story on real files: writes, damages, dumps and verifies each format."""
-    from lamina.cli import story
-
-    story.tell(data)
 
 
 def main() -> None:

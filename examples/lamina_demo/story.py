@@ -18,15 +18,15 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from lamina.cli import story_formats, story_pipeline
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.storage.files import LocalFiles
 from lamina.store.store import Store
+from lamina_demo import formats, pipeline
 
 _MARKER = ".lamina-demo"
 _SETTINGS = {"segment.bytes": 64 << 10}
 _BATCHES_BEFORE_KILL = 300
-_PRODUCER = "import sys; from lamina.cli.story import produce; produce(*sys.argv[1:])"
+_PRODUCER = "import sys; from lamina_demo.story import produce; produce(*sys.argv[1:])"
 
 
 def tell(directory: str) -> None:
@@ -37,10 +37,10 @@ def tell(directory: str) -> None:
     acknowledged = _kill_a_producer(console, store_path, None)
     _recover(console, store_path, acknowledged)
     _flip_a_bit(console, store_path)
-    story_formats.tell(console, os.path.join(directory, "formats"))
+    formats.tell(console, os.path.join(directory, "formats"))
     shop, archive = (os.path.join(directory, "pipeline", name) for name in ("data", "archive"))
     acknowledged = _kill_a_producer(console, shop, archive)
-    story_pipeline.tell(console, shop, archive, acknowledged)
+    pipeline.tell(console, shop, archive, acknowledged)
 
 
 def _start_over(directory: str) -> None:
