@@ -22,11 +22,11 @@ from lamina.errors import (
 )
 
 if TYPE_CHECKING:
+    from lamina.api import ProducerStamp
     from lamina.client.consumer import Consumer
     from lamina.client.message import TopicPartition
     from lamina.client.producer import Producer
     from lamina.client.remote_store import RemoteStore
-    from lamina.log.requests import ProducerStamp
     from lamina.records import RECORD_SCHEMA
     from lamina.store.archive_store import ArchiveStore
     from lamina.store.read_only import ReadOnlyStore
@@ -56,7 +56,7 @@ _LAZY = {
     "Producer": "lamina.client.producer",
     "TopicPartition": "lamina.client.message",
     "RECORD_SCHEMA": "lamina.records",
-    "ProducerStamp": "lamina.log.requests",
+    "ProducerStamp": "lamina.api",
     "ArchiveStore": "lamina.store.archive_store",
     "ReadOnlyStore": "lamina.store.read_only",
     "RemoteStore": "lamina.client.remote_store",

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.received import refuse_broken, shown
@@ -289,3 +290,27 @@ def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
         raise InvalidRequest(
             f"column {name!r} must be {kind}, not {shown(column.type)}: {error}"
         ) from error
+
+
+def has_keys(records: Records | bytes) -> bool:
+    """Returns whether any record may have a key; plain values have none."""
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        index = records.schema.get_field_index("key")
+        return bool(index >= 0 and records.column(index).null_count < records.num_rows)
+    if type(records) is bytes:
+        return False
+    return type(records) is not list or not all(type(value) is bytes for value in records)
+
+
+def split(
+    batch: pa.RecordBatch, chosen: NDArray[np.int64], partitions: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the partition that was chosen for each record, order kept."""
+    order = np.argsort(chosen, kind="stable")
+    sorted_batch = batch.take(pa.array(order))
+    edges = np.searchsorted(chosen[order], np.arange(partitions + 1))
+    return [
+        (number, sorted_batch.slice(edges[number], edges[number + 1] - edges[number]))
+        for number in range(partitions)
+        if edges[number] < edges[number + 1]
+    ]

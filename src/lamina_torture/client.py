@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.api import ProducerStamp
 from lamina.errors import LaminaError, StorageFull, UnknownTopic
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.disk import Choice
 from lamina_torture.promises import GROUP

@@ -30,9 +30,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import lamina
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import LaminaError
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.worker import GROUP, PRODUCER, TOPIC, Errand, count_of, say, serve, value_of
 

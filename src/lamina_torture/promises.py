@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from lamina.api import ProducerStamp
 from lamina.errors import RecordsMissing
-from lamina.log.requests import ProducerStamp
 from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from lamina_torture.rows import demand, violated

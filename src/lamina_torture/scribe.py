@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.disk import Disk
 from lamina_torture.promises import GROUP, NOW_MS, Life, Promise, row_of, tag_of

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import RecordsMissing
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.wal import headers
 from lamina.formats.wal import log as wal_log
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.rows import demand, violated
 

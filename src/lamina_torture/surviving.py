@@ -6,7 +6,7 @@ recovery is itself killed at each of its steps.
 
 from __future__ import annotations
 
-from lamina.log.requests import ProducerStamp
+from lamina.api import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.disk import Choice, Disk
 from lamina_torture.promises import (

@@ -34,9 +34,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import LaminaError
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 
 TOPIC, GROUP = "t", "g"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lamina.api import Gap
 from lamina.archive.join import JOINED_MIN, Policy, choose, join
 from lamina.archive.object_list import Shelf
 from lamina.errors import Fenced, ObjectConflict
 from lamina.formats.documents import archive_manifest as archive
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_manifest
 from lamina.store.archive_store import ArchiveStore, archived_topics

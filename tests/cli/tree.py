@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lamina.api import Gap
 from lamina.formats import producer_journal
 from lamina.formats.documents import ledger, topic_file
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from tests.formats.test_frame_index import golden_log
 from tests.formats.test_keratin_golden import segment_of_a_thousand

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lamina.api import BrokerId
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import broker_id, checkpoint, tombstone
-from lamina.formats.documents.broker_id import BrokerId
 from lamina.formats.documents.checkpoint import Checkpoint, PartitionCheckpoint
 from lamina.formats.documents.tombstone import Tomb
 

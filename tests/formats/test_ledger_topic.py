@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lamina.api import REASONS, Gap
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger, strict_json, topic_file
-from lamina.formats.documents.ledger import REASONS, Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)

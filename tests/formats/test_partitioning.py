@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import InvalidRequest
-from lamina.formats.partitioning import NO_KEY, partition_of, partitions_of
-from lamina.log.appending import split_by_key
+from lamina.formats.partitioning import NO_KEY, partition_of, partitions_of, split_by_key
 from lamina.records import INPUT_SCHEMAS
 from tests.support.directories import FORMATS, opened, rows, values
 from tests.support.strategies import batch_of
@@ -107,7 +106,7 @@ def test_a_given_partition_wins_over_the_key(tmp_path: Path, format_name: str) -
 
 
 def test_an_idempotent_append_names_its_partition(tmp_path: Path) -> None:
-    from lamina.log.requests import ProducerStamp
+    from lamina.api import ProducerStamp
 
     with opened(tmp_path / "data") as store:
         store.create_topic("t", partitions=2)

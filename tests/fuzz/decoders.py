@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import Ack, Appended, Gap, ProducerStamp
 from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
 from lamina.formats import producer_journal
 from lamina.formats.documents import (
@@ -47,8 +48,6 @@ from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal import snapshot as wal_snapshot
 from lamina.formats.wal.layout import FrameType
-from lamina.log.appending import Appended
-from lamina.log.requests import Ack, ProducerStamp
 from lamina.records import INPUT_SCHEMAS
 from lamina.server import jsonrows
 from lamina.wire import failures, messages
@@ -341,7 +340,7 @@ def ledgers() -> list[bytes]:
     gaps = []
     for number, reason in enumerate(reasons):
         try:
-            gaps.append(ledger.Gap(10 * number, 10 * number + 5, reason, NOW, "why"))  # type: ignore[arg-type]
+            gaps.append(Gap(10 * number, 10 * number + 5, reason, NOW, "why"))  # type: ignore[arg-type]
         except ValueError:
             continue
     return [ledger.encode(ledger.Ledger(tuple(gaps))), ledger.encode(ledger.Ledger())]

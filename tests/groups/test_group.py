@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lamina.api import Move, Skipped
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.log_format import CODECS
-from lamina.groups.facts import Move, Skipped
 from lamina.groups.group import Group
 from lamina.store.store import Store
 from tests.support.directories import (

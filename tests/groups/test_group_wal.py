@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lamina.groups.facts import Skipped
+from lamina.api import Skipped
 from lamina.groups.group import Group
 from lamina.store.store import Store
 from tests.support.directories import Clock, timed

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lamina.api import RecoveryReport
 from lamina.formats.keratin.delta import Event, Events
 from lamina.groups.journal import Journal, Names
 from lamina.groups.state import State, events_of, expand, joined, merged, spans
 from lamina.log.directory import Place
-from lamina.log.report import RecoveryReport
 from lamina_torture.simulated import SimulatedFiles
 
 Row = tuple[int, int, int, int]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Ack
 from lamina.config import WriterSettings
 from lamina.errors import Closed, InvalidRequest, Poisoned, QueueFull, StorageFull, Unavailable
 from lamina.log.commit import GATHER_BYTES, plan
-from lamina.log.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, Request
+from lamina.log.requests import Request
 from tests.support.writer_rig import SOON_S, Rig, close, request_of, wait_until
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from lamina.api import Ack
 from lamina.errors import Poisoned, StorageFull
-from lamina.log.requests import Ack, Request
+from lamina.log.requests import Request
 from tests.support.writer_rig import SOON_S, Rig, close, request_of
 
 

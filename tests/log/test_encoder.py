@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lamina.api import DURABLE, Ack
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, Poisoned, StorageFull
 from lamina.log import encoder
 from lamina.log.appending import make_request
-from lamina.log.requests import DURABLE, Ack, Request
+from lamina.log.requests import Request
 from lamina.records import HEADERS
 from lamina.storage.files import LocalFile
 from lamina.store.store import Store

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lamina.api import DURABLE, Ack, ProducerStamp
 from lamina.config import TopicSettings
 from lamina.errors import Fenced, InvalidRequest, OutOfSequence, StorageFull
 from lamina.formats import producer_journal as journal
@@ -19,7 +20,7 @@ from lamina.log import producers as producing
 from lamina.log.directory import Place
 from lamina.log.encoder import GroupEncoder, Stamped
 from lamina.log.producers import COMPACT_ENTRIES, REMEMBERED, Producers
-from lamina.log.requests import DURABLE, Ack, Outcome, ProducerStamp, Request
+from lamina.log.requests import Outcome, Request
 from lamina.storage.files import LocalFile, LocalFiles
 from lamina.store.store import Store
 from tests.support.directories import FORMATS, copied, opened, segments, values

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lamina.api import Gap
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, RecordsMissing
 from lamina.formats.documents import checkpoint, ledger, tombstone
 from lamina.formats.keratin import manifest
@@ -354,7 +355,7 @@ def test_a_deletion_is_finished_from_every_step(
     base.with_suffix(".tomb").write_bytes(marker)
     done = STEPS[: STEPS.index(step) + 1]
     if "reason" in done:
-        known = ledger.Ledger((ledger.Gap(0, 4, "trim", 1),))
+        known = ledger.Ledger((Gap(0, 4, "trim", 1),))
         (segments(path).parent / "ledger.json").write_bytes(ledger.encode(known))
     suffixes = {"idx": ".idx", "time index": f".{CODECS[format_name].time_suffix}", "log": ".log"}
     for name, suffix in suffixes.items():

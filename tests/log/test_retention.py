@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lamina.api import SegmentFacts
 from lamina.config import TopicSettings
 from lamina.errors import RecordsMissing
-from lamina.log.retention import SegmentFacts, explain
+from lamina.log.retention import explain
 from tests.support.directories import (
     FORMATS,
     START_MS,

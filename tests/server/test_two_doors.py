@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lamina
+from lamina.api import RouterInfo
 from lamina.client.remote_store import RemoteStore
 from lamina.errors import (
     Closed,
@@ -24,7 +25,6 @@ from lamina.errors import (
     UnknownTopic,
     UnsupportedField,
 )
-from lamina.log.router_rule import RouterInfo
 from lamina.store.store import Store
 from lamina.wire.operations import OPERATIONS
 from tests.server.rig import served

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import lamina
+from lamina.api import ProducerStamp
 from lamina.errors import CorruptData
 from lamina.formats.documents.sink_transaction import Transaction
 from lamina.formats.kernels.crc import crc32c_of
-from lamina.log.requests import ProducerStamp
 from lamina.spark.commit import transaction as transactions
 from lamina.spark.commit.handover import publish
 from lamina.storage.files import LocalFiles

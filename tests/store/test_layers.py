@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import lamina
+from lamina.api import Block, Layer, Window, bucket_of, least_of, percentile
 from lamina.errors import OffsetOutOfRange
-from lamina.log.writer_stats import Pulse, bucket_of, least_of, percentile
-from lamina.store.layers import Block, Layer, Window
+from lamina.log.writer_stats import RunningPulse
 
 SMALL = {"segment.bytes": 20_000}
 ARCHIVED = {
@@ -153,7 +153,7 @@ def test_buckets_are_a_quarter_of_a_doubling_wide() -> None:
 
 
 def test_percentiles_are_of_what_was_counted() -> None:
-    pulse = Pulse()
+    pulse = RunningPulse()
     assert percentile(pulse.sync_microseconds, 0.5) is None
     for _ in range(98):
         pulse.note_sync(64_000)

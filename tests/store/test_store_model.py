@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from lamina.api import ProducerStamp
 from lamina.errors import NewerFormat, RecordsMissing
-from lamina.log.requests import ProducerStamp
 from lamina.records import KEPT_COLUMNS
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.reads import StoreReader

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings
-from lamina.log.requests import ProducerStamp
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.reads import StoreReader
 from tests.support.directories import opened

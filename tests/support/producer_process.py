@@ -36,8 +36,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 
 PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from lamina.api import DURABLE, Ack
 from lamina.config import WriterSettings
 from lamina.errors import Closed
 from lamina.log.commit import Writer
-from lamina.log.requests import DURABLE, Ack, Outcome, Request
+from lamina.log.requests import Outcome, Request
 
 SOON_S = 20
 """Longer than anything here takes: whoever waits this long hangs."""

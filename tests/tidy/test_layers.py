@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 NAMES_REPEATED_MAX = 8
 
 # What each layer may import of lamina, itself included. The package's face is `lamina` itself.
-BASE = ("errors", "config", "records", "received", "arguments")
+BASE = ("errors", "config", "records", "received", "arguments", "api")
 ENGINE = ("log", "wal", "groups", "archive", "inspect", "store")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -22,8 +22,9 @@ ALLOWED: dict[str, set[str]] = {
     "received": {"errors"},
     "records": {"errors", "config", "received"},
     "arguments": {"errors"},
-    "formats": {"errors", "config", "records"},
-    "storage": {"errors", "config", "records"},
+    "api": {"errors", "config", "records", "received", "arguments"},
+    "formats": {"errors", "config", "records", "api"},
+    "storage": {"errors", "config", "records", "api"},
     "log": {*BASE, "formats", "storage"},
     "wal": {*BASE, "formats", "storage", "log"},
     "groups": {*BASE, "formats", "storage", "log"},

@@ -10,13 +10,13 @@ from typing import Any, get_args
 import pytest
 import typer.main
 
+from lamina.api import State
 from lamina.cli.main import app
 from lamina.client.remote_store import RemoteStore
 from lamina.formats.log_format import CODECS
 from lamina.server.console.actions import ACTIONS
 from lamina.server.http import Routes
 from lamina.store.archive_store import ArchiveStore
-from lamina.store.layers import State
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina.wire.operations import OPERATIONS

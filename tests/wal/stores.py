@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lamina.api import Gap
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import RecordsMissing
-from lamina.formats.documents.ledger import Gap
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.reads import StoreReader
 from lamina.store.store import Store

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lamina.api import Ack, ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import Fenced, OutOfSequence, StorageFull
-from lamina.log.requests import Ack, ProducerStamp
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina_torture.disk import Choice, Disk

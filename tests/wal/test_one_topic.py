@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings
 from lamina.errors import LaminaError, Poisoned, StorageFull, Unavailable, UnknownTopic
-from lamina.log.requests import ProducerStamp
 from lamina.store.store import Store
 from lamina_torture.simulated import SimulatedFiles
 from tests.wal.stores import QUIET, contents

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lamina.api import ProducerStamp
 from lamina.config import WalSettings
 from lamina.formats.wal import log
 from lamina.formats.wal.headers import headers
-from lamina.log.requests import ProducerStamp
 from lamina.records import prepare
 from lamina.store.store import Store
 from lamina_torture.simulated import SimulatedFiles

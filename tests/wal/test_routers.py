@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lamina.api import ProducerStamp, RouterInfo
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import (
     Closed,
@@ -19,8 +20,6 @@ from lamina.errors import (
     UnknownRouter,
     UnknownTopic,
 )
-from lamina.log.requests import ProducerStamp
-from lamina.log.router_rule import RouterInfo
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.reads import StoreReader
 from lamina.store.store import Store

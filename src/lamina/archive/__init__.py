@@ -19,7 +19,7 @@ damaged or foreign object is.
 `open_archive` finds the object store that a user means and `location` remembers it in the data
 directory, so that nobody has to name it twice. `spare_copies` hands the archive's copies of small
 files to whoever finds the local one damaged. `sealed_source` is a partition as the archiver sees
-it, and `status` how far its archive is behind.
+it.
 
 Rules.
 1. The list is the truth about what is archived, and is replaced only on the condition that it is

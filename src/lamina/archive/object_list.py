@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from lamina.api import Gap
 from lamina.archive.judge import Judge, listing_of
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.errors import (
@@ -32,7 +33,7 @@ from lamina.errors import (
 from lamina.formats.documents import archive_manifest as archive
 from lamina.formats.documents import ledger
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.storage import paths

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from lamina.api import RecoveryReport
 from lamina.archive.location import is_path, location_of, recalled, remember, remembered
 from lamina.config import ARCHIVE_VARIABLE
 from lamina.errors import ArchiveUnavailable, InvalidRequest
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.object_directory import DirectoryObjects

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from lamina.api import TierStatus
 from lamina.archive.archiver import Archiver
 from lamina.archive.join import Policy
 from lamina.archive.object_list import Shelf, cold_log, lacking
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.archive.sealed_source import PartitionSource
-from lamina.archive.status import TierStatus
 from lamina.archive.topic_copies import Metadata
 from lamina.config import TopicSettings
 from lamina.errors import (

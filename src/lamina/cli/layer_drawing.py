@@ -10,7 +10,7 @@ from rich.text import Text
 from lamina.cli.output import moment, size
 
 if TYPE_CHECKING:
-    from lamina.log.retention import SegmentFacts
+    from lamina.api import SegmentFacts
     from lamina.store.reads import StoreReader
 
 _WIDTH = 24

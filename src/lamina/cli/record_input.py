@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from lamina.log.appending import Appended
-    from lamina.log.requests import Ack
+    from lamina.api import Ack, Appended
     from lamina.store.store import Store
 
 _BATCH_RECORDS = 1000

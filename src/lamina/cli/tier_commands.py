@@ -12,7 +12,7 @@ from lamina.cli.target import Archive, Data, Json, Server, readable, writable
 from lamina.errors import EXIT_CODES, CorruptData, InvalidRequest, LaminaError, Unavailable
 
 if TYPE_CHECKING:
-    from lamina.archive.status import TierStatus
+    from lamina.api import TierStatus
     from lamina.storage.objects import Objects
 
 app = typer.Typer(

@@ -27,10 +27,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from lamina.api import Appended, ProducerStamp
 from lamina.client.connection import Broken, Connection, Patience
 from lamina.errors import Busy, InvalidRequest, LaminaError, OutOfSequence, Unavailable
-from lamina.log.appending import Appended
-from lamina.log.requests import ProducerStamp
 from lamina.wire import messages
 from lamina.wire.messages import Order
 

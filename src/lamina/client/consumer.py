@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from lamina.api import TopicInfo
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.committed import InGroup, InMemory, Positions
 from lamina.client.message import (
@@ -34,7 +35,6 @@ from lamina.client.message import (
     messages_of,
 )
 from lamina.errors import Closed, InvalidRequest, LaminaError, OffsetOutOfRange, RecordsMissing
-from lamina.store.reads import TopicInfo
 
 _DEFAULTS: dict[str, Any] = {
     "group.id": "",

@@ -20,12 +20,12 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
+from lamina.api import Appended, TopicInfo
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.message import Header, Message, arrow_of
 from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
-from lamina.log.appending import Appended, split_by_key
+from lamina.formats.partitioning import split_by_key
 from lamina.records import KEPT_COLUMNS
-from lamina.store.reads import TopicInfo
 
 Delivery: TypeAlias = Callable[[LaminaError | None, Message], None]
 

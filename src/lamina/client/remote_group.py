@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import flight
 
-from lamina.arguments import typed_calls, wait_s
-from lamina.client.connection import Connection, Patience
-from lamina.errors import Closed, UnknownGroup
-from lamina.groups.facts import GroupInfo, PartitionLag, Skipped
-from lamina.groups.group import (
+from lamina.api import (
+    DURABLE,
     MORE_FIELDS,
     POLL_BYTES,
-    Group,
+    GroupInfo,
     Held,
+    PartitionLag,
+    Skipped,
     as_offsets,
     level_of,
     numbers_of,
 )
-from lamina.log.requests import DURABLE
+from lamina.arguments import typed_calls, wait_s
+from lamina.client.connection import Connection, Patience
+from lamina.errors import Closed, UnknownGroup
+from lamina.groups.group import Group
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.wire import messages
 from lamina.wire.operations import OPERATIONS, Operation

@@ -21,28 +21,29 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lamina import records as record_columns
+from lamina.api import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    OF_TOPIC,
+    UNTIL_ARCHIVED,
+    Appended,
+    Diff,
+    Isolation,
+    ProducerStamp,
+    Start,
+    TopicInfo,
+    acks_level,
+    stamp,
+)
 from lamina.arguments import typed_call, typed_calls, unsigned, wait_s
 from lamina.client.append_sessions import Sessions
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
 from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
-from lamina.groups.registry import Start
-from lamina.log.appending import (
-    OF_TOPIC,
-    UNTIL_ARCHIVED,
-    Appended,
-    acks_level,
-    has_keys,
-    split_by_key,
-)
-from lamina.log.interfaces import Isolation
-from lamina.log.requests import ProducerStamp
+from lamina.formats.partitioning import split_by_key
 from lamina.received import refuse_broken
-from lamina.records import Records
-from lamina.store.appends import stamp
-from lamina.store.diff import Diff
+from lamina.records import Records, has_keys
 from lamina.store.opening import wall_clock_ms
-from lamina.store.reads import BATCH_BYTES, BATCH_RECORDS, TopicInfo
 from lamina.store.store import Store
 from lamina.wire import memory, messages, values
 from lamina.wire.messages import Difference, Order, Question

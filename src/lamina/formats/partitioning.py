@@ -16,6 +16,7 @@ from lamina.formats.kernels import arrow
 from lamina.formats.kernels.binary import address_of, poke_i64
 from lamina.formats.kernels.compile import kernel
 from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
+from lamina.records import split
 
 NO_KEY = -1
 
@@ -33,6 +34,15 @@ def partitions_of(keys: pa.Array, partitions: int) -> NDArray[np.int64]:
         batch, lambda address: _partitions_of(address, np.uint64(partitions), chosen)
     )
     return chosen
+
+
+def split_by_key(
+    batch: pa.RecordBatch, partitions: int, unkeyed: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits a batch by the hash of its keys, order kept; records without a key go to `unkeyed`."""
+    chosen = partitions_of(batch.column("key"), partitions)
+    chosen[chosen == NO_KEY] = unkeyed
+    return split(batch, chosen, partitions)
 
 
 @kernel

@@ -14,7 +14,7 @@ thousand consumers are one write and one fsync. `state` is the value that these 
 `registry` knows all groups of a store: it recovers them when the store is opened, creates, lists,
 resets and deletes them. `roster` remembers which groups there are apart from their files, so that
 a group whose files are lost is reported. `positions` takes over what readers without a store have
-left. `facts` are the values that calls return. `dead_letters` writes records that no consumer can
+left. `dead_letters` writes records that no consumer can
 process to `<topic>.dlq`.
 
 Rules.

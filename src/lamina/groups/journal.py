@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lamina.api import RecoveryReport
 from lamina.errors import PASSING, CorruptData, NewerFormat, refusal_of
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.groups.state import State, events_of
 from lamina.log.directory import Place
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.storage.files import File, prepare_space, replace_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.groups.facts import PartitionLag
+from lamina.api import PartitionLag
 from lamina.groups.state import State, merged
 from lamina.log.interfaces import LogReader
 

@@ -14,27 +14,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from lamina.api import LEASE_MS_MAX, GroupInfo, Move, RecoveryReport, Start
 from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import Closed, InvalidRequest, UnknownGroup, typed_errors
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups import positions
 from lamina.groups.dead_letters import Host
-from lamina.groups.facts import GroupInfo, Move
-from lamina.groups.group import LEASE_MS_MAX, Group
+from lamina.groups.group import Group
 from lamina.groups.journal import Journal, Names, read
 from lamina.groups.lag import lag_of
 from lamina.groups.roster import Roster, listed_groups
 from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
 from lamina.log.interfaces import LogReader
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.store.opening import Boot
 
-Start: TypeAlias = Literal["earliest", "latest", "none"]
 Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
 

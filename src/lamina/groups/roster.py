@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
+from lamina.api import RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import group_roster
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.store.opening import Boot
 

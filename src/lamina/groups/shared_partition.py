@@ -31,11 +31,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import DURABLE, Ack, PartitionLag, Skipped
 from lamina.config import WriterSettings
 from lamina.errors import UNREADABLE, LaminaError, OffsetOutOfRange, Poisoned, RecordsMissing
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit
-from lamina.groups.facts import PartitionLag, Skipped
 from lamina.groups.journal import Journal
 from lamina.groups.lag import lag_of
 from lamina.groups.state import (
@@ -52,7 +52,7 @@ from lamina.groups.state import (
 )
 from lamina.log.commit import Writer
 from lamina.log.interfaces import LogReader
-from lamina.log.requests import DURABLE, Ack, Outcome, Request
+from lamina.log.requests import Outcome, Request
 
 SKIPPED_MAX = 1000
 READ_APART = 32

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from lamina.api import RecoveryReport
 from lamina.config import WalSettings
 from lamina.errors import CorruptData, InvalidRequest, LaminaError
 from lamina.formats.documents import archive_manifest, ledger
@@ -31,7 +32,6 @@ from lamina.inspect.findings import NOTE, Finding, load_file
 from lamina.log import manifest_file
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck
-from lamina.log.report import RecoveryReport
 from lamina.log.segment import Bound, SealedSegment, load_entries
 from lamina.log.segment_files import measure
 from lamina.log.segment_index import SegmentIndex

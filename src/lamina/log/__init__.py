@@ -17,9 +17,9 @@ reader may see. What cannot be read is reported with its reason, and reading can
 
 Opening. `segment_files` decides which files are segments and `settling` carries that out;
 `quick_check` looks at the end of each sealed segment; `recovery` walks the tail, cuts what is
-torn, sets aside what is damaged, and rebuilds what is derived. Everything it did is in the
-`report`. `partition_view` gives readers in other processes the same picture without touching a
-file.
+torn, sets aside what is damaged, and rebuilds what is derived. Everything it did is in the store's
+`recovery_report`. `partition_view` gives readers in other processes the same picture without
+touching a file.
 
 Shared by these: `directory` (files, clock and ledger of a partition), `manifest_file`, `damage`
 and `sound_copies` (what takes the place of a damaged record), `archived_layers` (the objects below

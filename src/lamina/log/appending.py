@@ -7,84 +7,31 @@ here, in the producer's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from lamina import records as record_columns
+from lamina.api import (
+    OF_TOPIC,
+    UNTIL_ARCHIVED,
+    Ack,
+    Appended,
+    ProducerStamp,
+    acks_level,
+)
 from lamina.arguments import seconds
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest
-from lamina.formats.partitioning import NO_KEY, partitions_of
-from lamina.log.requests import DURABLE, NOT_WAITED, WRITTEN, Ack, ProducerStamp, Request
+from lamina.log.requests import Request
 from lamina.records import Records
 
 if TYPE_CHECKING:
     from lamina.log.interfaces import LogWriter
 
-ACKS: dict[object, int] = {
-    0: NOT_WAITED,
-    "0": NOT_WAITED,
-    1: WRITTEN,
-    "1": WRITTEN,
-    "all": DURABLE,
-    -1: DURABLE,
-    "-1": DURABLE,
-}
-OF_TOPIC = "topic"
-"""The `acks` of an append that goes as far as its topic's settings say."""
-UNTIL_ARCHIVED = "archived"
-"""The `acks` of an append that waits for the object store, too."""
 _EMPTY = "there are no records to append"
-_STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}
-
-
-@dataclass(slots=True)
-class Appended:
-    """The answer to an append: one part for each partition that records went to.
-
-    `durability` is the weakest of the parts: `none` (not waited for), `written`,
-    `fsynced` or `archived`.
-    """
-
-    parts: dict[int, Ack]
-    count: int
-
-    @property
-    def durability(self) -> str:
-        """What all of the records survive."""
-        return min((part.durability for part in self.parts.values()), key=_STRENGTH.__getitem__)
-
-    @property
-    def partition(self) -> int:
-        """The one partition that took the records."""
-        return self._only()[0]
-
-    @property
-    def base_offset(self) -> int:
-        """The first record's offset, where one partition took them all."""
-        return self._only()[1].base_offset
-
-    def _only(self) -> tuple[int, Ack]:
-        if len(self.parts) != 1:
-            raise InvalidRequest(
-                f"the records went to {len(self.parts)} partitions; look at `parts`"
-            )
-        return next(iter(self.parts.items()))
-
-
-def acks_level(acks: object) -> int | None:
-    """Reads an `acks` argument; None for what leaves it to the topic."""
-    if acks == OF_TOPIC and type(acks) is str:
-        return None
-    level = ACKS.get(acks) if type(acks) in (int, str) else None
-    if level is None:
-        raise InvalidRequest(f"acks must be 0, 1, 'all' or 'archived', not {acks!r}")
-    return level
 
 
 def make_request(
@@ -183,37 +130,6 @@ def _refuse_large(size_bytes: int, settings: TopicSettings) -> None:
         raise InvalidRequest(
             f"a record of {size_bytes} bytes is over max.message.bytes {settings.max_message_bytes}"
         )
-
-
-def split_by_key(
-    batch: pa.RecordBatch, partitions: int, unkeyed: int
-) -> list[tuple[int, pa.RecordBatch]]:
-    """Splits a batch by the hash of its keys, order kept; records without a key go to `unkeyed`."""
-    chosen = partitions_of(batch.column("key"), partitions)
-    chosen[chosen == NO_KEY] = unkeyed
-    return split(batch, chosen, partitions)
-
-
-def split(
-    batch: pa.RecordBatch, chosen: NDArray[np.int64], partitions: int
-) -> list[tuple[int, pa.RecordBatch]]:
-    """Splits a batch by the partition that was chosen for each record, order kept."""
-    order = np.argsort(chosen, kind="stable")
-    sorted_batch = batch.take(pa.array(order))
-    edges = np.searchsorted(chosen[order], np.arange(partitions + 1))
-    return [
-        (number, sorted_batch.slice(edges[number], edges[number + 1] - edges[number]))
-        for number in range(partitions)
-        if edges[number] < edges[number + 1]
-    ]
-
-
-def has_keys(records: Sequence[object] | pa.RecordBatch | pa.Table | bytes) -> bool:
-    """Tells whether any record may have a key."""
-    if isinstance(records, pa.RecordBatch | pa.Table):
-        index = records.schema.get_field_index("key")
-        return bool(index >= 0 and records.column(index).null_count < records.num_rows)
-    return _plain_values(records) is None
 
 
 def merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:

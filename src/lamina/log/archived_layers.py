@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lamina.api import SegmentFacts
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.log.retention import SegmentFacts
 
 
 def only_archived(

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from lamina.api import NOT_WAITED, Ack
 from lamina.config import WriterSettings
 from lamina.errors import (
     NO_DESCRIPTORS,
@@ -40,18 +41,8 @@ from lamina.errors import (
     Unavailable,
     refusal_of,
 )
-from lamina.log.requests import (
-    LOCK,
-    NOT_WAITED,
-    Ack,
-    Outcome,
-    Request,
-    answer,
-    answer_all,
-    answer_written,
-    unwrap,
-)
-from lamina.log.writer_stats import Pulse
+from lamina.log.requests import LOCK, Outcome, Request, answer, answer_all, answer_written, unwrap
+from lamina.log.writer_stats import RunningPulse
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,7 +99,7 @@ class Writer:
         self._failure: LaminaError | None = None
         self._closing: LaminaError | None = None
         self.groups = 0
-        self.pulse = Pulse()
+        self.pulse = RunningPulse()
 
     # ------------------------------------------------------------------ the ways in
 

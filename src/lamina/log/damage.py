@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lamina.api import Gap
 from lamina.errors import UNREADABLE, RecordsMissing
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.log.directory import Place
 from lamina.log.segment import Bound, Damaged, Segment
 

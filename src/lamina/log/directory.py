@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger
 from lamina.formats.documents.flips import one_flip_away
-from lamina.formats.documents.ledger import Gap, Ledger
-from lamina.log.report import RecoveryReport
+from lamina.formats.documents.ledger import Ledger
 from lamina.log.spares import Spares
 from lamina.storage import paths
 from lamina.storage.files import Files

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import Ack, ProducerStamp
 from lamina.config import TopicSettings
 from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.log_format import Codec
-from lamina.log.requests import Ack, Outcome, ProducerStamp, Request
+from lamina.log.requests import Outcome, Request
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare
 
 PIECE_BYTES = 2 << 20

@@ -9,45 +9,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import Decision, Isolation, PartitionInfo, SegmentFacts
 from lamina.config import TopicSettings
 from lamina.errors import Closed, LaminaError
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.scan import Limit
 from lamina.log.commit import Writer
 from lamina.log.requests import Request
-from lamina.log.retention import Decision, SegmentFacts
 from lamina.records import Records
 
 if TYPE_CHECKING:
     from lamina.log.directory import Place
 
 _Result = TypeVar("_Result")
-Isolation: TypeAlias = Literal["durable", "written"]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Where a partition begins and ends, and what it holds.
-
-    `earliest_offset` is the first that can be read, from whatever tier. `segments` and `size_bytes`
-    are on the local disk; the archived ones hold what nothing local does, as far as the archive
-    has been asked.
-    """
-
-    partition: int
-    earliest_offset: int
-    durable_offset: int
-    written_offset: int
-    segments: int
-    size_bytes: int
-    archived_segments: int = 0
-    archived_bytes: int = 0
 
 
 class LogReader(Protocol):

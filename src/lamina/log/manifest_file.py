@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from lamina.api import RecoveryReport
 from lamina.config import TopicSettings
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest
@@ -17,7 +18,6 @@ from lamina.formats.keratin.manifest import Manifest, SealedSegment
 from lamina.formats.log_format import Codec
 from lamina.log import segment as engine_segment
 from lamina.log.directory import Place
-from lamina.log.report import RecoveryReport
 from lamina.log.segment_pile import Layout
 from lamina.storage.bad_pages import is_unreadable
 from lamina.storage.paths import MANIFEST

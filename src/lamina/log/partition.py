@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from lamina.api import DURABLE, Decision, Gap, SegmentFacts
 from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
 from lamina.errors import (
     PASSING,
@@ -27,7 +28,7 @@ from lamina.errors import (
 )
 from lamina.formats.documents import tombstone
 from lamina.formats.documents.archive_manifest import covers
-from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.log_format import Codec
 from lamina.log import manifest_file, retention
 from lamina.log.active_segment import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
@@ -40,7 +41,7 @@ from lamina.log.partition_reader import PartitionReader
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovered
 from lamina.log.removal import remove_files
-from lamina.log.requests import DURABLE, Outcome, Request
+from lamina.log.requests import Outcome, Request
 from lamina.log.sealed import SealedRange
 from lamina.log.segment import Damaged, SealedSegment
 from lamina.log.segment_pile import Layout
@@ -265,7 +266,7 @@ class Partition(AppendsBatch, PartitionReader):
         """Forgets idempotent producers that are idle for too long. For the leader."""
         self.producers.forget_idle(self.settings.producer_id_expiration_ms)
 
-    def explain_retention(self) -> list[retention.Decision]:
+    def explain_retention(self) -> list[Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         if self._is_archive_hidden():
             return retention.wait_for_archive(self.facts())
@@ -312,7 +313,7 @@ class Partition(AppendsBatch, PartitionReader):
         is_known = self.cold is not None and self.cold.is_loaded
         return not is_known and bool(self.ledger.archived())
 
-    def _give_up(self, cold: retention.SegmentFacts, reason: str) -> None:
+    def _give_up(self, cold: SegmentFacts, reason: str) -> None:
         """Enters archived records as removed: from now on no reader sees them; the object goes."""
         now_ms, first, end = self.place.now_ms(), cold.base_offset, cold.next_offset
         self.enter_gaps(

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import Gap, Isolation, PartitionInfo, SegmentFacts
 from lamina.errors import (
     ArchiveUnavailable,
     CorruptData,
@@ -31,7 +32,7 @@ from lamina.errors import (
 )
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, REMOVED, SKIPPED, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, REMOVED, SKIPPED, Ledger
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
 from lamina.log import archived_layers
@@ -39,8 +40,6 @@ from lamina.log.batch_offsets import after, first_of, runs
 from lamina.log.damage import missing_of
 from lamina.log.directory import Place
 from lamina.log.document_names import ScansFrom
-from lamina.log.interfaces import Isolation, PartitionInfo
-from lamina.log.retention import SegmentFacts
 from lamina.log.segment import Bound, Damaged, Segment
 from lamina.log.segment_pile import Layout
 from lamina.log.time_search import first_at_or_after

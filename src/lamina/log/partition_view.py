@@ -12,18 +12,17 @@ import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lamina.api import Gap, Isolation, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
 from lamina.log import manifest_file, tombstones
 from lamina.log.directory import Place
-from lamina.log.interfaces import Isolation
 from lamina.log.partition_reader import PartitionReader
 from lamina.log.producers import Producers
 from lamina.log.quick_check import CheapCheck
-from lamina.log.report import RecoveryReport
 from lamina.log.segment import (
     Bound,
     Damaged,

@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from lamina.api import Ack, ProducerStamp, RecoveryReport
 from lamina.errors import Fenced, OutOfSequence
 from lamina.formats import producer_journal as journal
 from lamina.formats.producer_journal import Entry
 from lamina.log.directory import Place
 from lamina.log.encoder import Stamped
-from lamina.log.report import RecoveryReport
-from lamina.log.requests import Ack, Outcome, ProducerStamp
+from lamina.log.requests import Outcome
 from lamina.storage import paths
 from lamina.storage.files import File, prepare_space
 

@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop, Timed
@@ -41,7 +42,6 @@ from lamina.log.active_segment import ActiveSegment
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck, holds
 from lamina.log.removal import remove_files
-from lamina.log.report import RecoveryReport
 from lamina.log.segment import (
     INDEX_ENTRY_BYTES,
     Bound,

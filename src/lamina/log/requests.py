@@ -11,50 +11,17 @@ import contextlib
 import copy
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from lamina.errors import Closed, InvalidRequest, LaminaError
+from lamina.api import DURABLE, Ack, ProducerStamp
+from lamina.errors import Closed, LaminaError
 
 if TYPE_CHECKING:
     import asyncio
 
 LOCK = type(threading.Lock())
-NOT_WAITED, WRITTEN, DURABLE = 0, 1, 2
-"""How far an append goes before it is answered: acks 0, 1 and all."""
-
-
-@dataclass(slots=True)
-class Ack:
-    """Where an append's records are, and what they survive: `written` or `fsynced`.
-
-    Not frozen, because freezing would double the cost of making one; only the writer changes it,
-    before anybody is given it.
-    """
-
-    base_offset: int
-    count: int
-    durability: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
-    """Who appends and which of its records these are: a repeat gets the first answer."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-
-    def __post_init__(self) -> None:
-        limits = {"producer_id": 1 << 64, "epoch": 1 << 32, "sequence": 1 << 63}
-        for name, limit in limits.items():
-            given = getattr(self, name)
-            if type(given) is not int or not 0 <= given < limit:
-                raise InvalidRequest(f"a producer's {name} is 0 to {limit - 1}, not {given!r}")
-
-
 Outcome: TypeAlias = Ack | LaminaError
 
 

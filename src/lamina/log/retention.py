@@ -15,40 +15,11 @@ Rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from lamina.api import Decision, SegmentFacts
 from lamina.config import NO_LIMIT, TopicSettings
 
 WITHIN_LIMITS = "it is within the limits"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """What retention needs to know of a segment."""
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    newest_timestamp_ms: int | None
-    sealed: bool
-    cold: bool = False
-    """Whether it is only in the archive."""
-    removed: int = 0
-    """How many of its offsets have no record that could be read: deleted singly, or trimmed."""
-
-    @property
-    def records(self) -> int:
-        """How many records a cap counts."""
-        return self.next_offset - self.base_offset - self.removed
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether a segment goes, and the sentence that says why."""
-
-    segment: SegmentFacts
-    goes: bool
-    why: str
 
 
 def waited_for(settings: TopicSettings, progress: Mapping[str, int]) -> dict[str, int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from lamina.api import RouterInfo
 from lamina.errors import InvalidRequest
 from lamina.formats.wal.routing import NAME_BYTES_MAX, Match, Router
 
@@ -16,22 +16,10 @@ class Rule(NamedTuple):
     pattern: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RouterInfo:
-    """A rule: which records of `source` are copied to `target`, by tag, tag prefix or node."""
-
-    name: str
-    source: str
-    target: str
-    tag: bytes | None = None
-    tag_prefix: bytes | None = None
-    node: bytes | None = None
-
-    @classmethod
-    def of(cls, name: str, source: str, target: str, rule: Router) -> RouterInfo:
-        """Describes a rule."""
-        word = {Match.TAG: "tag", Match.TAG_PREFIX: "tag_prefix", Match.NODE: "node"}[rule.match]
-        return cls(name, source, target, **{word: rule.pattern})
+def info_of(name: str, source: str, target: str, rule: Router) -> RouterInfo:
+    """Describes a router as users see it, from the rule that the WAL has of it."""
+    word = {Match.TAG: "tag", Match.TAG_PREFIX: "tag_prefix", Match.NODE: "node"}[rule.match]
+    return RouterInfo(name, source, target, **{word: rule.pattern})
 
 
 def rule_of(tag: bytes | None, tag_prefix: bytes | None, node: bytes | None) -> Rule | None:

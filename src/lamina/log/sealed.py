@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.api import Gap
+from lamina.formats.documents.ledger import Ledger
 from lamina.log.interfaces import LogWriter
 
 if TYPE_CHECKING:

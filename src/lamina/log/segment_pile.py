@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
-from lamina.log.interfaces import Isolation
+from lamina.api import Isolation
 from lamina.log.segment import Bound, SealedSegment, Segment
 from lamina.log.segment_index import SegmentIndex
 

@@ -13,11 +13,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lamina.api import RecoveryReport
 from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck
-from lamina.log.report import RecoveryReport
 from lamina.log.segment import SealedSegment
 from lamina.log.segment_files import Arranger, Extent, measure, position_of
 from lamina.log.stops import is_prepared_space

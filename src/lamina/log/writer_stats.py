@@ -1,7 +1,4 @@
-"""What a writer has done since it was made, in numbers that only grow: for metrics and pages.
-
-Sizes and durations are counted in buckets a quarter of a doubling wide, so that percentiles of any
-interval are the difference of two copies, and nothing is kept for a single commit.
+"""Counts what a writer does, as it does it; `lamina.api.writer_counts` is what others see of it.
 
 Rule: only the leader counts. A copy may see a commit half counted, never a torn number.
 """
@@ -9,58 +6,15 @@ Rule: only the leader counts. A copy may see a commit half counted, never a torn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
+from lamina.api.writer_counts import Pulse, bucket_of
 from lamina.log.requests import Request
 
-BUCKETS = 112
-"""Enough for 2**29: nine minutes in microseconds."""
 
+class RunningPulse(Pulse):
+    """The counts of a writer that is at work."""
 
-def bucket_of(amount: int) -> int:
-    """Returns the bucket of an amount: exact up to 7, then four buckets for each doubling."""
-    bits = amount.bit_length()
-    if bits <= 3:
-        return amount
-    return min((bits - 2) * 4 + ((amount >> (bits - 3)) & 3), BUCKETS - 1)
-
-
-def least_of(bucket: int) -> int:
-    """Returns the smallest amount of a bucket."""
-    if bucket < 8:
-        return bucket
-    bits = bucket // 4 + 2
-    return (4 + bucket % 4) << (bits - 3)
-
-
-def percentile(counts: Sequence[int], share: float) -> int | None:
-    """Returns the amount that a share of what was counted does not exceed; None of nothing."""
-    total = sum(counts)
-    if total <= 0:
-        return None
-    seen = 0
-    for bucket, count in enumerate(counts):
-        seen += count
-        if seen >= share * total:
-            return least_of(bucket)
-    return least_of(len(counts) - 1)
-
-
-def _none() -> list[int]:
-    return [0] * BUCKETS
-
-
-@dataclass(slots=True)
-class Pulse:
-    """Counts of one writer: its group commits, what was in them, and how long its fsyncs took."""
-
-    groups: int = 0
-    requests: int = 0
-    records: int = 0
-    size_bytes: int = 0
-    syncs: int = 0
-    group_requests: list[int] = field(default_factory=_none)
-    sync_microseconds: list[int] = field(default_factory=_none)
+    __slots__ = ()
 
     def note_group(self, group: Sequence[Request]) -> None:
         """Counts a group that was written."""
@@ -78,31 +32,3 @@ class Pulse:
         """Counts an fsync that succeeded."""
         self.syncs += 1
         self.sync_microseconds[bucket_of(nanoseconds // 1000)] += 1
-
-    def copy(self) -> Pulse:
-        """Returns the counts as they are now."""
-        return replace(
-            self,
-            group_requests=list(self.group_requests),
-            sync_microseconds=list(self.sync_microseconds),
-        )
-
-    def minus(self, before: Pulse) -> Pulse:
-        """Returns what was counted since a copy was taken."""
-        return Pulse(
-            self.groups - before.groups,
-            self.requests - before.requests,
-            self.records - before.records,
-            self.size_bytes - before.size_bytes,
-            self.syncs - before.syncs,
-            _less(self.group_requests, before.group_requests),
-            _less(self.sync_microseconds, before.sync_microseconds),
-        )
-
-    def plus(self, other: Pulse) -> Pulse:
-        """Returns the counts of two writers together."""
-        return self.minus(Pulse().minus(other))
-
-
-def _less(now: list[int], before: list[int]) -> list[int]:
-    return [late - early for late, early in zip(now, before, strict=True)]

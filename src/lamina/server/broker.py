@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina import received
+from lamina.api import UNTIL_ARCHIVED, Appended, Diff
 from lamina.errors import (
     Busy,
     InvalidRequest,
@@ -32,7 +33,6 @@ from lamina.errors import (
     StorageFull,
     UnknownTopic,
 )
-from lamina.log.appending import UNTIL_ARCHIVED, Appended
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
 from lamina.server import limits, shared_groups
 from lamina.server.ahead import Pool, ReadAhead
@@ -40,7 +40,6 @@ from lamina.server.auth import ANYBODY, Caller, Keys
 from lamina.server.health import WallClock, problems_of, topic_of
 from lamina.server.metrics import Metrics, page_of, store_gauges
 from lamina.server.setting_table import ServerSettings
-from lamina.store.diff import Diff
 from lamina.store.store import Store
 from lamina.wire import messages, values
 from lamina.wire.messages import Difference, Order, Poll, Question

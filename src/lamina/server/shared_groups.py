@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from lamina.api import Held, Start
 from lamina.errors import Closed, InvalidRequest, UnknownGroup, UnknownTopic
-from lamina.groups.group import Group, Held
-from lamina.groups.registry import Start
+from lamina.groups.group import Group
 from lamina.store.store import Store
 from lamina.wire.messages import OFFSETS
 from lamina.wire.operations import Named

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from lamina.api import Gap
 from lamina.errors import ArchiveUnavailable, LaminaError, RecordsMissing
-from lamina.formats.documents.ledger import ARCHIVED, Gap
+from lamina.formats.documents.ledger import ARCHIVED
 
 LOGGER = logging.getLogger("lamina.spark")
 NO_LOSS = frozenset({"deleted", "truncated", "compacted", "aborted"})

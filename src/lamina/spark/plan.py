@@ -24,8 +24,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from lamina.api import Gap
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
-from lamina.formats.documents.ledger import Gap
 from lamina.spark.columns import COLUMNS, Origin
 from lamina.spark.gaps import LeftOut, count, is_loss, missing, tell
 from lamina.spark.options import EARLIEST, LATEST, Selection, SourceOptions

@@ -9,44 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lamina import records as record_columns
+from lamina.api import OF_TOPIC, Ack, Appended, ProducerId, ProducerStamp, acks_level, stamp
 from lamina.arguments import seconds, unsigned, whole
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.documents.ledger import ARCHIVED
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.appending import (
-    OF_TOPIC,
-    Appended,
-    acks_level,
-    has_keys,
-    make_request,
-    merged,
-    split_by_key,
-)
+from lamina.formats.partitioning import split_by_key
+from lamina.log.appending import make_request, merged
 from lamina.log.interfaces import LogWriter
-from lamina.log.requests import Ack, ProducerStamp, Request
+from lamina.log.requests import Request
 from lamina.log.sealed import Archivable
 from lamina.received import refuse_broken
-from lamina.records import Records
+from lamina.records import Records, has_keys
 from lamina.store.opening import Boot
 from lamina.store.reads import StoreReader
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
-
-ProducerId: TypeAlias = int
-
-
-def stamp(name: str, value: object) -> ProducerStamp:
-    """Checks a producer's stamp."""
-    if not isinstance(value, ProducerStamp):
-        raise InvalidRequest(f"{name} must be a ProducerStamp, not a {type(value).__name__}")
-    return value
 
 
 class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append", "append_async")):

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lamina.api import GroupInfo, TierStatus
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
-from lamina.archive.status import TierStatus
 from lamina.config import TopicSettings
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.log_format import CODECS
-from lamina.groups.facts import GroupInfo
 from lamina.log.directory import Place
 from lamina.log.interfaces import LogReader
 from lamina.log.partition_reader import PartitionReader

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from lamina.api import RecoveryReport
 from lamina.config import WAL_ONLY_KEYS, TopicSettings
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
 from lamina.formats.documents import topic_file
@@ -21,7 +22,6 @@ from lamina.formats.documents.flips import one_flip_away
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log.directory import Place
-from lamina.log.report import RecoveryReport
 from lamina.log.spares import NO_SPARES, Spares
 from lamina.storage import paths
 from lamina.storage.files import Files

@@ -5,28 +5,13 @@ Gaps do not end it, as they end a scan: they are named beside the records, and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
+from lamina.api import Diff, Gap
 from lamina.errors import InvalidRequest, RecordsMissing
-from lamina.formats.documents.ledger import Gap
 from lamina.formats.scan import Limit
 from lamina.log.interfaces import LogReader
 from lamina.records import OUTPUT_SCHEMAS
-
-
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """The answer: records, the ranges that are missing, and where the next read starts.
-
-    `caught_up` says that nothing more was durable when the read ended.
-    """
-
-    records: pa.RecordBatch
-    next_offset: int
-    caught_up: bool
-    gaps: tuple[Gap, ...]
 
 
 def diff(reader: LogReader, start: int, limit: Limit, exclude_node: bytes | None) -> Diff:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lamina.api import GroupInfo, Move, Start
 from lamina.groups import registry
-from lamina.groups.facts import GroupInfo, Move
 from lamina.groups.group import Group
-from lamina.groups.registry import Groups, Start
+from lamina.groups.registry import Groups
 from lamina.store.reads import StoreReader
 
 

@@ -6,18 +6,24 @@ Rule: everything here is answered from memory and small files; nothing scans rec
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamina.errors import CorruptData, InvalidRequest, typed_errors
+from lamina.api import (
+    Block,
+    Layer,
+    PartitionInfo,
+    RawRecord,
+    SinkFacts,
+    Window,
+    WriterFacts,
+    window,
+)
+from lamina.errors import CorruptData, typed_errors
 from lamina.formats.documents.sink_transaction import decode_state
 from lamina.log.commit import Writer
-from lamina.log.interfaces import PartitionInfo
 from lamina.log.sealed import Archivable
-from lamina.log.writer_stats import Pulse
 from lamina.storage import paths
 from lamina.store import layers as strata
-from lamina.store.layers import Block, Layer, RawRecord, Window
 from lamina.store.opening import Boot
 from lamina.store.reads import StoreReader
 
@@ -27,44 +33,7 @@ if TYPE_CHECKING:
 _SINK_STATE = "state.json"
 
 
-@dataclass(frozen=True, slots=True)
-class WriterFacts:
-    """A writer as it is now. Partitions of wal topics share one a shard, which has no topic.
-
-    `unsynced_records` were written and are not durable yet: how far the watermark is behind.
-    """
-
-    name: str
-    topic: str | None
-    depth: int
-    written_offset: int
-    durable_offset: int
-    pulse: Pulse
-    failure: str = ""
-
-    @property
-    def unsynced_records(self) -> int:
-        """How many written records an fsync is still to cover."""
-        return self.written_offset - self.durable_offset
-
-
-@dataclass(frozen=True, slots=True)
-class SinkFacts:
-    """An application that writes through Spark's sink, and the last transaction it stored."""
-
-    application: str
-    number: int
-    query: str
-    stored_ms: int
-
-
-def _window(name: str, value: object) -> Window:
-    if not isinstance(value, Window):
-        raise InvalidRequest(f"{name} must be a Window, not a {type(value).__name__}")
-    return value
-
-
-class InsightAccess(StoreReader, rules={"Window": _window}):
+class InsightAccess(StoreReader, rules={"Window": window}):
     """What can be seen of a store that writes."""
 
     _boot: Boot

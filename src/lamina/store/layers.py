@@ -13,12 +13,13 @@ Rules.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.api import Block, Layer, RawRecord, State, Window
 from lamina.errors import InvalidRequest, OffsetOutOfRange
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import ARCHIVED
@@ -32,66 +33,10 @@ from lamina.storage.paths import ObjectKey
 if TYPE_CHECKING:  # not every store has a write-ahead log or an archive
     from lamina.wal.reader import TopicReader
 
-State: TypeAlias = Literal["gone", "cold", "sealed", "active"]
 WAL_BLOCK_RECORDS = 256
 """Segments of wal topics index every record; so many of them are shown as one block."""
 _Numbers: TypeAlias = NDArray[np.int64]
 _Reader: TypeAlias = "PartitionReader | TopicReader"
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A run of offsets that lies in one file or object, or that is gone and why.
-
-    `compression` is that of an archived object ("none" is one, too), else empty. `archived` says
-    of a local segment that the archive has all of it. `where` is its file, its object's key, or
-    the reason.
-    """
-
-    state: State
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    oldest_ms: int | None
-    newest_ms: int | None
-    compression: str
-    blocks: int
-    archived: bool
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Records between two entries of an index. `joined` counts how many blocks it stands for."""
-
-    base_offset: int
-    next_offset: int
-    position: int
-    size_bytes: int
-    newest_ms: int | None
-    joined: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which offsets are looked at, and how many blocks at most are wanted of them."""
-
-    first: int = 0
-    end: int = 1 << 62
-    limit: int = 256
-
-    def __post_init__(self) -> None:
-        if self.limit < 1 or self.first < 0 or self.end < self.first:
-            raise InvalidRequest(f"nothing can be shown of {self}")
-
-
-@dataclass(frozen=True, slots=True)
-class RawRecord:
-    """A record as it lies in a file."""
-
-    path: str
-    position: int
-    data: bytes
 
 
 def layers_of(reader: LogReader) -> list[Layer]:

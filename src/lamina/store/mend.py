@@ -18,8 +18,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lamina.api import Gap
 from lamina.errors import CorruptData
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.log_format import Codec
 from lamina.inspect.findings import Finding, load_file
 from lamina.inspect.segment_check import STEP

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from lamina.api import BrokerId, RecoveryReport
 from lamina.config import TopicSettings
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.documents import broker_id, checkpoint
@@ -27,7 +28,6 @@ from lamina.log.partition import Partition
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovery
 from lamina.log.removal import take_back
-from lamina.log.report import RecoveryReport
 from lamina.log.spares import NO_SPARES, Spares
 from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
@@ -56,7 +56,7 @@ class Boot:
     steady_ms: Callable[[], int] | None = None
     spares: Spares = NO_SPARES
     """Copies of small files, where the directory has an archive."""
-    identity: broker_id.BrokerId | None = None
+    identity: BrokerId | None = None
     """Whose the directory is, once that is known: checkpoints carry it."""
 
     def path(self, name: str) -> str:
@@ -68,12 +68,12 @@ class Boot:
         """The directory's topics."""
         return Catalog(self.files, self.data, self.now_ms, self.spares)
 
-    def identified(self) -> tuple[Boot, broker_id.BrokerId]:
+    def identified(self) -> tuple[Boot, BrokerId]:
         """Returns the same with its identity known, and the identity."""
         identity = self.identify()
         return replace(self, identity=identity), identity
 
-    def identify(self) -> broker_id.BrokerId:
+    def identify(self) -> BrokerId:
         """Reads the broker's identity, or makes it on the first boot."""
         path = self.path(paths.BROKER_ID)
         if self.files.exists(path):
@@ -92,7 +92,7 @@ class Boot:
             )
         self._make_path_durable()
         created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
-        identity = broker_id.BrokerId(uuid.uuid4(), created_at, platform.node() or None)
+        identity = BrokerId(uuid.uuid4(), created_at, platform.node() or None)
         self.files.replace(path, broker_id.encode(identity))
         return identity
 

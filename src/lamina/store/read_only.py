@@ -10,27 +10,23 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.api import GroupInfo, RecoveryReport, RouterInfo, SegmentFacts, TierStatus, TopicInfo
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
 from lamina.archive.open_archive import Archive, open_archive
 from lamina.archive.spare_copies import ArchiveSpares
-from lamina.archive.status import TierStatus
 from lamina.config import TopicSettings, WalSettings
 from lamina.errors import ArchiveUnavailable, InvalidRequest, typed_errors
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.groups import registry
-from lamina.groups.facts import GroupInfo
 from lamina.log.interfaces import LogReader
 from lamina.log.partition_view import PartitionView
-from lamina.log.report import RecoveryReport
-from lamina.log.retention import SegmentFacts
-from lamina.log.router_rule import RouterInfo
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.objects import Objects
 from lamina.store.opening import Boot, steady_clock, wall_clock_ms
-from lamina.store.reads import TopicInfo, UnchangingStore
+from lamina.store.reads import UnchangingStore
 from lamina.wal.ground import Ground
 from lamina.wal.reader import TopicReader
 from lamina.wal.topics_view import WalView

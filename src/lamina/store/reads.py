@@ -6,48 +6,40 @@ The same for a store that also writes, for one opened read-only, and (later) for
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import pyarrow as pa
 
 from lamina import arguments
+from lamina.api import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    Diff,
+    Gap,
+    GroupInfo,
+    Isolation,
+    RouterInfo,
+    SegmentFacts,
+    TopicInfo,
+    bounded,
+)
 from lamina.arguments import TypedCalls, text, wait_s, whole
 from lamina.config import TopicSettings
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
-from lamina.formats.documents.ledger import Gap
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.scan import Limit
-from lamina.groups.facts import GroupInfo
-from lamina.log.document_names import bounded
-from lamina.log.interfaces import Isolation, LogReader, PartitionInfo
-from lamina.log.retention import SegmentFacts
-from lamina.log.router_rule import RouterInfo
+from lamina.log.interfaces import LogReader
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.store.catalog import find
-from lamina.store.diff import Diff, diff
+from lamina.store.diff import diff
 
 if TYPE_CHECKING:
-    from lamina.archive.status import TierStatus
+    from lamina.api import TierStatus
 
-BATCH_BYTES = 1 << 20
-BATCH_RECORDS = 1 << 20
 DURABLE: Isolation = "durable"
 _NONE = type(None)
 _USUAL = {(str, int, kind, until) for kind in (int, _NONE) for until in (int, _NONE)}
 _USUAL_FETCH = (str, int, int, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic as it is now; `settings` includes the defaults."""
-
-    name: str
-    format: str
-    epoch: int
-    created_ms: int
-    settings: dict[str, Any]
-    partitions: tuple[PartitionInfo, ...]
 
 
 class StoreReader(TypedCalls, leave=("scan", "fetch")):

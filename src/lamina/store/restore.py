@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import Gap
 from lamina.archive.object_reader import BlockCache
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats.documents import ledger as ledger_file
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from lamina.api import WRITTEN, Gap
 from lamina.archive.object_reader import BlockCache
 from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import RecordsMissing
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.scan import Limit
 from lamina.log.appending import make_request
 from lamina.log.batch_offsets import after, first_of, runs
-from lamina.log.requests import WRITTEN
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.objects import Objects
 from lamina.store.archive_store import ArchivedTopic

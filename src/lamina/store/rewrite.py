@@ -25,9 +25,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from lamina.api import Gap
 from lamina.errors import CorruptData
 from lamina.formats.documents import tombstone
-from lamina.formats.documents.ledger import Gap
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Scan
 from lamina.inspect import logs

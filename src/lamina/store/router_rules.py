@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lamina.api import RouterInfo
 from lamina.errors import InvalidRequest, UnknownRouter, typed_errors
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.router_rule import RouterInfo, Rule, require_name, rule_of
+from lamina.log.router_rule import Rule, require_name, rule_of
 from lamina.store.topics import TopicAccess
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lamina.api import Decision, RecoveryReport, TierStatus
 from lamina.archive.open_archive import Archive, Memory
 from lamina.archive.spare_copies import ArchiveSpares
-from lamina.archive.status import TierStatus
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import (
     ArchiveUnavailable,
@@ -40,10 +40,8 @@ from lamina.errors import (
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups.registry import Groups
-from lamina.log import retention
 from lamina.log.interfaces import Deletion, LogWriter
 from lamina.log.partition import Partition
-from lamina.log.report import RecoveryReport
 from lamina.log.sealed import Archivable
 from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles, Lock
@@ -277,7 +275,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         deletion = target.search_archive(Deletion(before, tag, tag_prefix, chosen))
         return self._reserve.use(lambda: target.exclusively(lambda: target.delete(deletion)))
 
-    def explain_retention(self, topic: str, partition: int = 0) -> list[retention.Decision]:
+    def explain_retention(self, topic: str, partition: int = 0) -> list[Decision]:
         """Says for each segment, oldest first, why it stays or goes."""
         return self._asked(topic, partition).explain_retention()
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import Gap, SegmentFacts
 from lamina.errors import ArchiveUnavailable, RecordsMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.log import archived_layers
 from lamina.log.batch_offsets import after, first_of, runs
-from lamina.log.retention import SegmentFacts
 
 if TYPE_CHECKING:
     from lamina.wal.topic import TopicState

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.formats.documents.ledger import Gap
+from lamina.api import Gap
 from lamina.formats.scan import Scan
 from lamina.formats.wal import control, index, located, log
 from lamina.formats.wal.layout import FrameType

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lamina.api import RecoveryReport
 from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import Closed, LaminaError, StorageFull
 from lamina.formats.documents.topic_file import TopicFile
@@ -26,7 +27,6 @@ from lamina.formats.wal.routing import Router
 from lamina.formats.wal.sharding import shard_of
 from lamina.log.commit import Writer
 from lamina.log.producers import Producers
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.wal import ownership, upkeep
 from lamina.wal.compactor import Compactor, Copied, mark_of

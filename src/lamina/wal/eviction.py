@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lamina.api import Decision
 from lamina.config import NO_LIMIT
 from lamina.formats.wal.control import EvictReason
 from lamina.log import retention
@@ -28,7 +29,7 @@ class Eviction:
     reason: EvictReason
 
 
-def explain(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[retention.Decision]:
+def explain(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[Decision]:
     """Says for each segment, oldest first, whether it goes and why; `waits` as in retention."""
     facts = topic.facts()
     if archived.is_hidden(topic):
@@ -47,19 +48,15 @@ def explain(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[r
     return _by_records(decisions, cap, held)
 
 
-def _kept_by_discard(
-    decision: retention.Decision, topic: TopicReader, now_ms: int
-) -> retention.Decision:
+def _kept_by_discard(decision: Decision, topic: TopicReader, now_ms: int) -> Decision:
     newest, limit = decision.segment.newest_timestamp_ms, topic.settings.retention_ms
     aged = newest is not None and limit != NO_LIMIT and now_ms - newest > limit
     if decision.goes and not aged:
-        return retention.Decision(decision.segment, False, "the topic discards new records")
+        return Decision(decision.segment, False, "the topic discards new records")
     return decision
 
 
-def _by_records(
-    decisions: Sequence[retention.Decision], cap: int, held: set[int]
-) -> list[retention.Decision]:
+def _by_records(decisions: Sequence[Decision], cap: int, held: set[int]) -> list[Decision]:
     records = sum(each.segment.records for each in decisions)
     decided = []
     front = True
@@ -76,7 +73,7 @@ def _by_records(
         if goes:
             records -= each.segment.records
         front = goes
-        decided.append(retention.Decision(each.segment, goes, why))
+        decided.append(Decision(each.segment, goes, why))
     return decided
 
 

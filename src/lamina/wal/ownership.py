@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 
+from lamina.api import BrokerId
 from lamina.errors import CorruptData
 from lamina.formats.documents import broker_id
 from lamina.storage import paths
@@ -73,7 +74,7 @@ def claim(ground: Ground) -> None:
         lock.release()
 
 
-def _identity(ground: Ground, path: str) -> broker_id.BrokerId:
+def _identity(ground: Ground, path: str) -> BrokerId:
     try:
         return broker_id.decode(ground.files.read(path))
     except CorruptData as error:

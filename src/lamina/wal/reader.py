@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import Gap, Isolation, PartitionInfo
 from lamina.config import NO_LIMIT
 from lamina.errors import UNREADABLE, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
 from lamina.log.damage import not_delivered
 from lamina.log.document_names import ScansFrom
-from lamina.log.interfaces import Isolation, PartitionInfo
 from lamina.log.time_search import first_at_or_after
 from lamina.storage.files import Files
 from lamina.wal import archived, expiry, segments

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.api import RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.kernels.binary import as_bytes
 from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
@@ -30,7 +31,6 @@ from lamina.formats.wal import control, log
 from lamina.formats.wal.layout import OVERHEAD_BYTES, PREFIX, SEGMENT_FRAME, FrameType
 from lamina.formats.wal.places import Places, control_frame
 from lamina.formats.wal.routing import RoutedMark, Verdict
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.wal import evidence, routed
 from lamina.wal.ground import Ground

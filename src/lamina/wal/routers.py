@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from lamina.api import RouterInfo
 from lamina.errors import UnknownRouter
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.wal.routing import Match, Router, encode_router
 from lamina.formats.wal.sharding import shard_of
-from lamina.log.router_rule import RouterInfo, Rule
+from lamina.log.router_rule import Rule, info_of
 
 if TYPE_CHECKING:
     from lamina.wal.metadata import Metadata
@@ -194,5 +195,5 @@ def described(rules: Iterable[Router], abouts: Mapping[int, TopicFile]) -> list[
     for rule in sorted(rules, key=lambda each: each.name):
         source, target = abouts.get(rule.source_id), abouts.get(rule.target_id)
         if source is not None and target is not None and rule.match is not Match.GONE:
-            found.append(RouterInfo.of(rule.name, source.name, target.name, rule))
+            found.append(info_of(rule.name, source.name, target.name, rule))
     return found

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.formats.documents.ledger import LOST, Gap
+from lamina.api import Gap
+from lamina.formats.documents.ledger import LOST
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import log
 from lamina.formats.wal.layout import PREFIX

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.formats.documents.ledger import Gap
+from lamina.api import Gap
 from lamina.formats.scan import Limit, Scan, Stop
 from lamina.formats.wal import index, log
 from lamina.wal import segments

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.api import DURABLE, Ack
 from lamina.config import WriterSettings
 from lamina.errors import PASSING, Closed, InvalidRequest, LaminaError, Unavailable, refusal_of
 from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.wal import layout, log
 from lamina.log.commit import Writer
 from lamina.log.encoder import Stamped, at_time
-from lamina.log.requests import DURABLE, Ack, Outcome, Request
+from lamina.log.requests import Outcome, Request
 from lamina.records import INPUT_SCHEMAS, prepare
 from lamina.wal.ground import Ground
 from lamina.wal.routed import Copy, copies_of, mark_of, refuse_large

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from lamina.api import RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.wal import snapshot
 from lamina.formats.wal.snapshot import CurrentWal, DeletedTopic, Snapshot, TopicMeta
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.wal.ground import Ground
 from lamina.wal.topic import TopicState

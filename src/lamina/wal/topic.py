@@ -17,14 +17,13 @@ import threading
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Gap, SegmentFacts
 from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import Closed, LaminaError, Poisoned, Unavailable
 from lamina.formats import ranges
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.ranges import Ranges
-from lamina.log import retention
 from lamina.log.directory import Place
-from lamina.log.requests import DURABLE, NOT_WAITED, WRITTEN
 from lamina.wal import archived
 from lamina.wal.segments import Segment
 
@@ -194,17 +193,17 @@ class TopicState:
         """How many bytes its records take locally."""
         return sum(segment.data_bytes for segment in self.layers.segments) + self.wal_bytes
 
-    def facts(self) -> list[retention.SegmentFacts]:
+    def facts(self) -> list[SegmentFacts]:
         """Returns what retention needs to know, oldest first: archived objects, then local layers.
 
         The WAL's records come last.
         """
         return [*archived.facts(self), *self.local_facts()]
 
-    def local_facts(self) -> list[retention.SegmentFacts]:
+    def local_facts(self) -> list[SegmentFacts]:
         """Returns what retention needs to know of the local layers, oldest first."""
         facts = [
-            retention.SegmentFacts(
+            SegmentFacts(
                 segment.first_sequence,
                 segment.end_sequence,
                 segment.data_bytes,
@@ -218,9 +217,7 @@ class TopicState:
             first = max(self.absorbed_end, self.earliest)
             end = max(self.written_end, first)
             gone = self.removed_between(first, end)
-            facts.append(
-                retention.SegmentFacts(first, end, self.wal_bytes, None, sealed=False, removed=gone)
-            )
+            facts.append(SegmentFacts(first, end, self.wal_bytes, None, sealed=False, removed=gone))
         return facts
 
     def removed_between(self, first: int, end: int) -> int:

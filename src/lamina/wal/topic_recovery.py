@@ -20,13 +20,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.formats.documents.ledger import Gap
+from lamina.api import Gap, RecoveryReport
 from lamina.formats.producer_journal import Entry
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import index
 from lamina.formats.wal.layout import SEQUENCE_MAX
 from lamina.log.producers import Producers
-from lamina.log.report import RecoveryReport
 from lamina.storage import paths
 from lamina.wal import archived, deletes, evidence, idempotence, relocation, segments
 from lamina.wal.ground import Ground

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from lamina.api import RecoveryReport, RouterInfo
 from lamina.config import TopicSettings
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.kernels.xxh3 import xxh3_of
 from lamina.formats.scan import WHOLE
 from lamina.formats.wal import log
-from lamina.log.report import RecoveryReport
-from lamina.log.router_rule import RouterInfo
 from lamina.storage import paths
 from lamina.wal import ownership
 from lamina.wal.ground import Ground

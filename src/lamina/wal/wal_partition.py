@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from lamina.api import Decision, Gap
 from lamina.errors import LaminaError, Poisoned, typed_errors
 from lamina.formats.documents.archive_manifest import covers
-from lamina.formats.documents.ledger import Gap, Ledger
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import control, log
 from lamina.log import retention
@@ -199,7 +200,7 @@ class WalPartition(AppendsBatch, TopicReader):
             self.distrusted.pop(segment.first_sequence, None)
         return len(going)
 
-    def explain_retention(self) -> list[retention.Decision]:
+    def explain_retention(self) -> list[Decision]:
         """Says for each segment, oldest first, whether it goes and why."""
         return eviction.explain(self, self.place.aging_ms(), self._waits())
 

@@ -30,12 +30,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lamina import received
+from lamina.api import BATCH_BYTES, BATCH_RECORDS, POLL_BYTES, Ack, Appended, Diff, ProducerStamp
 from lamina.errors import InvalidRequest, LaminaError, Unavailable
-from lamina.groups.group import POLL_BYTES
-from lamina.log.appending import Appended
-from lamina.log.requests import Ack, ProducerStamp
-from lamina.store.diff import Diff
-from lamina.store.reads import BATCH_BYTES, BATCH_RECORDS
 from lamina.wire import failures, memory, values
 
 APPEND = b"append"

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from lamina.groups.facts import GroupInfo
+from lamina.api import GroupInfo
 from lamina.groups.group import Group
 from lamina.store.store import Store
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import lamina
+from lamina.api import Window
 from lamina.errors import LaminaError
-from lamina.store.layers import Window
 from lamina_torture.cross.ground import IN_ARCHIVE, Ground, Saw
 from lamina_torture.cross.templates import GROUP, NEIGHBOUR, TOPIC
 from lamina_torture.rows import demand

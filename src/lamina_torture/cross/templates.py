@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lamina.api import ProducerStamp
 from lamina.config import ARCHIVE_VARIABLE, WriterSettings
 from lamina.formats.documents import topic_file
 from lamina.formats.frame import log as frame_log
@@ -28,7 +29,6 @@ from lamina.formats.strm import segment as strm_segment
 from lamina.formats.wal import headers
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import FrameType
-from lamina.log.requests import ProducerStamp
 from lamina.storage import paths
 from lamina.store.store import Store
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lamina.api import ProducerStamp
 from lamina.client.remote_store import RemoteStore
 from lamina.errors import Fenced, OutOfSequence
-from lamina.log.requests import ProducerStamp
 from lamina.server.service import Service
 from lamina.server.setting_table import ServerSettings
 from lamina_torture.network import Network

@@ -15,10 +15,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from lamina.api import ProducerStamp
 from lamina.errors import NewerFormat
 from lamina.formats.documents import strict_json
 from lamina.formats.kernels.crc import crc32c_of
-from lamina.log.requests import ProducerStamp
 from lamina_torture.faults.damage import kind_of
 from lamina_torture.rows import ALL, Rounds, Trial, demand, row
 from lamina_torture.small import (

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from lamina.api import BrokerId
 from lamina.errors import CorruptData
 from lamina.formats.documents import strict_json
 
@@ -30,19 +30,6 @@ _REQUIRED = {"uuid": str, "created_at": str}
 _OPTIONAL = {"node_name": str}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerId:
-    """The identity of a data directory; `node_name` None if nobody named it."""
-
-    uuid: UUID
-    created_at: datetime
-    node_name: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.created_at.utcoffset() != timedelta(0):
-            raise ValueError(f"created_at must be in UTC, got {self.created_at.isoformat()}")
 
 
 def encode(broker: BrokerId) -> bytes:

@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lamina.api import Gap
 from lamina.errors import UNREADABLE, CorruptData
 from lamina.formats.documents import strict_json
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION = 1
-REASONS = ("retention", "trim", "deleted", "compacted", "truncated", "lost", "archived")
 ARCHIVED = "archived"
 LOST = "lost"
 SKIPPED = frozenset({"deleted", "compacted"})
@@ -47,23 +47,6 @@ REMOVED = SKIPPED | {"retention", "trim"}
 
 _FILE = {"version": int, "gaps": list}
 _GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Offsets from `first` up to `end`, exclusive, are missing, since `at_ms`, for a reason."""
-
-    first: int
-    end: int
-    reason: str
-    at_ms: int
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.first < self.end:
-            raise ValueError(f"a gap holds at least one offset, got {self.first} to {self.end}")
-        if self.reason not in REASONS and self.reason != UNREADABLE:
-            raise ValueError(f"a gap has one of the reasons {REASONS}, got {self.reason!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from lamina.api import Layer, Window
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.server.console import asked, shown
 from lamina.server.console.feeds import View
-from lamina.store.layers import Layer, Window
 from lamina.wire.values import to_plain
 
 LAYERS_MAX = 60

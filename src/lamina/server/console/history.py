@@ -23,10 +23,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.api import PartitionInfo, Pulse, WriterFacts, percentile
 from lamina.errors import LaminaError
-from lamina.log.interfaces import PartitionInfo
-from lamina.log.writer_stats import Pulse, percentile
-from lamina.store.introspection import WriterFacts
 from lamina.store.store import Store
 
 _log = logging.getLogger("lamina.server")

@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from lamina.api import DURABLE
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.documents.sink_transaction import Part, Run
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.kernels.crc import crc32c_of
 from lamina.formats.partitioning import NO_KEY, partitions_of
-from lamina.log.appending import make_request, split
-from lamina.log.requests import DURABLE
-from lamina.records import KEPT_COLUMNS, RECORD_SCHEMA, TIMESTAMP
+from lamina.log.appending import make_request
+from lamina.records import KEPT_COLUMNS, RECORD_SCHEMA, TIMESTAMP, split
 from lamina.storage import paths
 from lamina.storage.files import File, Files
 

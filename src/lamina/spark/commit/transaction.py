@@ -44,6 +44,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from lamina.api import ProducerStamp
 from lamina.errors import CorruptData, Fenced, InvalidRequest
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.sink_transaction import (
@@ -60,7 +61,6 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.kernels.crc import crc32c_of
 from lamina.formats.kernels.xxh3 import xxh3_of
 from lamina.log.producers import TRANSACTIONAL
-from lamina.log.requests import ProducerStamp
 from lamina.received import unpacked_message
 from lamina.records import INPUT_SCHEMAS
 from lamina.spark.commit.staging import Staging

@@ -27,11 +27,11 @@ from functools import partial
 import numpy as np
 from pyspark.sql import SparkSession
 
+from lamina.api import Gap
 from lamina.archive.open_archive import Archive
 from lamina.config import WalSettings
 from lamina.errors import InvalidRequest
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import Gap
 from lamina.log.interfaces import Deletion
 from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from lamina.api import Gap
 from lamina.archive.archiver import Archiver
 from lamina.archive.encode import Naming, encode_object
 from lamina.archive.object_list import Shelf
 from lamina.archive.tier import policy_of
 from lamina.errors import CorruptData, ObjectMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
-from lamina.formats.documents.ledger import ARCHIVED, Gap, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.layout import Compression

@@ -33,6 +33,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lamina.api import Gap
 from lamina.archive.archiver import Archiver
 from lamina.archive.encode import Naming, encode_object
 from lamina.archive.object_list import Shelf
@@ -40,7 +41,7 @@ from lamina.archive.open_archive import Archive
 from lamina.archive.tier import policy_of
 from lamina.errors import UNREADABLE, CorruptData, ObjectMissing, RecordsMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Gap
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.scan import Limit
 from lamina.formats.wal import index as wal_index
 from lamina.inspect.directory_check import belonging

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import Gap
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.config import TIMESTAMP_TYPES, TopicSettings
 from lamina.errors import ArchiveUnavailable, ObjectMissing, RecordsMissing, UnknownTopic
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, Gap
+from lamina.formats.documents.ledger import ARCHIVED
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.scan import Limit
 from lamina.records import OUTPUT_SCHEMAS

@@ -19,16 +19,16 @@ from itertools import pairwise
 
 import numpy as np
 
+from lamina.api import Gap, RecoveryReport
 from lamina.archive.object_reader import BlockCache
 from lamina.config import TopicSettings, WalSettings
 from lamina.errors import UnknownTopic
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Gap
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log.partition_reader import PartitionReader
 from lamina.log.partition_view import PartitionView
-from lamina.log.report import RecoveryReport
 from lamina.log.segment import Bound, Damaged, Segment
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin

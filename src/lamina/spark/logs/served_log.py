@@ -17,12 +17,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import lamina
+from lamina.api import Gap, PartitionInfo, TopicInfo
 from lamina.archive.object_reader import BlockCache
 from lamina.config import TopicSettings
 from lamina.errors import UnknownTopic
-from lamina.formats.documents.ledger import Gap
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.interfaces import PartitionInfo
 from lamina.spark.access import ArchiveAccess, ServerAccess
 from lamina.spark.columns import Origin
 from lamina.spark.logs.archived_log import INDEX_BYTES, ColdSide, timestamp_type
@@ -35,7 +34,6 @@ from lamina.spark.pieces.piece import (
     recreated,
 )
 from lamina.spark.plan import SEGMENT, Part, Piece, Stretch, Topic, Wanted, outside
-from lamina.store.reads import TopicInfo
 
 LOOK_S = 0.1
 RECORD_BYTES = 100

@@ -19,11 +19,12 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import Gap
 from lamina.archive.object_list import cold_log
 from lamina.archive.object_reader import BlockCache
 from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import Unavailable
-from lamina.formats.documents.ledger import LOST, Gap, Ledger
+from lamina.formats.documents.ledger import LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit

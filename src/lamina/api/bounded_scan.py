@@ -1,0 +1,51 @@
+"""A stream of batches that ends after so many records, or about so many bytes.
+
+`scan_from` bounds the whole stream, where `scan` bounds each batch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from lamina.arguments import whole
+from lamina.errors import InvalidRequest
+
+BATCH_BYTES = 1 << 20
+BATCH_RECORDS = 1 << 20
+"""What one batch of a scan holds at most, unless the caller asks for something else."""
+
+
+class _Scan(Protocol):
+    def __call__(self, max_records: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Begins a scan whose batches have these limits."""
+
+
+def bounded(scan: _Scan, max_bytes: int | None, max_msgs: int | None) -> Iterator[pa.RecordBatch]:
+    """Streams batches until so many records, or about so many bytes, were handed out.
+
+    At least one record comes, if there is one, however small `max_bytes` is.
+    """
+    for name, given in (("max_bytes", max_bytes), ("max_msgs", max_msgs)):
+        if given is not None and whole(name, given) < 1:
+            raise InvalidRequest(f"{name} must be 1 or more, not {given}")
+    records = BATCH_RECORDS if max_msgs is None else min(max_msgs, BATCH_RECORDS)
+    size = BATCH_BYTES if max_bytes is None else min(max_bytes, BATCH_BYTES)
+    return _counted(scan(records, size), max_bytes, max_msgs)
+
+
+def _counted(
+    batches: Iterator[pa.RecordBatch], max_bytes: int | None, max_msgs: int | None
+) -> Iterator[pa.RecordBatch]:
+    sent_bytes = sent = 0
+    for batch in batches:
+        left = batch.num_rows if max_msgs is None else min(batch.num_rows, max_msgs - sent)
+        part = batch.slice(0, left)
+        yield part
+        sent += part.num_rows
+        sent_bytes += part.nbytes
+        is_full = max_bytes is not None and sent_bytes >= max_bytes
+        if is_full or (max_msgs is not None and sent >= max_msgs):
+            return
