@@ -23,7 +23,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from lamina.errors import InvalidRequest, typed_errors
 
@@ -265,15 +265,25 @@ def typed_calls(
 
 
 class TypedCalls:
-    """The base of stores: each class below it is decorated, whoever adds it."""
+    """The base of what stores and groups can be asked: every class below it is decorated.
+
+    A method that overrides another one shows that one's docstring to users: the contract is
+    written down once, and an override's own docstring is for readers of its source.
+    """
 
     __slots__ = ()
+    _RULES: ClassVar[Mapping[str, Rule]] = {}
 
     def __init_subclass__(
         cls, *, rules: Mapping[str, Rule] | None = None, leave: Collection[str] = ()
     ) -> None:
         super().__init_subclass__()
-        typed_calls(rules, leave=leave)(cls)
+        cls._RULES = {**cls._RULES, **(rules or {})}
+        for name, found in vars(cls).items():
+            overridden = next((each for each in cls.__mro__[1:] if name in vars(each)), None)
+            if inspect.isfunction(found) and overridden is not None and name[0] != "_":
+                found.__doc__ = vars(overridden)[name].__doc__
+        typed_calls(cls._RULES, leave=leave)(cls)
 
 
 def _refused(name: str, wanted: str, value: Any) -> InvalidRequest:

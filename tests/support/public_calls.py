@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import StoreApi
 from lamina.client.message import TopicPartition
 from lamina.errors import LaminaError
 
@@ -132,6 +133,9 @@ VALID: dict[str, Any] = {
 _OVER = frozenset({"close"})
 """Called last, by its own test."""
 
+BUILT_ON = {"append_batch": "append", "scan_from": "scan"}
+"""What `StoreApi` does itself, and the method that a kind of store has to have for it."""
+
 
 @dataclass
 class Target:
@@ -160,6 +164,12 @@ class Target:
 def public_names(kind: type) -> list[str]:
     """The public methods and properties of a class, whoever defines them."""
     return [name for name in dir(kind) if not name.startswith("_") and name not in _OVER]
+
+
+def answers(kind: type, name: str) -> bool:
+    """Whether a kind of store does something itself, and does not leave it to `StoreApi`."""
+    own = kind.__mro__[: kind.__mro__.index(StoreApi)]
+    return any(BUILT_ON.get(name, name) in vars(each) for each in own)
 
 
 def signature_of(kind: type, name: str, face: type | None = None) -> inspect.Signature | None:

@@ -24,6 +24,7 @@ from lamina_torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
 from lamina_torture.cross.known import known_lines
 from lamina_torture.cross.table import cells, covered, every_user, summary
 from lamina_torture.cross.users import unmet
+from tests.support.public_calls import answers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
 
@@ -32,14 +33,10 @@ STORES: tuple[type, ...] = (Store, ReadOnlyStore, ArchiveStore, RemoteStore)
 
 
 def methods() -> Iterator[str]:
-    """Every public method of every kind of store.
-
-    A store refuses what it cannot do by a method of another name, of which that one is an alias.
-    """
+    """Every public method of every kind of store; what a kind refuses is none of it."""
     for kind in STORES:
         for name, member in inspect.getmembers(kind):
-            is_refusal = callable(member) and inspect.unwrap(member).__name__ != name
-            if not name.startswith("_") and callable(member) and not is_refusal:
+            if not name.startswith("_") and callable(member) and answers(kind, name):
                 yield f"{kind.__name__}.{name}"
 
 

@@ -1,5 +1,7 @@
-"""What a store can be asked and what it answers: values, written down once.
+"""What a store can be asked and what it answers: signatures, contracts and values, once.
 
+    store_api        every public method of a store, of whatever kind
+    group_api        the same for a consumer group
     answers          topics, partitions, segments, gaps, groups, layers, writers: frozen values
     acks             what an append asks for and is answered: levels, stamps, acks
     held_records     records that a consumer holds, and how a call names them
@@ -7,16 +9,24 @@
     writer_counts    what a writer has done, in buckets
     recovery_report  what recovery did when a store was opened
 
-Everything is imported from here: `from lamina.api import Gap`.
+Everything is imported from here: `from lamina.api import StoreApi, Gap`.
 
-The same values are made by an embedded store, sent by a server, made again by a client, printed by
-commands and drawn by the console. Whoever needs one needs no engine for it.
+Four kinds of store are subclasses of `StoreApi`: embedded, read-only, archive and served. Each
+overrides what it can do; for the rest, `StoreApi` itself raises InvalidRequest with a sentence
+about that kind. The server's table of operations and the client's methods are made from the same
+signatures. Values are made by an embedded store, sent by a server, made again by a client, printed
+by commands and drawn by the console; none of these needs an engine for them.
+
+A new method of a store begins here: its signature and its contract. Then the kinds that can do it
+implement it, and one row in `lamina.wire.operations` serves it.
 
 Rules.
 1. Only errors, config, records, received and arguments are imported here: a client that loads this
    package loads no kernel and no storage engine.
 2. A value belongs here if a public call takes or returns it; what only the engine's parts say to
    each other stays with them.
+3. What a kind of store cannot do raises a typed error that names the kind and the way out: never
+   NotImplementedError, and never an attribute that is not there.
 """
 
 from __future__ import annotations
@@ -62,6 +72,7 @@ from lamina.api.answers import (
     window,
 )
 from lamina.api.bounded_scan import BATCH_BYTES, BATCH_RECORDS, bounded
+from lamina.api.group_api import GroupApi
 from lamina.api.held_records import (
     LEASE_MS_MAX,
     MORE_FIELDS,
@@ -74,6 +85,7 @@ from lamina.api.held_records import (
     numbers_of,
 )
 from lamina.api.recovery_report import Event, Kind, RecoveryReport
+from lamina.api.store_api import StoreApi
 from lamina.api.writer_counts import Pulse, bucket_of, least_of, percentile
 
 __all__ = [
@@ -99,6 +111,7 @@ __all__ = [
     "Diff",
     "Event",
     "Gap",
+    "GroupApi",
     "GroupInfo",
     "Held",
     "Isolation",
@@ -118,6 +131,7 @@ __all__ = [
     "Skipped",
     "Start",
     "State",
+    "StoreApi",
     "TierStatus",
     "TopicInfo",
     "Window",

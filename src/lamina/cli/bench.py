@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from lamina.store.store import Store
+    from lamina.api import StoreApi
 
 
 def run(
-    store: Store, *, seconds: float, producers: int, batch: int, size_bytes: int
+    store: StoreApi, *, seconds: float, producers: int, batch: int, size_bytes: int
 ) -> list[dict[str, Any]]:
     """Produces durably for some seconds, reads everything back; returns the figures."""
     if producers < 1 or batch < 1 or seconds <= 0:
@@ -32,7 +32,7 @@ def run(
 
 
 def _produce(
-    store: Store, topic: str, seconds: float, producers: int, values: list[bytes]
+    store: StoreApi, topic: str, seconds: float, producers: int, values: list[bytes]
 ) -> dict[str, Any]:
     import pyarrow as pa
 
@@ -62,7 +62,7 @@ def _produce(
     }
 
 
-def _consume(store: Store, topic: str) -> dict[str, Any]:
+def _consume(store: StoreApi, topic: str) -> dict[str, Any]:
     started = time.perf_counter()
     records = sum(batch.num_rows for batch in store.scan(topic))
     elapsed = time.perf_counter() - started

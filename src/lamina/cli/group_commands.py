@@ -15,7 +15,7 @@ from lamina.cli.target import Data, Json, Server, Yes, readable, writable
 from lamina.errors import InvalidRequest, LaminaError, UnknownGroup
 
 if TYPE_CHECKING:
-    from lamina.store.reads import StoreReader
+    from lamina.api import StoreApi
 
 app = typer.Typer(
     help="Consumer groups: where they are, and moving them.",
@@ -48,7 +48,7 @@ def _split(topics: list[str]) -> list[str]:
     return [name for each in topics for name in each.split(",") if name]
 
 
-def _pairs(store: StoreReader, group: str, topics: list[str]) -> list[tuple[str, str]]:
+def _pairs(store: StoreApi, group: str, topics: list[str]) -> list[tuple[str, str]]:
     """Finds the topics that have a group of a name; raises UnknownGroup for one that has not."""
     found = [pair for pair in store.groups() if pair[1] == group]
     wanted = _split(topics)

@@ -10,7 +10,7 @@ from lamina.cli.offsets import parse, resolve
 from lamina.errors import InvalidRequest, UnknownGroup
 
 if TYPE_CHECKING:
-    from lamina.store.reads import StoreReader
+    from lamina.api import StoreApi
 
 Place: TypeAlias = tuple[str, int]
 
@@ -23,7 +23,7 @@ class Goal:
     topics: frozenset[str] = frozenset()
 
 
-def goal_of(store: StoreReader, to: str | None, to_group: str | None, to_file: str | None) -> Goal:
+def goal_of(store: StoreApi, to: str | None, to_group: str | None, to_file: str | None) -> Goal:
     """Reads the one of the three that is given."""
     if to is not None:
         from lamina.store.opening import wall_clock_ms
@@ -42,7 +42,7 @@ def goal_of(store: StoreReader, to: str | None, to_group: str | None, to_file: s
     return Goal(found.get, frozenset(topic for topic, _ in found))
 
 
-def _places_of_group(store: StoreReader, group: str) -> dict[Place, int]:
+def _places_of_group(store: StoreApi, group: str) -> dict[Place, int]:
     return {
         (topic, part.partition): part.committed
         for topic, name in store.groups()
@@ -65,7 +65,7 @@ def _places_of_file(path: str) -> dict[Place, int]:
     return found
 
 
-def plan(store: StoreReader, group: str, goal: Goal, topics: list[str]) -> list[dict[str, Any]]:
+def plan(store: StoreApi, group: str, goal: Goal, topics: list[str]) -> list[dict[str, Any]]:
     """Tells where each partition goes from and to; never outside of what the log holds."""
     rows = []
     known = set(store.groups())

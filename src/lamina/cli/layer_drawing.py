@@ -10,8 +10,7 @@ from rich.text import Text
 from lamina.cli.output import moment, size
 
 if TYPE_CHECKING:
-    from lamina.api import SegmentFacts
-    from lamina.store.reads import StoreReader
+    from lamina.api import SegmentFacts, StoreApi
 
 _WIDTH = 24
 _STYLES = {
@@ -22,7 +21,7 @@ _STYLES = {
 }
 
 
-def draw(store: StoreReader, topic: str, partition: int) -> None:
+def draw(store: StoreApi, topic: str, partition: int) -> None:
     """Draws one partition: what is gone and why, what is cold, sealed and active."""
     console = Console(soft_wrap=True, highlight=False)
     segments = store.segments(topic, partition)

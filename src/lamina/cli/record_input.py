@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from lamina.api import Ack, Appended
-    from lamina.store.store import Store
+    from lamina.api import Ack, Appended, StoreApi
 
 _BATCH_RECORDS = 1000
 _READ_BYTES = 1 << 16
@@ -62,7 +61,7 @@ def pieces(source: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
 
 
 def append_lines(
-    store: Store,
+    store: StoreApi,
     topic: str,
     make: Maker,
     *,

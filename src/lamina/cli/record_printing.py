@@ -18,7 +18,7 @@ from lamina.errors import RecordsMissing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lamina.store.reads import StoreReader
+    from lamina.api import StoreApi
 
 _BATCH_RECORDS, _BATCH_BYTES = 1000, 1 << 20
 _FOLLOW_MS = 200
@@ -34,7 +34,7 @@ class Span:
     end: int | None
 
 
-def spans(store: StoreReader, topics: list[str], partitions: list[int], asked: Range) -> list[Span]:
+def spans(store: StoreApi, topics: list[str], partitions: list[int], asked: Range) -> list[Span]:
     """Finds the offsets of a range in each partition."""
     found = []
     for topic in topics:
@@ -47,7 +47,7 @@ def spans(store: StoreReader, topics: list[str], partitions: list[int], asked: R
     return found
 
 
-def rows(store: StoreReader, wanted: list[Span], count: int | None) -> Iterator[Row]:
+def rows(store: StoreApi, wanted: list[Span], count: int | None) -> Iterator[Row]:
     """Yields records: each range to its end; where there is none, for ever, in turn."""
     number = 0
     while wanted and (count is None or number < count):
@@ -65,13 +65,13 @@ def rows(store: StoreReader, wanted: list[Span], count: int | None) -> Iterator[
                 wanted.remove(span)
 
 
-def _is_done(store: StoreReader, span: Span) -> bool:
+def _is_done(store: StoreApi, span: Span) -> bool:
     if span.end is None:
         return False
     return span.start >= min(span.end, store.latest_offset(span.topic, span.partition))
 
 
-def _fetch(store: StoreReader, span: Span, limit: int, wait_ms: int) -> pa.RecordBatch | None:
+def _fetch(store: StoreApi, span: Span, limit: int, wait_ms: int) -> pa.RecordBatch | None:
     """Fetches the next batch; a gap is told of and stepped over."""
     try:
         batch = store.fetch(

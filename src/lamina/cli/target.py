@@ -10,8 +10,7 @@ import typer
 from lamina.errors import InvalidRequest, LaminaError
 
 if TYPE_CHECKING:
-    from lamina.store.reads import UnchangingStore
-    from lamina.store.store import Store
+    from lamina.api import StoreApi
 
 Data: TypeAlias = Annotated[
     str | None, typer.Option("--data", envvar="LAMINA_DATA", help="A data directory.")
@@ -43,7 +42,7 @@ SCHEMES = ("grpc://", "grpc+tls://", "grpc+unix://")
 
 def writable(
     data: str | None, server: str | None, *, create: bool = False, archive: str | None = None
-) -> Store:
+) -> StoreApi:
     """Opens the target to change it; only `create` makes a directory."""
     remote = _remote(data, server)
     if remote is not None:
@@ -56,9 +55,7 @@ def writable(
     return lamina.open(data, archive=archive)
 
 
-def readable(
-    data: str | None, server: str | None, *, archive: str | None = None
-) -> Store | UnchangingStore:
+def readable(data: str | None, server: str | None, *, archive: str | None = None) -> StoreApi:
     """Opens the target to look at it; a directory also beside its live writer."""
     remote = _remote(data, server)
     if remote is not None:
@@ -69,7 +66,7 @@ def readable(
     return lamina.open(data, read_only=True, archive=archive)
 
 
-def _remote(data: str | None, server: str | None) -> Store | None:
+def _remote(data: str | None, server: str | None) -> StoreApi | None:
     if (data is None) == (server is None):
         raise InvalidRequest("say where: --data DIRECTORY or --server grpc://host:port")
     if server is None:

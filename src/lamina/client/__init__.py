@@ -2,8 +2,10 @@
 
     remote_store     the same methods, types and errors as an embedded store
     remote_group     the same for a consumer group
+    calls            one operation asked of the server, answered as a typed value
     connection       deadlines, typed errors, pauses before a call is repeated
     append_sessions  open streams for appends; who this client is, so that a repeat is stored once
+    key_split        which partition takes which keyed records: the only use of a kernel
     producer         `Producer` as confluent-kafka has it
     consumer         `Consumer` likewise
     committed        where a consumer's positions are kept
@@ -13,7 +15,8 @@ Most methods of `RemoteStore` are made from the table in `lamina.wire.operations
 records are written out. `Producer` and `Consumer` work on either kind of store.
 
 Rules.
-1. Importing the client loads no kernel and no storage engine; a test measures it.
+1. Importing the client loads no kernel and no storage engine; a test measures it. Only keyed
+   records for several partitions need a kernel, and load it when the first of them are appended.
 2. An append that is sent again after a broken connection is stored once: each carries a stamp.
 3. A call has one deadline. What is repeated, and with which pause, is decided in `connection`
    alone.

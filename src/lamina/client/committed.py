@@ -7,8 +7,9 @@ program, and its lag can be seen. Without, they end with the consumer.
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
+from lamina.api import GroupApi, Start, StoreApi
 from lamina.errors import UnknownGroup
 
 
@@ -18,7 +19,7 @@ class Positions(Protocol):
     def load(self, topic: str, partition: int) -> int | None:
         """Returns the committed offset; None where none is."""
 
-    def begin(self, topic: str, partition: int, start: str) -> int | None:
+    def begin(self, topic: str, partition: int, start: Start) -> int | None:
         """Makes the group where there is none; returns the committed offset, if that gives one."""
 
     def save(self, topic: str, partition: int, offset: int) -> int:
@@ -36,7 +37,7 @@ class InMemory:
         """Returns the committed offset; None where none is."""
         return self._offsets.get((topic, partition))
 
-    def begin(self, topic: str, partition: int, start: str) -> int | None:
+    def begin(self, topic: str, partition: int, start: Start) -> int | None:
         """Leaves it to the consumer where to begin."""
         del topic, partition, start
         return None
@@ -51,27 +52,27 @@ class InMemory:
 class InGroup:
     """Positions that are those of a consumer group of the store."""
 
-    def __init__(self, store: Any, group: str) -> None:
+    def __init__(self, store: StoreApi, group: str) -> None:
         self._store = store
         self._group = group
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, GroupApi] = {}
 
     def load(self, topic: str, partition: int) -> int | None:
         """Returns the group's committed offset; None where there is no group."""
         try:
-            return int(self._of(topic, "none").committed(partition))
+            return self._of(topic, "none").committed(partition)
         except UnknownGroup:
             return None
 
-    def begin(self, topic: str, partition: int, start: str) -> int | None:
+    def begin(self, topic: str, partition: int, start: Start) -> int | None:
         """Makes the group: from now on it has a place, which a later start finds again."""
-        return int(self._of(topic, start).committed(partition))
+        return self._of(topic, start).committed(partition)
 
     def save(self, topic: str, partition: int, offset: int) -> int:
         """Commits an offset; a group's place never moves back but by a seek of the group."""
-        return int(self._of(topic, "earliest").commit(offset, partition))
+        return self._of(topic, "earliest").commit(offset, partition)
 
-    def _of(self, topic: str, start: str) -> Any:
+    def _of(self, topic: str, start: Start) -> GroupApi:
         if topic not in self._known:
             self._known[topic] = self._store.group(topic, self._group, start=start)
         return self._known[topic]

@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
-from lamina.api import TopicInfo
+from lamina.api import Start, StoreApi
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.committed import InGroup, InMemory, Positions
 from lamina.client.message import (
@@ -48,41 +48,13 @@ _RESETS = ("earliest", "latest", "none")
 _SLICE_MS = 50
 
 
-class Readable(Protocol):
-    """What a consumer needs of a store."""
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """Describes a topic."""
-
-    def fetch(
-        self,
-        topic: str,
-        partition: int,
-        start: int,
-        *,
-        max_records: int = ...,
-        max_bytes: int = ...,
-        wait_ms: int = ...,
-    ) -> pa.RecordBatch:
-        """Returns one batch."""
-
-    def earliest_offset(self, topic: str, partition: int = 0) -> int:
-        """Returns the first offset."""
-
-    def latest_offset(self, topic: str, partition: int = 0) -> int:
-        """Returns one past the last offset."""
-
-    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Returns the first offset at or after a time."""
-
-
 @typed_calls(PLACES)
 class Consumer:
     """Reads topics and keeps its place. For one thread; close it, or use `with`."""
 
     def __init__(
         self,
-        store: Readable,
+        store: StoreApi,
         config: Mapping[str, Any] | None = None,
         *,
         positions: Positions | None = None,
@@ -96,7 +68,7 @@ class Consumer:
         if settings["auto.offset.reset"] not in _RESETS:
             raise InvalidRequest(f"auto.offset.reset must be one of {', '.join(_RESETS)}")
         self._store = store
-        self._reset: str = settings["auto.offset.reset"]
+        self._reset: Start = settings["auto.offset.reset"]
         self._max_records = count("max.poll.records", settings["max.poll.records"])
         self._max_bytes = count("fetch.max.bytes", settings["fetch.max.bytes"])
         group = text("group.id", settings["group.id"])

@@ -16,15 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from lamina.api import Appended, TopicInfo
+from lamina.api import Appended, StoreApi, TopicInfo
 from lamina.arguments import count, mapping, text, typed_calls
+from lamina.client.key_split import split_by_key
 from lamina.client.message import Header, Message, arrow_of
 from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
-from lamina.formats.partitioning import split_by_key
 from lamina.records import KEPT_COLUMNS
 
 Delivery: TypeAlias = Callable[[LaminaError | None, Message], None]
@@ -37,16 +37,6 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class Appender(Protocol):
-    """What a producer needs of a store."""
-
-    def append(self, topic: str, records: Any, *, partition: int | None, acks: object) -> Appended:
-        """Appends records."""
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """Describes a topic."""
-
-
 def _callback(name: str, value: object) -> Delivery:
     if not callable(value):
         raise InvalidRequest(f"{name} must be a function, not a {type(value).__name__}")
@@ -57,7 +47,7 @@ def _callback(name: str, value: object) -> Delivery:
 class Producer:
     """Queues records and appends them in batches. Flush or close it, or use `with`."""
 
-    def __init__(self, store: Appender, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, store: StoreApi, config: Mapping[str, Any] | None = None) -> None:
         settings = _DEFAULTS | dict(mapping("config", config or {}))
         for key in settings:
             if key not in _DEFAULTS:

@@ -4,7 +4,7 @@ The server keeps the group; this object only names it. Polled records come as Ar
 that a call speaks of go back as the few columns that name them.
 
 Rules.
-1. What a method does, and with which arguments, is said by `Group` alone.
+1. What a method does, and with which arguments, is said by `GroupApi` alone.
 2. A poll that was not answered is asked again: what it may have handed out comes again after its
    deadline, as with a consumer that died.
 """
@@ -12,16 +12,15 @@ Rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from lamina.api import (
     DURABLE,
-    MORE_FIELDS,
     POLL_BYTES,
-    GroupInfo,
+    GroupApi,
     Held,
     PartitionLag,
     Skipped,
@@ -29,35 +28,21 @@ from lamina.api import (
     level_of,
     numbers_of,
 )
-from lamina.arguments import typed_calls, wait_s
+from lamina.arguments import wait_s
+from lamina.client.calls import call
 from lamina.client.connection import Connection, Patience
 from lamina.errors import Closed, UnknownGroup
-from lamina.groups.group import Group
-from lamina.records import OUTPUT_SCHEMAS
 from lamina.wire import messages
 from lamina.wire.operations import OPERATIONS, Operation
-
-if TYPE_CHECKING:
-    from lamina.client.remote_store import RemoteStore
-
-    _Face = Group
-else:
-    _Face = object
 
 _NAMING = ("offset", "partition", "epoch")
 
 
-@typed_calls()
-class RemoteGroup(_Face):
+class RemoteGroup(GroupApi):
     """A group of consumers of one topic of a served store. Get it from `store.group`."""
 
-    def __init__(
-        self, store: RemoteStore, connection: Connection, topic: str, name: str, format_name: str
-    ) -> None:
-        self.topic = topic
-        self.name = name
-        self.schema = pa.schema([*OUTPUT_SCHEMAS[format_name], *MORE_FIELDS])
-        self._store = store
+    def __init__(self, connection: Connection, topic: str, name: str, format_name: str) -> None:
+        super().__init__(topic, name, format_name)
         self._connection = connection
 
     # ------------------------------------------------------------------ queue style
@@ -72,7 +57,7 @@ class RemoteGroup(_Face):
         max_bytes: int = POLL_BYTES,
         acks: object = "all",
     ) -> pa.RecordBatch:
-        """Hands out up to `max_records` that nobody holds, for `lease_ms`; see `Group`."""
+        """Hands out up to `max_records` that nobody holds, for `lease_ms`; see `GroupApi`."""
         level, chosen = _level(acks), None if partitions is None else list(partitions)
         waiting = Patience.of(wait_s(wait_ms))
         while True:
@@ -91,11 +76,11 @@ class RemoteGroup(_Face):
                 return batch
 
     def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
-        """Says that records are done: they never come again; see `Group`."""
+        """Marks records as done: they never come again; see `GroupApi`."""
         return int(self._call("ack", held, partition=partition, acks=_level(acks)))
 
     def release(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
-        """Gives records back: they are deliverable at once; see `Group`."""
+        """Gives records back: they are deliverable at once; see `GroupApi`."""
         return int(self._call("release", held, partition=partition, acks=_level(acks)))
 
     def extend(
@@ -106,18 +91,18 @@ class RemoteGroup(_Face):
         partition: int | None = None,
         acks: object = "all",
     ) -> int:
-        """Moves deadlines to `lease_ms` from now; see `Group`."""
+        """Moves deadlines to `lease_ms` from now; see `GroupApi`."""
         more = {"lease_ms": lease_ms, "partition": partition, "acks": _level(acks)}
         return int(self._call("extend", held, **more))
 
     def reject(self, held: Held, reason: str = "rejected", *, partition: int | None = None) -> int:
-        """Sends records to the dead-letter topic at once and acks them; see `Group`."""
+        """Sends records to the dead-letter topic at once and acks them; see `GroupApi`."""
         return int(self._call("reject", held, reason=reason, partition=partition))
 
     # ------------------------------------------------------------------ stream style
 
     def commit(self, offset: int, partition: int = 0, *, acks: object = "all") -> int:
-        """Acks everything below an offset; see `Group`."""
+        """Acks everything below an offset; see `GroupApi`."""
         given = {"offset": offset, "partition": partition, "acks": _level(acks)}
         return int(self._call("commit", None, **given))
 
@@ -125,16 +110,12 @@ class RemoteGroup(_Face):
         """Returns the offset below which everything is acked, durably."""
         return int(self._call("committed", None, partition=partition))
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ looking at it
 
     def lag(self) -> list[PartitionLag]:
-        """Tells for each partition how far the group is behind."""
+        """Returns for each partition how far the group is behind."""
         found: list[PartitionLag] = self._call("lag", None)
         return found
-
-    def describe(self) -> GroupInfo:
-        """Describes the group."""
-        return GroupInfo(self.topic, self.name, tuple(self.lag()))
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -148,14 +129,14 @@ class RemoteGroup(_Face):
         operation: Operation = OPERATIONS[f"group.{name}"]
         given = {"topic": self.topic, "group": self.name} | more
         columns = None if held is None else _columns(held)
-        return self._known(lambda: self._store._call(operation, given, columns))
+        return self._known(lambda: call(self._connection, operation, given, columns))
 
     def _known(self, action: Any) -> Any:
         """Runs a call; a group that is not there any more is closed for those who have it."""
         try:
             return action()
         except UnknownGroup as error:
-            gone = self.topic not in self._store.topics()
+            gone = self.topic not in call(self._connection, OPERATIONS["topics"], {})
             what = f"group {self.name!r} of {self.topic!r}"
             what = f"topic {self.topic!r}" if gone else what
             raise Closed(f"{what} was deleted") from error

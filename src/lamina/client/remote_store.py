@@ -3,7 +3,7 @@
 The methods of the table of operations are made from it; appending and reading, which carry Arrow,
 are written out below.
 
-Rule: what a method does, and with which arguments, is said by `Store` alone.
+Rule: what a method does, and with which arguments, is said by `StoreApi` alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -31,40 +31,34 @@ from lamina.api import (
     Isolation,
     ProducerStamp,
     Start,
+    StoreApi,
     TopicInfo,
     acks_level,
-    stamp,
 )
-from lamina.arguments import typed_call, typed_calls, unsigned, wait_s
+from lamina.arguments import typed_call, wait_s
 from lamina.client.append_sessions import Sessions
+from lamina.client.calls import call
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
+from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
-from lamina.formats.partitioning import split_by_key
 from lamina.received import refuse_broken
 from lamina.records import Records, has_keys
-from lamina.store.opening import wall_clock_ms
-from lamina.store.store import Store
-from lamina.wire import memory, messages, values
+from lamina.wire import memory, messages
 from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
 
-if TYPE_CHECKING:
-    _Face = Store
-else:
-    _Face = object
-
 _ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
 _THREADS = 8
-_RULES = {"ProducerStamp": stamp, "ProducerId": unsigned}
 
 
-@typed_calls(_RULES)
-class RemoteStore(_Face):
+class RemoteStore(StoreApi):
     """A store behind `lamina serve`. Use `lamina.connect`, and close it (or use `with`).
 
     Any number of threads may use it. What is sent again after a broken connection is stored once.
     """
+
+    _CANNOT = "{call} is not served; it works on a store opened by this process"
 
     def __init__(
         self,
@@ -83,19 +77,9 @@ class RemoteStore(_Face):
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
-    def _call(
-        self, operation: Operation, given: dict[str, Any], held: pa.RecordBatch | None = None
-    ) -> Any:
-        action = flight.Action(operation.name, messages.encode_call(given, held))
-        patience = Patience.of(self._connection.timeout_s)
-
-        def ask(options: Any) -> bytes:
-            (result,) = self._connection.client.do_action(action, options)
-            answer: bytes = result.body.to_pybytes()
-            return answer
-
-        answer = self._connection.repeat(ask, patience, only_refused=not operation.repeatable)
-        return values.from_plain(operation.hints["return"], json.loads(answer), operation.name)
+    def _cannot(self, call: str) -> InvalidRequest:
+        self._connection.require_open()
+        return super()._cannot(call)
 
     # ------------------------------------------------------------------ appending
 
@@ -109,7 +93,7 @@ class RemoteStore(_Face):
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
-        """Appends records and waits until they are as safe as `acks` asks for; see `Store`.
+        """Appends records, one order per partition; see `StoreApi`.
 
         Is sent again after a broken connection until `timeout_s` (the client's own timeout) is up;
         it is stored once. Raises Unavailable then: whether it was stored is not known.
@@ -130,9 +114,6 @@ class RemoteStore(_Face):
         merged = {number: ack for answer in answers for number, ack in answer.parts.items()}
         return Appended(merged, sum(answer.count for answer in answers))
 
-    append_batch = Store.append_batch
-    scan_from = Store.scan_from
-
     def _parts(
         self, topic: str, records: Any, partition: int | None, *, stamped: bool
     ) -> list[tuple[int | None, Any]]:
@@ -149,7 +130,9 @@ class RemoteStore(_Face):
             not isinstance(records, pa.RecordBatch)
             or records.schema.field("key").type != pa.binary()
         ):
-            records = record_columns.prepare(records, about.format, now_ms=wall_clock_ms())
+            records = record_columns.prepare(
+                records, about.format, now_ms=time.time_ns() // 1_000_000
+            )
         return list(split_by_key(records, count, turn))
 
     def _about(self, topic: str) -> TopicInfo:
@@ -159,9 +142,19 @@ class RemoteStore(_Face):
             found = self._described[topic] = self.describe_topic(topic)
         return found
 
-    async def append_async(self, *arguments: Any, **named: Any) -> Appended:
+    async def append_async(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
         """Appends from asyncio, in a thread of its own."""
-        return await asyncio.to_thread(self.append, *arguments, **named)
+        return await asyncio.to_thread(
+            self.append, topic, records, partition=partition, acks=acks, producer=producer
+        )
 
     # ------------------------------------------------------------------ reading
 
@@ -176,7 +169,7 @@ class RemoteStore(_Face):
         max_bytes: int = BATCH_BYTES,
         isolation: Isolation = "durable",
     ) -> Iterator[pa.RecordBatch]:
-        """Streams records from `start` to the end as it is now; see `Store`.
+        """Streams records from `start` to the end as it is now; see `StoreApi`.
 
         Goes on where it was after a broken connection.
         """
@@ -230,7 +223,7 @@ class RemoteStore(_Face):
         wait_ms: int = 0,
         isolation: Isolation = "durable",
     ) -> pa.RecordBatch:
-        """Returns one batch from `start`, waiting up to `wait_ms` for it; see `Store`."""
+        """Returns one batch from `start`, waiting up to `wait_ms` for it; see `StoreApi`."""
         waiting = Patience.of(wait_s(wait_ms))
         while True:
             wait_ms = self._connection.waiting_ms(waiting)
@@ -264,7 +257,7 @@ class RemoteStore(_Face):
         max_bytes: int = BATCH_BYTES,
         exclude_node: bytes | None = None,
     ) -> Diff:
-        """Returns what is new from `start` on, over gaps, which it names; see `Store`."""
+        """Returns what is new from `start` on, over gaps, which it names; see `StoreApi`."""
         asked = Difference(topic, partition, start, limit, max_bytes, exclude_node)
         ticket = flight.Ticket(messages.encode_question(asked))
 
@@ -277,10 +270,11 @@ class RemoteStore(_Face):
     # ------------------------------------------------------------------ groups
 
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> RemoteGroup:
-        """Returns a consumer group; one that is not there yet is made, at `start`; see `Store`."""
-        self._call(OPERATIONS["group"], {"topic": topic, "name": name, "start": start})
+        """Returns a consumer group; the server makes one that is not there; see `StoreApi`."""
+        given = {"topic": topic, "name": name, "start": start}
+        call(self._connection, OPERATIONS["group"], given)
         format_name, _ = self.format_of(topic)
-        return RemoteGroup(self, self._connection, topic, name, format_name)
+        return RemoteGroup(self._connection, topic, name, format_name)
 
     # ------------------------------------------------------------------ life
 
@@ -289,12 +283,6 @@ class RemoteStore(_Face):
         self._appending.shutdown()
         self._sessions.close()
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _next(reader: Any) -> pa.RecordBatch | None:
@@ -345,7 +333,7 @@ def _remote(operation: Operation) -> Callable[..., Any]:
         if operation.name in ("create_topic", "delete_topic"):
             self._described.pop(bound.arguments["name"], None)
         try:
-            return self._call(operation, dict(bound.arguments))
+            return call(self._connection, operation, dict(bound.arguments))
         except UnknownTopic:
             self._described.clear()
             raise
@@ -355,21 +343,4 @@ def _remote(operation: Operation) -> Callable[..., Any]:
 
 for _operation in OPERATIONS.values():
     if not _operation.is_of_group and _operation.name not in vars(RemoteStore):
-        setattr(RemoteStore, _operation.name, typed_call(_remote(_operation), _RULES))
-
-
-def _embedded_only(name: str) -> Callable[..., Any]:
-    """Makes the method that refuses what only an embedded store can do, by name."""
-
-    def method(self: RemoteStore, *_: Any, **__: Any) -> NoReturn:
-        self._connection.require_open()
-        raise InvalidRequest(f"{name} is not served; it works on a store opened by this process")
-
-    method.__name__ = name
-    method.__doc__ = getattr(Store, name).__doc__
-    return method
-
-
-for _name in dir(Store):
-    if not _name.startswith("_") and not hasattr(RemoteStore, _name):
-        setattr(RemoteStore, _name, _embedded_only(_name))
+        setattr(RemoteStore, _operation.name, typed_call(_remote(_operation), RemoteStore._RULES))

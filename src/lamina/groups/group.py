@@ -5,7 +5,7 @@
     group.ack(batch)                              # durable when this returns
 
 Any number of threads may share a group, each polling for itself: no record is with two of them at
-once. Who dies only costs its leases: when their deadline has passed, the records come again.
+once. A consumer that dies loses only its leases: its records are redelivered after the deadline.
 
 Rules.
 1. Nothing is answered before it is as safe as `acks` asks for (`all`, the default, is fsynced).
@@ -30,7 +30,7 @@ from lamina.api import (
     MORE_FIELDS,
     POLL_BYTES,
     POLL_RECORDS_MAX,
-    GroupInfo,
+    GroupApi,
     Held,
     PartitionLag,
     Skipped,
@@ -38,19 +38,17 @@ from lamina.api import (
     level_of,
     numbers_of,
 )
-from lamina.arguments import typed_calls, wait_s
+from lamina.arguments import wait_s
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.groups import dead_letters
 from lamina.groups.shared_partition import Chosen, GroupPartition
 from lamina.groups.state import Numbers
-from lamina.records import OUTPUT_SCHEMAS
 
 _Target: TypeAlias = tuple[GroupPartition, Numbers, Numbers | None]
 
 
-@typed_calls()
-class Group:
+class Group(GroupApi):
     """A group of consumers of one topic. Get it from `store.group`."""
 
     def __init__(
@@ -61,14 +59,12 @@ class Group:
         partitions: Sequence[GroupPartition],
         settings: TopicSettings,
     ) -> None:
-        self.topic = topic
-        self.name = name
+        format_name, _ = host.format_of(topic)
+        super().__init__(topic, name, format_name)
         self._host = host
         self._partitions = partitions
         self._settings = settings
         self._turn = itertools.count()
-        format_name, _ = host.format_of(topic)
-        self.schema = pa.schema([*OUTPUT_SCHEMAS[format_name], *MORE_FIELDS])
 
     # ------------------------------------------------------------------ queue style
 
@@ -82,11 +78,7 @@ class Group:
         max_bytes: int = POLL_BYTES,
         acks: object = "all",
     ) -> pa.RecordBatch:
-        """Hands out up to `max_records` that nobody holds, for `lease_ms`.
-
-        Waits up to `wait_ms` for the first one. Records come again, with a higher epoch, when they
-        are not acked by their deadline; after the delivery limit they go to the dead-letter topic.
-        """
+        """Hands out records; waits for the first of them, and for deadlines that free some."""
         lease_ms = self._lease(lease_ms)
         if not 1 <= max_records <= POLL_RECORDS_MAX or not 1 <= max_bytes <= 1 << 30:
             raise InvalidRequest(
@@ -184,20 +176,14 @@ class Group:
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self.schema)
 
     def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
-        """Says that records are done: they never come again. Returns how many are newly acked.
-
-        Any order, any number of times, also what is not held (any more).
-        """
+        """Marks records as done; returns how many are newly acked."""
         level = level_of(acks)
         return sum(
             target.ack(offsets, level) for target, offsets, _ in self._targets(held, partition)
         )
 
     def release(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
-        """Gives records back: they are deliverable at once. Returns how many were held.
-
-        Of a polled batch only what is still held under its epochs is given back.
-        """
+        """Gives records back; returns how many were held."""
         level = level_of(acks)
         targets = self._targets(held, partition)
         return sum(target.release(offsets, epochs, level) for target, offsets, epochs in targets)
@@ -210,7 +196,7 @@ class Group:
         partition: int | None = None,
         acks: object = "all",
     ) -> int:
-        """Moves deadlines to `lease_ms` from now. Returns how many records were still held."""
+        """Moves deadlines; returns how many records were still held."""
         lease, level = self._lease(lease_ms), level_of(acks)
         targets = self._targets(held, partition)
         return sum(
@@ -257,15 +243,11 @@ class Group:
         """Returns the offset below which everything is acked, durably."""
         return self._partition(partition).durable.acked_until
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ looking at it
 
     def lag(self) -> list[PartitionLag]:
-        """Tells for each partition how far the group is behind."""
+        """Returns for each partition how far the group is behind."""
         return [each.lag() for each in self._partitions]
-
-    def describe(self) -> GroupInfo:
-        """Describes the group."""
-        return GroupInfo(self.topic, self.name, tuple(self.lag()))
 
     @property
     def skipped(self) -> list[Skipped]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lamina import records as record_columns
 from lamina.api import OF_TOPIC, Ack, Appended, ProducerId, ProducerStamp, acks_level, stamp
-from lamina.arguments import seconds, unsigned, whole
+from lamina.arguments import seconds, whole
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.formats.documents.ledger import ARCHIVED
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from lamina.archive.tier import Tier
 
 
-class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append", "append_async")):
+class AppendAccess(StoreReader, leave=("append", "append_async")):
     """What users of a store that writes can append."""
 
     _boot: Boot
     _partitions: dict[tuple[str, int], Archivable]
     _appending: ThreadPoolExecutor
     _turn: Iterator[int]
-    tier: Tier | None
+    _tier: Tier | None
 
     def _writable(self, topic: str, partition: int) -> LogWriter:
         raise NotImplementedError
@@ -56,14 +56,7 @@ class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append",
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
-        """Appends records and waits until they are as safe as `acks` asks for: fsynced.
-
-        `acks` is 0, 1, "all", or "topic": "all", but for a wal topic its own durability, which
-        `acks` can only raise.
-        Without a partition, records with a key go where the hash of their key says, others to one
-        partition in turn. With `producer`, a repeated append gets its first answer. Raises
-        QueueFull or Unavailable when `timeout_s` is up, StorageFull, Poisoned, InvalidRequest.
-        """
+        """Appends records: one request per partition that takes some, in this thread where one."""
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         if type(acks) is str and acks == ARCHIVED:
@@ -86,25 +79,9 @@ class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append",
         wait(futures)
         return merged([future.result() for future in futures])
 
-    def append_batch(
-        self,
-        topic: str,
-        records: Records | bytes,
-        *,
-        partition: int = 0,
-        acks: object = OF_TOPIC,
-        timeout_s: float | None = None,
-    ) -> tuple[int, int]:
-        """Appends records to one partition; returns the first one's offset and how many they are.
-
-        The name is that of the log's document; see `append`.
-        """
-        done = self.append(topic, records, partition=partition, acks=acks, timeout_s=timeout_s)
-        return done.base_offset, done.count
-
     def _require_archived(self, topic: str) -> None:
         """Refuses, before anything is appended, to wait for an archive that there is not."""
-        if self.tier is None:
+        if self._tier is None:
             raise InvalidRequest("acks=archived needs a store opened with `archive`")
         if not TopicSettings.parse(self._topic(topic).settings).is_archived:
             raise InvalidRequest(f"acks=archived needs remote.storage.enable on topic {topic!r}")
@@ -113,12 +90,12 @@ class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append",
         self, topic: str, appended: Appended, timeout_s: float | None = None
     ) -> Appended:
         """Waits until durable records are in the object store too: the third durability level."""
-        assert self.tier is not None, "asked for before anything was appended"
+        assert self._tier is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
             target = self._partitions.get((topic, number))
             if target is None:
                 raise UnknownTopic(f"topic {topic!r} was deleted")
-            self.tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
+            self._tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
             ack.durability = ARCHIVED
         return appended
 
@@ -131,10 +108,7 @@ class AppendAccess(StoreReader, rules={"ProducerId": unsigned}, leave=("append",
         acks: object = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
-        """Appends from asyncio; many tasks share one commit without a thread each.
-
-        Raises QueueFull at once when the queue is full.
-        """
+        """Appends from asyncio; the writer resolves a future, no thread waits."""
         import asyncio  # who is here has it already
 
         if type(acks) is str and acks == ARCHIVED:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lamina.api import GroupInfo, TierStatus
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
 from lamina.config import TopicSettings
-from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing
+from lamina.errors import CorruptData, NewerFormat, ObjectMissing
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
@@ -28,7 +27,7 @@ from lamina.log.segment_pile import Layout
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
-from lamina.store.reads import UnchangingStore
+from lamina.store.reads import StoreReader
 from lamina.wal import archived
 from lamina.wal.reader import Sources, TopicReader
 from lamina.wal.shard import WalFiles
@@ -179,8 +178,10 @@ def reader_of(
     return ArchivedPartition(objects, about, partition, cache)
 
 
-class ArchiveStore(UnchangingStore):
+class ArchiveStore(StoreReader):
     """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
+
+    _CANNOT = "an archive is read-only; {call} works on a store, which `restore` makes of it"
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -196,18 +197,6 @@ class ArchiveStore(UnchangingStore):
             self._readers[key] = reader_of(self._objects, about, partition, self._cache)
         self._readers[key].refresh()
         return self._readers[key]
-
-    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
-        """Refuses: an archive keeps groups only for `restore` to bring back."""
-        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
-
-    def describe_group(self, topic: str, group: str) -> GroupInfo:
-        """Refuses: an archive keeps groups only for `restore` to bring back."""
-        raise InvalidRequest("an archive serves no groups; restore it, and they are there again")
-
-    def tier_status(self) -> list[TierStatus]:
-        """Refuses: how far an archive is behind is known where its store is."""
-        raise InvalidRequest("an archive does not know how far it is behind; ask its store")
 
     def close(self) -> None:
         """Lets the object store go."""

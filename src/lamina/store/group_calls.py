@@ -17,11 +17,7 @@ class GroupAccess(StoreReader):
     _groups: Groups
 
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> Group:
-        """Returns a consumer group; one that is not there yet is made, at `start`.
-
-        A new group starts at the earliest record, so that it misses none by being made late. With
-        `start="none"` none is made: a group that is not there is UnknownGroup.
-        """
+        """Returns a consumer group; one that is not there yet is made."""
         return self._groups.group(self._topic(topic), name, start)
 
     def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
@@ -30,7 +26,7 @@ class GroupAccess(StoreReader):
         return self._groups.names(topic)
 
     def describe_group(self, topic: str, group: str) -> GroupInfo:
-        """Tells for each partition what a group has acked, holds, and how far it is behind."""
+        """Returns for each partition what a group has acked, holds, and how far it is behind."""
         return self._groups.describe(self._topic(topic).name, group)
 
     def reset_group(
@@ -44,10 +40,7 @@ class GroupAccess(StoreReader):
         partitions: Sequence[int] | None = None,
         execute: bool = False,
     ) -> list[Move]:
-        """Plans to move a group to an offset, `earliest`, `latest`, a time, or by a shift.
-
-        Without `execute` it is only told what would happen. Leases and counts are forgotten.
-        """
+        """Plans to move a group; carries it out with `execute`."""
         target = registry.reset_target(to, timestamp_ms, shift)
         return self._groups.reset(
             self._topic(topic).name, group, target, partitions, execute=execute

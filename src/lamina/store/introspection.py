@@ -16,7 +16,6 @@ from lamina.api import (
     SinkFacts,
     Window,
     WriterFacts,
-    window,
 )
 from lamina.errors import CorruptData, typed_errors
 from lamina.formats.documents.sink_transaction import decode_state
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _SINK_STATE = "state.json"
 
 
-class InsightAccess(StoreReader, rules={"Window": window}):
+class InsightAccess(StoreReader):
     """What can be seen of a store that writes."""
 
     _boot: Boot
@@ -65,7 +64,7 @@ class InsightAccess(StoreReader, rules={"Window": window}):
         return found
 
     def writers(self) -> list[WriterFacts]:
-        """Returns every writer: one a partition, and one a shard of the write-ahead log."""
+        """Returns every writer: one per partition, and one per shard of the write-ahead log."""
         self._require_open()
         found = []
         shards = self._wal.writers if self._wal is not None else []

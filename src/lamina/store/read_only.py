@@ -7,9 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lamina.api import GroupInfo, RecoveryReport, RouterInfo, SegmentFacts, TierStatus, TopicInfo
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
@@ -26,7 +23,7 @@ from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.objects import Objects
 from lamina.store.opening import Boot, steady_clock, wall_clock_ms
-from lamina.store.reads import UnchangingStore
+from lamina.store.reads import StoreReader
 from lamina.wal.ground import Ground
 from lamina.wal.reader import TopicReader
 from lamina.wal.topics_view import WalView
@@ -39,8 +36,10 @@ def _with_list(reader: LogReader) -> LogReader:
     return reader
 
 
-class ReadOnlyStore(UnchangingStore):
+class ReadOnlyStore(StoreReader):
     """A data directory opened for reading, beside a live writer or with none."""
+
+    _CANNOT = "the store is open read-only; {call} works on one that is open for writing"
 
     def __init__(
         self,
@@ -68,6 +67,11 @@ class ReadOnlyStore(UnchangingStore):
             self._boot.spares,
         )
         self._wal = WalView(ground)
+
+    @property
+    def path(self) -> str:
+        """The data directory."""
+        return self._boot.data
 
     def routers(self) -> list[RouterInfo]:
         """Lists all routers, by name, as they are now."""
@@ -120,14 +124,8 @@ class ReadOnlyStore(UnchangingStore):
             tuple(reader.info() for reader in readers),
         )
 
-    def gone_from(
-        self, topic: str, partition: int, offset: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns which offsets from one on have no record any more, single deleted ones too."""
-        return self._partition(topic, partition).gone_from(offset)
-
     def tier_status(self) -> list[TierStatus]:
-        """Tells of each archived partition how far its archive is behind its segments."""
+        """Returns for each archived partition how far its archive is behind its segments."""
         if self._archive is None:
             raise InvalidRequest("the store was opened without `archive`")
         return [
@@ -162,7 +160,7 @@ class ReadOnlyStore(UnchangingStore):
 
     @typed_errors("looking at a group")
     def describe_group(self, topic: str, group: str) -> GroupInfo:
-        """Tells for each partition what a group has acked, holds, and how far it is behind."""
+        """Returns for each partition what a group has acked, holds, and how far it is behind."""
         return registry.peek_group(self._boot, self._topic(topic), group, self._partition)
 
     def close(self) -> None:

@@ -1,14 +1,16 @@
-"""The reading half of a store: topics, one stream a partition, offsets, gaps.
+"""The reading half of a store: topics, one stream per partition, offsets, gaps.
 
-The same for a store that also writes, for one opened read-only, and (later) for an archive.
+The same for a store that also writes, for one opened read-only, and for an archive: each only
+says where its topics and partitions are. What the calls promise is written in `StoreApi`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn, Self
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina import arguments
 from lamina.api import (
@@ -16,14 +18,13 @@ from lamina.api import (
     BATCH_RECORDS,
     Diff,
     Gap,
-    GroupInfo,
     Isolation,
     RouterInfo,
     SegmentFacts,
+    StoreApi,
     TopicInfo,
-    bounded,
 )
-from lamina.arguments import TypedCalls, text, wait_s, whole
+from lamina.arguments import text, wait_s, whole
 from lamina.config import TopicSettings
 from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.documents.topic_file import TopicFile
@@ -33,16 +34,13 @@ from lamina.records import OUTPUT_SCHEMAS
 from lamina.store.catalog import find
 from lamina.store.diff import diff
 
-if TYPE_CHECKING:
-    from lamina.api import TierStatus
-
 DURABLE: Isolation = "durable"
 _NONE = type(None)
 _USUAL = {(str, int, kind, until) for kind in (int, _NONE) for until in (int, _NONE)}
 _USUAL_FETCH = (str, int, int, 0)
 
 
-class StoreReader(TypedCalls, leave=("scan", "fetch")):
+class StoreReader(StoreApi, leave=("scan", "fetch")):
     """What can be asked of a store without changing it."""
 
     _closed = False
@@ -79,20 +77,6 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         self._require_open()
         return []
 
-    # ------------------------------------------------------------------ groups
-
-    def groups(self, topic: str | None = None) -> list[tuple[str, str]]:
-        """Lists consumer groups as (topic, group), sorted; of one topic or of all."""
-        raise NotImplementedError
-
-    def describe_group(self, topic: str, group: str) -> GroupInfo:
-        """Tells for each partition what a group has acked, holds, and how far it is behind."""
-        raise NotImplementedError
-
-    def tier_status(self) -> list[TierStatus]:
-        """Tells of each archived partition how far its archive is behind, and the last error."""
-        raise NotImplementedError
-
     def _topic(self, name: str) -> TopicFile:
         self._require_open()
         about: TopicFile = find(self._files_of_topics(), name)
@@ -105,16 +89,6 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
                 f"topic {topic!r} has partitions 0 to {about.partitions - 1}, not {partition}"
             )
         return self._reader(about, partition)
-
-    def close(self) -> None:
-        """Lets what was opened go."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -133,11 +107,7 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         max_bytes: int = BATCH_BYTES,
         isolation: Isolation = DURABLE,
     ) -> Iterator[pa.RecordBatch]:
-        """Streams records from `start` (the earliest) to the end as it is now, or to `end`.
-
-        Each batch holds at most `max_records` and about `max_bytes`, and at least one record.
-        Raises RecordsMissing at offsets that are gone, naming the reason and where to go on.
-        """
+        """Streams records; the usual types of arguments are seen at one glance."""
         kinds = type(topic), type(partition), type(start), type(end)
         if kinds not in _USUAL or isolation is not DURABLE:
             topic, partition = text("topic", topic), whole("partition", partition)
@@ -151,27 +121,6 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         limit = _limit(max_records, max_bytes)
         return reader.scan(first, limit, isolation=isolation, end=end)
 
-    def scan_from(
-        self,
-        topic: str,
-        partition: int,
-        from_offset: int,
-        *,
-        max_bytes: int | None = None,
-        max_msgs: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Streams durable records from an offset, `max_msgs` or about `max_bytes` in all.
-
-        The name is that of the log's document; see `scan`.
-        """
-
-        def scan(max_records: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-            return self.scan(
-                topic, partition, from_offset, max_records=max_records, max_bytes=max_bytes
-            )
-
-        return bounded(scan, max_bytes, max_msgs)
-
     def fetch(
         self,
         topic: str,
@@ -183,11 +132,7 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         wait_ms: int = 0,
         isolation: Isolation = DURABLE,
     ) -> pa.RecordBatch:
-        """Returns one batch from `start`, waiting up to `wait_ms` for the first record there.
-
-        The wait ends with the append that brings it. Without records the batch is empty. Raises
-        Closed or UnknownTopic when the store is closed, or the topic deleted, while it waits.
-        """
+        """Returns one batch, waiting for its first record."""
         if (type(topic), type(partition), type(start), wait_ms) != _USUAL_FETCH:
             topic, partition = text("topic", topic), whole("partition", partition)
             start, wait_ms = whole("start", start), whole("wait_ms", wait_ms)
@@ -212,11 +157,7 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         max_bytes: int = BATCH_BYTES,
         exclude_node: bytes | None = None,
     ) -> Diff:
-        """Returns what is new from `start` on, over gaps, which it names; never waits.
-
-        With `exclude_node`, records that this node wrote itself are left out. `limit` counts the
-        records that were looked at, so that a call is bounded whatever it leaves out.
-        """
+        """Returns what is new from `start` on, over gaps, which it names."""
         return diff(
             self._partition(topic, partition), start, _limit(limit, max_bytes), exclude_node
         )
@@ -245,25 +186,11 @@ class StoreReader(TypedCalls, leave=("scan", "fetch")):
         """Returns every missing range of offsets with its reason."""
         return self._partition(topic, partition).ledger_of_gaps.missing()
 
-
-class UnchangingStore(StoreReader):
-    """A store that only reads: every change is refused, and what only a writer knows."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("the store is open read-only; an archive can be restored to write")
-
-    create_router = alter_router = delete_router = _refuse
-    append = append_async = append_batch = create_topic = alter_topic = delete_topic = _refuse
-    trim = delete = apply_retention = roll = flush = _refuse
-    group = reset_group = delete_group = _refuse
-    archive = maintain = purge_wal = write_ahead_log = _refuse
-
-    def _refuse_insight(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidRequest("only a store that is open for writing knows this of itself")
-
-    blocks = layers = raw_record = extents = writers = sinks = _refuse_insight
-    segmented = wal_partitions = failures = _refuse_insight
-    explain_retention = producer_position = _refuse_insight
+    def gone_from(
+        self, topic: str, partition: int, offset: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on have no record any more."""
+        return self._partition(topic, partition).gone_from(offset)
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

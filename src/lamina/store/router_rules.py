@@ -36,13 +36,7 @@ class RouterAccess(TopicAccess):
         tag_prefix: bytes | None = None,
         node: bytes | None = None,
     ) -> None:
-        """Copies records that are appended to `source` from now on to `target`, too.
-
-        Those with a tag, with a tag that begins so, or of a node. A copy has the time, tag, node
-        and value of its record, and is as durable: both are there, or neither. Both topics are wal
-        topics; copies are not copied again. What a partition copies goes to the partition of the
-        same number, modulo the target's count.
-        """
+        """Copies records that are appended to `source` from now on to `target`, too."""
         self._require_open()
         require_name(name)
         with self._changing:

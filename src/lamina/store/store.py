@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lamina.api import Decision, RecoveryReport, TierStatus
+from lamina.api import BrokerId, Decision, RecoveryReport, TierStatus
 from lamina.archive.open_archive import Archive, Memory
 from lamina.archive.spare_copies import ArchiveSpares
 from lamina.config import WalSettings, WriterSettings
@@ -84,8 +84,8 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         started = time.perf_counter()
         steady_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
         self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms, steady_ms)
-        self.path = self._boot.data
-        self._reserve = Reserve(self._boot.files, self.path)
+        self._path = self._boot.data
+        self._reserve = Reserve(self._boot.files, self._path)
         self._writer_settings = writer
         self._wal_settings = wal or WalSettings.from_environment(os.environ)
         self._wal: WalEngine | None = None
@@ -94,21 +94,21 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
         self._turn = itertools.count()
         self._changing = threading.Lock()
-        self.recovery_report = RecoveryReport()
+        self._recovery_report = RecoveryReport()
         self._is_reported = False
-        memory = Memory(archive, self._boot.files, self.path, self.recovery_report)
-        self.tier = self._open_tier(memory.objects)
+        memory = Memory(archive, self._boot.files, self._path, self._recovery_report)
+        self._tier = self._open_tier(memory.objects)
         self._boot.files.make_directory(self._boot.path(paths.META))
         try:
             self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
-            self._boot, self.identity = self._boot.identified()
+            self._boot, self._identity = self._boot.identified()
             self._topics: dict[str, TopicFile] = {}
             self._partitions: dict[tuple[str, int], Archivable] = {}
             writing = (writer, self._executor)
             self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
             known = self._reserve.use(lambda: self._recover(on_progress))
-            memory.keep(self.tier.lacking if self.tier is not None else list)
-            self.recovery_report.milliseconds = (time.perf_counter() - started) * 1000
+            memory.keep(self._tier.lacking if self._tier is not None else list)
+            self._recovery_report.milliseconds = (time.perf_counter() - started) * 1000
             self._maintenance = Maintenance(
                 self._boot,
                 self._reserve,
@@ -120,15 +120,35 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
                 },
             )
             self._maintenance.begin(known)
-            if self.recovery_report.is_notable:
+            if self._recovery_report.is_notable:
                 self._save_report()
             self._maintenance.start(min(tick_ms, writer.flush_ms))
-            if self.tier is not None:
-                self.tier.start(tick_ms)
+            if self._tier is not None:
+                self._tier.start(tick_ms)
             _OPEN.add(self)
         except BaseException:
             self._abandon()
             raise
+
+    @property
+    def path(self) -> str:
+        """The data directory, as an absolute path."""
+        return self._path
+
+    @property
+    def identity(self) -> BrokerId:
+        """Whose data directory this is."""
+        return self._identity
+
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """What recovery did when this store was opened; kept as a file, too."""
+        return self._recovery_report
+
+    @property
+    def tier(self) -> Tier | None:
+        """What looks after the archive."""
+        return self._tier
 
     def _open_tier(self, objects: Objects | None) -> Tier | None:
         if objects is None:
@@ -145,7 +165,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         self, on_progress: Callable[[int, int], None]
     ) -> dict[tuple[str, int], PartitionCheckpoint]:
         """Recovers everything; returns what the checkpoint said before."""
-        report = self.recovery_report
+        report = self._recovery_report
         hints = self._boot.read_checkpoint(report)
         topics = self._boot.catalog.load(report)
         if self._boot.has_wal(topics):
@@ -163,7 +183,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             self._attach(about)
         if self._wal is not None:
             self._wal.finish_opening(report)
-        self._groups.recover(self._topics, self.recovery_report)
+        self._groups.recover(self._topics, self._recovery_report)
         return hints
 
     def _new_wal(self) -> WalEngine:
@@ -180,10 +200,20 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         """Returns the write-ahead log, which begins with the first topic that needs one."""
         if self._wal is None:
             begun = self._new_wal()
-            begun.load(self.recovery_report)
-            begun.finish_opening(self.recovery_report)
+            begun.load(self._recovery_report)
+            begun.finish_opening(self._recovery_report)
             self._wal = begun
         return self._wal
+
+    def _claim(self, about: TopicFile) -> TopicFile:
+        return self.write_ahead_log().claim(about) if about.format == "wal" else about
+
+    def _keep_expired_hidden(self, about: TopicFile) -> None:
+        """What has expired does not come back because `retention.ms` grows."""
+        if about.topic_ids:
+            for partition in self.wal_partitions([about.name]):
+                if partition.earliest_offset() > partition.earliest:
+                    partition.exclusively(partition.keep_expired_hidden)
 
     def _open_partition(
         self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
@@ -192,7 +222,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             assert self._wal is not None, "a topic with ids has a write-ahead log"
             opened: Archivable = self._wal.open_topic(about, number)
         else:
-            partition = self._boot.open_partition(about, number, hint, self.recovery_report)
+            partition = self._boot.open_partition(about, number, hint, self._recovery_report)
             partition.start(self._writer_settings, self._executor)
             opened = partition
         opened.progress = functools.partial(self._groups.progress, about.name, number)
@@ -219,15 +249,15 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         if self._is_reported:
             return
         with contextlib.suppress(OSError):
-            report = self.recovery_report.encode()
+            report = self._recovery_report.encode()
             self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
             self._is_reported = True
 
     def _attach(self, about: TopicFile) -> None:
         """Has the archive looked after, where a topic has one."""
         for number in range(about.partitions):
-            if self.tier is not None:
-                self.tier.attach(self._partitions[about.name, number])
+            if self._tier is not None:
+                self._tier.attach(self._partitions[about.name, number])
 
     def _files_of_topics(self) -> Mapping[str, TopicFile]:
         return self._topics
@@ -265,18 +295,14 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         tag_prefix: bytes | None = None,
         offsets: Iterable[int] | None = None,
     ) -> int:
-        """Deletes records of a wal topic, at once and for good; returns how many.
-
-        Either all before an offset, those with a tag or a tag's beginning, or single ones. Only
-        records that are there now are meant, not later ones.
-        """
+        """Deletes records of a wal topic: what the archive has of them is searched first."""
         target = self._writable(topic, partition)
         chosen = None if offsets is None else tuple(offsets)
         deletion = target.search_archive(Deletion(before, tag, tag_prefix, chosen))
         return self._reserve.use(lambda: target.exclusively(lambda: target.delete(deletion)))
 
     def explain_retention(self, topic: str, partition: int = 0) -> list[Decision]:
-        """Says for each segment, oldest first, why it stays or goes."""
+        """Returns for each segment, oldest first, whether it stays or goes, and why."""
         return self._asked(topic, partition).explain_retention()
 
     def apply_retention(self, topic: str, partition: int = 0) -> int:
@@ -307,9 +333,9 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
     def archive(self) -> None:
         """Archives now what is sealed, also where objects stay small; raises what failed."""
         self._require_open()
-        if self.tier is None:
+        if self._tier is None:
             raise InvalidRequest("the store was opened without `archive`")
-        self.tier.archive()
+        self._tier.archive()
 
     def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
         """Returns the partitions that have segments of their own, for jobs that work on those."""
@@ -331,15 +357,12 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             self._wal.purge()
 
     def tier_status(self) -> list[TierStatus]:
-        """Tells of each archived partition how far its archive is behind, and the last error."""
+        """Returns for each archived partition how far its archive is behind."""
         self._require_open()
-        return self.tier.status() if self.tier is not None else []
+        return self._tier.status() if self._tier is not None else []
 
     def failures(self) -> dict[str, str]:
-        """Says which partitions take no more appends until the store is opened again, and why.
-
-        So it does of groups that take no more acks, as `group 'g' of t/0`.
-        """
+        """Returns which partitions and groups are poisoned, and why."""
         partitions = {
             partition.place.name: str(partition.failure)
             for partition in list(self._partitions.values())
@@ -367,8 +390,8 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
                 last_to_first.callback(_close_partition, partition)
             last_to_first.callback(self._groups.close)
             self._maintenance.stop()
-            if self.tier is not None:
-                self.tier.stop()
+            if self._tier is not None:
+                self._tier.stop()
 
     def _release(self) -> None:
         """Lets the directory go, and every file of it that is still open."""
@@ -384,8 +407,8 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             last_to_first.callback(self._release)
             last_to_first.callback(self._executor.shutdown)
             last_to_first.callback(self._appending.shutdown)
-            if self.tier is not None:
-                last_to_first.callback(self.tier.stop)
+            if self._tier is not None:
+                last_to_first.callback(self._tier.stop)
             begun = getattr(self, "_maintenance", None)
             if begun is not None:
                 last_to_first.callback(begun.stop)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lamina.config import TopicSettings
@@ -32,7 +32,6 @@ from lamina.store.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from lamina.wal.engine import WalEngine
-    from lamina.wal.wal_partition import WalPartition
 
 
 class TopicAccess(AppendAccess):
@@ -45,12 +44,12 @@ class TopicAccess(AppendAccess):
     _topics: dict[str, TopicFile]
     _wal: WalEngine | None
 
-    def write_ahead_log(self) -> WalEngine:
-        """Returns the write-ahead log, which begins with the first topic that needs one."""
+    def _claim(self, about: TopicFile) -> TopicFile:
+        """Gives a new wal topic its ids."""
         raise NotImplementedError
 
-    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
-        """Returns the partitions behind the write-ahead log."""
+    def _keep_expired_hidden(self, about: TopicFile) -> None:
+        """What has expired does not come back because `retention.ms` grows."""
         raise NotImplementedError
 
     def _open_partition(
@@ -63,7 +62,7 @@ class TopicAccess(AppendAccess):
 
     def _require_tier(self, config: Mapping[str, Any] | None) -> None:
         """Refuses to promise an archive that there is not."""
-        if self.tier is None and TopicSettings.parse(config or {}).is_archived:
+        if self._tier is None and TopicSettings.parse(config or {}).is_archived:
             raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
 
     @typed_errors("creating a topic")
@@ -111,9 +110,6 @@ class TopicAccess(AppendAccess):
                 f"deleting topic {name!r} failed half-way; delete it again, or reopen the store"
             )
 
-    def _claim(self, about: TopicFile) -> TopicFile:
-        return self.write_ahead_log().claim(about) if about.format == "wal" else about
-
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
@@ -127,13 +123,6 @@ class TopicAccess(AppendAccess):
             if about.topic_ids and self._wal is not None:
                 with contextlib.suppress(StorageFull):  # it is altered; a snapshot will say so too
                     self._wal.describe(about)
-
-    def _keep_expired_hidden(self, about: TopicFile) -> None:
-        """What has expired does not come back because `retention.ms` grows."""
-        if about.topic_ids:
-            for partition in self.wal_partitions([about.name]):
-                if partition.earliest_offset() > partition.earliest:
-                    partition.exclusively(partition.keep_expired_hidden)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all of its records; the same name can be created again."""
@@ -162,8 +151,8 @@ class TopicAccess(AppendAccess):
             with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
-            if self.tier is not None:
-                self.tier.forget(about)
+            if self._tier is not None:
+                self._tier.forget(about)
             self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
 
     def _mark_deleted(self, about: TopicFile) -> None:

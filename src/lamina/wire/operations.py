@@ -1,6 +1,6 @@
-"""What can be asked of a served store: one row a method, with the scope that it needs.
+"""What can be asked of a served store: one row per method, with the scope that it needs.
 
-Server, client, HTTP and its OpenAPI page are all made from this table; a new method of `Store`
+Server, client, HTTP and its OpenAPI page are all made from this table; a new method of `StoreApi`
 is served by one more row. Arguments and results are described by the method's own annotations.
 Appending and reading carry Arrow and have their own messages (`wire.messages`). Methods of a
 consumer group are rows, too: named `group.ack`, they take the topic and the group first.
@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from lamina.api import GroupInfo
-from lamina.groups.group import Group
-from lamina.store.store import Store
+from lamina.api import GroupApi, GroupInfo, StoreApi
 
 Scope: TypeAlias = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
@@ -65,7 +63,7 @@ class Operation:
     @property
     def method(self) -> Callable[..., Any]:
         """The store's or the group's own method."""
-        found = getattr(Group if self.is_of_group else Store, self.name.split(".")[-1])
+        found = getattr(GroupApi if self.is_of_group else StoreApi, self.name.split(".")[-1])
         method: Callable[..., Any] = getattr(found, "fget", found)
         return method
 
@@ -83,7 +81,7 @@ class Operation:
         if self.is_of_group:
             found |= {"topic": str, "group": str}
         found |= {name: hint for name, hint in _HINTS.items() if name in found}
-        return found | ({"return": GroupInfo} if found["return"] is Group else {})
+        return found | ({"return": GroupInfo} if found["return"] is GroupApi else {})
 
 
 _PARTITION = "/v1/topics/{topic}/partitions/{partition}"

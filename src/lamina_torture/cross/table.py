@@ -30,7 +30,10 @@ NOT_USERS: dict[str, str] = {
     "action cancel": "stops a job; no records",
 }
 """What of the product is no user of its own, and why."""
-NOT_USERS["ReadOnlyStore.gone_from"] = "counts for the pipeline jobs, which are users"
+NOT_USERS |= {
+    f"{kind}.gone_from": "counts for the pipeline jobs, which are users"
+    for kind in ("Store", "ReadOnlyStore", "ArchiveStore")
+}
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
     for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
@@ -38,11 +41,6 @@ NOT_USERS |= {
 NOT_USERS |= {
     f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"
     for name in ("append_batch", "create_router", "alter_router", "delete_router")
-}
-_INSIGHTS = ("blocks", "extents", "layers", "purge_wal", "raw_record", "segmented", "sinks",
-             "wal_partitions", "write_ahead_log", "writers")  # fmt: skip
-NOT_USERS |= {
-    f"RemoteStore.{name}": "refused: only an embedded store knows it" for name in _INSIGHTS
 }
 
 

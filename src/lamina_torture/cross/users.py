@@ -33,10 +33,11 @@ _STORE = "Store."
 _READ_ONLY = "ReadOnlyStore."
 _ARCHIVE = "ArchiveStore."
 _REMOTE = "RemoteStore."
-_LOOKED_AT = (
-    "topics", "groups", "tier_status", "describe_topic", "format_of", "segments", "gaps",
-    "describe_group", "earliest_offset", "latest_offset", "routers",
+_IN_EVERY_STORE = (
+    "topics", "describe_topic", "format_of", "segments", "gaps", "earliest_offset",
+    "latest_offset", "routers",
 )  # fmt: skip
+_LOOKED_AT = (*_IN_EVERY_STORE, "groups", "tier_status", "describe_group")
 _IN_ARCHIVE = ("object", "shelf")
 
 
@@ -68,7 +69,7 @@ USERS: dict[str, User] = {
              "failures", "segmented", "wal_partitions", "producer_position", "raw_record",
              "explain_retention", "layers", "blocks")),
         User("describe-read-only", lookers.describe_read_only, _of(_READ_ONLY, *_LOOKED_AT)),
-        User("describe-archive", lookers.describe_archive, _of(_ARCHIVE, *_LOOKED_AT),
+        User("describe-archive", lookers.describe_archive, _of(_ARCHIVE, *_IN_EVERY_STORE),
              _IN_ARCHIVE, True),
         User("offset-for-time", lookers.offset_for_time, _of(_STORE, "offset_for_time")),
         User("offset-for-time-read-only", lookers.offset_for_time_read_only,

@@ -44,7 +44,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lamina.api import ProducerStamp
+from lamina.api import ProducerStamp, StoreApi
 from lamina.errors import CorruptData, Fenced, InvalidRequest
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.sink_transaction import (
@@ -66,7 +66,6 @@ from lamina.records import INPUT_SCHEMAS
 from lamina.spark.commit.staging import Staging
 from lamina.storage import paths
 from lamina.storage.files import Files
-from lamina.store.store import Store
 
 LOGGER = logging.getLogger("lamina.spark")
 COMMIT, STATE = "commit.json", "state.json"
@@ -98,7 +97,7 @@ class Publisher:
 
     def __init__(
         self,
-        store: Store,
+        store: StoreApi,
         files: Files,
         data: str,
         now_ms: Callable[[], int],

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
 
+from lamina.api import StoreApi
 from lamina.errors import ArchiveUnavailable
 from lamina.formats.documents.ledger import ARCHIVED
 from lamina.records import KEPT_COLUMNS
@@ -27,13 +28,12 @@ from lamina.spark.jobs.lane import over_tasks
 from lamina.spark.jobs.whereabouts import Place
 from lamina.spark.pieces.task import Task
 from lamina.spark.source import LaminaSource
-from lamina.store.reads import StoreReader
 
 _Answer = TypeVar("_Answer")
 
 Spans: TypeAlias = dict[int, tuple[int, int]]
 """For each partition the first offset that is taken, and one past the last."""
-Chosen: TypeAlias = Callable[[StoreReader, int], tuple[int, int]]
+Chosen: TypeAlias = Callable[[StoreApi, int], tuple[int, int]]
 """Finds the offsets of one partition that are wanted."""
 
 

@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 
 import lamina
+from lamina.api import StoreApi
 from lamina.errors import InvalidRequest
-from lamina.store.reads import StoreReader
-from lamina.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ class Place:
         """What it is told to read from: the archive, too."""
         return self.options | ({} if self.archive is None else {"archive": self.archive})
 
-    def reading(self) -> StoreReader:
+    def reading(self) -> StoreApi:
         """Opens it to look at, also beside a live writer."""
         if self.path is not None:
             return lamina.open(self.path, read_only=True, archive=self.archive)
         return lamina.connect(self.server or "")
 
-    def writing(self) -> Store:
+    def writing(self) -> StoreApi:
         """Opens it to change topics; raises Locked beside a live writer of the directory."""
         if self.path is not None:
             return lamina.open(self.path, archive=self.archive)
