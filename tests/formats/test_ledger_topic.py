@@ -74,6 +74,47 @@ def test_a_ledger_is_a_map_from_offset_to_the_last_reason_given(gaps: list[Gap])
         ), "neighbours with the same reason are one"
 
 
+@given(st.lists(GAPS, max_size=8), GAPS, st.sampled_from(REASONS))
+def test_a_reason_is_exchanged_only_where_it_is_the_old_one(
+    gaps: list[Gap], new: Gap, old: str
+) -> None:
+    found = of(gaps)
+    model = {at: gap.reason for gap in found.gaps for at in range(gap.first, gap.end)}
+    turned = found.turned(old, [new])
+    for offset, reason in model.items():
+        is_turned = reason == old and new.first <= offset < new.end
+        gap_there = turned.at(offset)
+        assert gap_there is not None
+        assert gap_there.reason == (new.reason if is_turned else reason)
+    assert sum(gap.end - gap.first for gap in turned.gaps) == len(model)
+
+
+@given(st.lists(GAPS, max_size=8), st.integers(0, 45), st.integers(0, 45))
+def test_what_no_gap_speaks_of_is_the_rest_of_a_range(
+    gaps: list[Gap], first: int, end: int
+) -> None:
+    found = of(gaps)
+    rest = [
+        offset for start, stop in found.unexplained(first, end) for offset in range(start, stop)
+    ]
+    assert rest == [offset for offset in range(first, end) if found.at(offset) is None]
+
+
+@given(st.lists(GAPS, max_size=8), st.integers(0, 30), st.integers(1, 12))
+def test_what_is_here_again_is_neither_lost_nor_archived(
+    gaps: list[Gap], first: int, count: int
+) -> None:
+    before = of(gaps)
+    found = before.found_again([(first, first + count)])
+    for offset in range(45):
+        known, now = before.at(offset), found.at(offset)
+        is_here = known is not None and known.reason in ("lost", "archived")
+        if is_here and first <= offset < first + count:
+            assert now is None
+        else:
+            assert (now and now.reason) == (known and known.reason)
+
+
 @given(st.lists(GAPS, max_size=8), st.integers(0, 45), st.integers(0, 45))
 def test_the_gaps_of_a_range_are_those_with_an_offset_in_it(
     gaps: list[Gap], first: int, end: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina.errors import RecordsMissing
+from lamina.errors import ArchiveUnavailable, RecordsMissing
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.log_format import CODECS
 from lamina.inspect.findings import NOTE
 from lamina.spark.jobs import archive, bulk_lane, repair, verify
@@ -147,16 +149,22 @@ def test_what_nobody_has_is_entered_as_lost_once_and_found_no_more(
 
 
 @FORMATS
-def test_what_a_reader_has_called_lost_without_its_archive_is_found_again(
-    tmp_path: Path, format_name: str
+@pytest.mark.parametrize("is_called_lost", [False, True])
+def test_what_was_damaged_without_its_archive_is_found_again(
+    tmp_path: Path, format_name: str, is_called_lost: bool
 ) -> None:
+    """Ledgers of earlier releases call it lost."""
     make(tmp_path, format_name)
     archive_all(tmp_path)
     before = held(tmp_path)
     flip(segments(tmp_path, format_name)[1], 3000)
-    with by_hand(tmp_path, archive="") as store, pytest.raises(RecordsMissing):
-        stored(store, "t", 0, "value")
-    assert lost(tmp_path)
+    with by_hand(tmp_path, archive="") as store:
+        with pytest.raises(ArchiveUnavailable):
+            stored(store, "t", 0, "value")
+        (each,) = [*store.segmented(), *store.wal_partitions()]
+        if is_called_lost:
+            each.turn(ARCHIVED, [replace(gap, reason=LOST) for gap in each.ledger.archived()])
+    assert bool(lost(tmp_path)) == is_called_lost
     mend(tmp_path)
     assert lost(tmp_path) == []
     assert held(tmp_path, archive="") == before

@@ -141,6 +141,11 @@ class Memory:
             if not chosen.startswith("memory:"):
                 self._wanted = location_of(chosen)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the archive is not another one than the directory remembers."""
+        return self._wanted is None or self._known in (None, self._wanted)
+
     def keep(self, lacking: Callable[[], Iterable[tuple[str, int, int]]]) -> None:
         """Remembers the archive; raises InvalidRequest if records would be out of reach then.
 

@@ -1,13 +1,14 @@
-"""The archive's copies of small files, for those whose local one is damaged."""
+"""The archive's copies: of small files whose local one is damaged, and of records (by its list)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.errors import CorruptData, NewerFormat, Unavailable
+from lamina.archive.object_list import Shelf
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, Unavailable
 from lamina.formats.documents import ledger as ledger_file
 from lamina.formats.documents import topic_file
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import Ledger, Span
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.storage import paths
 from lamina.storage.objects import Objects
@@ -15,9 +16,14 @@ from lamina.storage.objects import Objects
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSpares:
-    """Copies in an archive; none of what is missing there, damaged, or cannot be reached now."""
+    """Copies in an archive; none of what is missing there, damaged, or cannot be reached now.
+
+    `is_own` says that it is the archive which the log's records went to, as far as one knows. What
+    another one does not hold is not lost because of that.
+    """
 
     objects: Objects
+    is_own: bool = True
 
     def topic(self, name: str) -> TopicFile | None:
         """Returns the copy of a topic's file, if there is a sound one of a topic that lives."""
@@ -39,6 +45,21 @@ class ArchiveSpares:
             raise
         except CorruptData:
             return None
+
+    def spans(self, about: TopicFile, partition: int) -> list[Span] | None:
+        """Returns which offsets the listed objects span; None if the archive does not say so now.
+
+        The archive of another topic of this name has nothing of this one.
+        """
+        if not self.is_own:
+            return None
+        try:
+            listed = Shelf(self.objects, about, partition).load().objects
+        except (Unavailable, CorruptData):
+            return None
+        except InvalidRequest:
+            return []
+        return [(each.base_offset, each.next_offset) for each in listed]
 
     def _read(self, key: str) -> bytes | None:
         try:

@@ -30,6 +30,7 @@ from lamina.archive.join import Policy
 from lamina.archive.object_list import Shelf, cold_log, lacking
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.archive.sealed_source import PartitionSource
+from lamina.archive.settle_losses import settle
 from lamina.archive.topic_copies import Metadata
 from lamina.config import TopicSettings
 from lamina.errors import (
@@ -287,6 +288,7 @@ class Tier:
         kept.shelf.about = self._topics()[kept.shelf.about.name]
         if not kept.claimed:
             kept.shelf.claim(kept.partition.end_offset("durable"), kept.partition.ledger)
+            settle(kept.partition, kept.shelf.manifest.objects, kept.cold)
             kept.claimed = True
             self._show(kept)
 
@@ -373,6 +375,7 @@ class Tier:
             kept.shelf.judge().require_whole(kept.shelf.key_of(entry), entry)
             kept.doubted_until = 0.0
             if partition.has_local_excess(end):
+                partition.check_local_excess(end)
                 partition.exclusively(functools.partial(partition.apply_local_retention, end))
 
     # ------------------------------------------------------------------ waiting and looking

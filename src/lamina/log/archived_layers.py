@@ -8,9 +8,21 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from lamina.api import SegmentFacts
 from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.formats.documents.ledger import Span
+
+if TYPE_CHECKING:
+    from lamina.log.partition_reader import Cold
+
+
+def spans_of(cold: Cold | None) -> list[Span] | None:
+    """Returns which offsets the objects span; None where the archive has not been asked yet."""
+    if cold is None or not cold.is_loaded:
+        return None
+    return [(each.base_offset, each.next_offset) for each in cold.entries]
 
 
 def only_archived(

@@ -1,7 +1,8 @@
 """What a reader makes of a record that is not sound: damage, or a page that was not delivered.
 
-Damage is entered as lost, once, and its bytes are set aside. What the device does not deliver is no
-damage: it is entered nowhere, and may be sound when it is read again.
+Damage is entered as lost (or as archived, where the archive has a copy), once, and its bytes are
+set aside. What the device does not deliver is no damage: it is entered nowhere, and may be sound
+when it is read again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from lamina.api import Gap
 from lamina.errors import UNREADABLE, RecordsMissing
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.log.directory import Place
 from lamina.log.segment import Bound, Damaged, Segment
 
@@ -26,9 +27,9 @@ class Reader(Protocol):
 
 
 def missing_of(
-    reader: Reader, segment: Segment, bound: Bound, error: Damaged
+    reader: Reader, segment: Segment, bound: Bound, error: Damaged, wanted: int
 ) -> RecordsMissing | None:
-    """Says which records are missing and where to go on; None if they are sound by now.
+    """Says which records are missing around a wanted one; None if they are sound by now.
 
     Newly found damage is told to the reader.
     """
@@ -39,21 +40,31 @@ def missing_of(
     unread = segment.read_error(error.position, last_byte)
     if unread is None and segment.holds(offset, error.position, bound):
         return None
-    known = reader.ledger.at(offset)
-    if unread is None and known is None:
+    if unread is None and reader.ledger.unexplained(offset, end):
         damaged = segment.window(error.position, last_byte - error.position, bound)
-        gap = Gap(offset, end, "lost", reader.place.now_ms(), str(error))
+        gap = Gap(offset, end, LOST, reader.place.now_ms(), str(error))
         reader.note_damage(gap, error, bytes(memoryview(damaged)))
-        known = reader.ledger.at(offset)
     why = str(error)
     if unread is not None:
         why = not_delivered(segment.path("log"), error.position, unread)
-    return RecordsMissing(
-        f"{reader.place.name}: {why}",
-        first=offset,
-        end=end,
-        reason=known.reason if known else UNREADABLE if unread is not None else "lost",
-    )
+    reason = UNREADABLE if unread is not None else LOST
+    missing = RecordsMissing(f"{reader.place.name}: {why}", first=offset, end=end, reason=reason)
+    return _at(missing, reader.ledger, wanted)
+
+
+def _at(missing: RecordsMissing, known: Ledger, offset: int) -> RecordsMissing:
+    """Returns the part around an offset that has one reason: the ledger may know several."""
+    gap = known.at(offset)
+    if gap is not None:
+        missing.first, missing.end = max(missing.first, gap.first), min(missing.end, gap.end)
+        missing.reason = missing.reason if gap.reason == ARCHIVED else gap.reason
+        return missing
+    for each in known.between(missing.first, missing.end):
+        if each.end <= offset:
+            missing.first = each.end
+        else:
+            missing.end = min(missing.end, each.first)
+    return missing
 
 
 def not_delivered(path: str, position: int, error: OSError) -> str:

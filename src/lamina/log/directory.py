@@ -15,8 +15,8 @@ from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger
 from lamina.formats.documents.flips import one_flip_away
-from lamina.formats.documents.ledger import Ledger
-from lamina.log.spares import Spares
+from lamina.formats.documents.ledger import Ledger, Span
+from lamina.log.spares import Copies, losses
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -33,8 +33,8 @@ class Place:
     partition: int
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int] | None = None
-    spares: Spares | None = None
-    """Where copies of its ledger are; only archived topics have any."""
+    copies: Copies | None = None
+    """Where copies of its ledger and its records are; only archived topics have any."""
 
     def aging_ms(self) -> int:
         """Returns the time by which records grow old: a clock that jumps ahead makes none older."""
@@ -102,16 +102,26 @@ class Place:
     def _spare_ledger(self, damaged: bytes) -> Ledger | None:
         """Finds out what a damaged ledger said: one bit away, or from a copy elsewhere."""
         found = one_flip_away(damaged, ledger.decode)
-        if found is None and self.spares is not None:
-            found = self.spares.ledger(self.topic, self.partition)
+        if found is None and self.copies is not None:
+            found = self.copies.ledger()
         return found
 
-    def unexplained(self) -> str:
-        """Returns the reason for a hole at the front that nobody explains.
+    def losses(self, known: Ledger, gap: Gap) -> list[Gap]:
+        """Returns what to enter of a range that no file here holds any more; asks the archive.
 
-        Of an archived topic the archive is asked for it: it is no loss before that has said so.
+        What the ledger has a reason for keeps it. Of an archived topic nothing is lost before the
+        archive has said that it does not have it either.
         """
-        return "lost" if self.spares is None else ledger.ARCHIVED
+        is_doubtful = gap.reason == ledger.LOST and known.unexplained(gap.first, gap.end)
+        spans = self.copies.spans() if self.copies is not None and is_doubtful else None
+        return self.suspicions(known, gap, spans)
+
+    def suspicions(self, known: Ledger, gap: Gap, spans: list[Span] | None = None) -> list[Gap]:
+        """Returns the same without asking: `spans` is what the archive has, if it has said so."""
+        found = _parts(known, gap)
+        if self.copies is None or gap.reason != ledger.LOST:
+            return found
+        return [each for part in found for each in losses(part, spans)]
 
     def enter_gap(self, known: Ledger, gap: Gap) -> Ledger:
         """Writes one more gap durably and returns the ledger with it."""
@@ -155,3 +165,11 @@ class Place:
         if not self.files.exists(kept):
             self.files.replace(kept, data)
         return kept
+
+
+def _parts(known: Ledger, gap: Gap) -> list[Gap]:
+    """Returns what of a gap no other one explains yet."""
+    return [
+        Gap(first, end, gap.reason, gap.at_ms, gap.detail)
+        for first, end in known.unexplained(gap.first, gap.end)
+    ]

@@ -108,9 +108,9 @@ class Deletion:
 
 
 class Searched(NamedTuple):
-    """Offsets below `end` that a delete by tag means, as (from, to) bounds in turn."""
+    """Which offsets were searched for a tag, and which of them carry it: bounds, from and to."""
 
-    end: int
+    searched: NDArray[np.int64]
     bounds: NDArray[np.int64]
 
 

@@ -30,7 +30,7 @@ from lamina.formats.documents import tombstone
 from lamina.formats.documents.archive_manifest import covers
 from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.log_format import Codec
-from lamina.log import manifest_file, retention
+from lamina.log import archived_layers, manifest_file, retention
 from lamina.log.active_segment import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
 from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
@@ -43,7 +43,8 @@ from lamina.log.recovery import Recovered
 from lamina.log.removal import remove_files
 from lamina.log.requests import Outcome, Request
 from lamina.log.sealed import SealedRange
-from lamina.log.segment import Damaged, SealedSegment
+from lamina.log.segment import Damaged, SealedSegment, extend_index
+from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
 from lamina.storage.paths import SegmentFile
 
@@ -347,6 +348,12 @@ class Partition(AppendsBatch, PartitionReader):
         """Tells whether local retention would remove anything that is archived."""
         return bool(self._local_excess(archived_end))
 
+    def check_local_excess(self, archived_end: int) -> None:
+        """Reads what would go; raises NewerFormat for records that this version cannot judge."""
+        for segment in self._local_excess(archived_end):
+            fresh = SegmentIndex(self.codec, segment.base_offset)
+            extend_index(segment, fresh, (self.codec.header_bytes, segment.base_offset))
+
     def apply_local_retention(self, archived_end: int) -> int:
         """Removes local segments whose records are archived. For the leader.
 
@@ -396,20 +403,31 @@ class Partition(AppendsBatch, PartitionReader):
             with self._noting:
                 self.ledger = self.place.enter_gaps(self.ledger, gaps)
 
+    def turn(self, old: str, gaps: Sequence[Gap]) -> None:
+        """Enters another reason, durably, for what has an old one in some ranges."""
+        self._revise(lambda known: known.turned(old, gaps))
+
     def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Takes back, durably, that the records of some ranges are lost."""
+        """Takes back, durably, that the records of some ranges are lost, or only archived."""
+        self._revise(lambda known: known.found_again(spans))
+
+    def _revise(self, change: Callable[[Ledger], Ledger]) -> None:
         with self._noting:
-            found = self.ledger.found_again(spans)
+            found = change(self.ledger)
             if found != self.ledger:
                 self.place.write_ledger(found)
                 self.ledger = found
 
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
-        """Sets damaged bytes aside and enters the range as lost; on a full disk, the next time."""
+        """Sets damaged bytes aside and enters the range, as lost or as what the archive has.
+
+        On a full disk it does so the next time.
+        """
         with self._noting, contextlib.suppress(OSError):
-            if self.ledger.at(gap.first) is None:
+            found = self.place.suspicions(self.ledger, gap, archived_layers.spans_of(self.cold))
+            if found:
                 self.place.set_aside(error.path, damaged, error.position)
-                self.ledger = self.place.enter_gap(self.ledger, gap)
+                self.ledger = self.place.enter_gaps(self.ledger, found)
 
     @property
     def is_poisoned(self) -> bool:

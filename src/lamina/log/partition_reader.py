@@ -32,7 +32,7 @@ from lamina.errors import (
 )
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, REMOVED, SKIPPED, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, REMOVED, SKIPPED, Ledger
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
 from lamina.log import archived_layers
@@ -211,10 +211,10 @@ class PartitionReader(ScansFrom):
                 self._bookmark = (weakref.ref(segment), offset, position)
                 yield chunk.batch, offset
         except Damaged as error:
-            missing = missing_of(self, segment, bound, error)
+            missing = missing_of(self, segment, bound, error, offset)
             if missing is None:  # the device delivers it after all
                 return
-            self._look_for_copy()
+            self._look_for_copy(missing)
             if missing.first <= offset < missing.end and self._is_archived(offset):
                 yield from self._scan_cold(offset, min(stop, missing.end), limit)
                 return
@@ -223,11 +223,12 @@ class PartitionReader(ScansFrom):
             now = self.layout.segment_for(offset, isolation)
             if now is not None and now[0] is not segment:
                 return  # it was written anew since the layout was taken
-            self._look_for_copy()
+            removed = self._removed(offset, bound)
+            self._look_for_copy(removed)
             if self._is_archived(offset):
                 yield from self._scan_cold(offset, min(stop, bound.next_offset), limit)
                 return
-            raise self._removed(offset, bound) from error
+            raise removed from error
         except OSError as error:
             raise Unavailable(
                 f"{self.place.name}: reading offset {offset} from {segment.path('log')} failed: "
@@ -244,13 +245,23 @@ class PartitionReader(ScansFrom):
             return position
         return segment.locate(offset, bound)
 
-    def _look_for_copy(self) -> None:
+    def _look_for_copy(self, missing: RecordsMissing) -> None:
         """Has the archive's list read, if nobody has asked for it yet.
 
         Raises ArchiveUnavailable rather than call lost what the archive may have.
         """
         if self.cold is not None and not self.cold.is_loaded:
             self.cold.load()
+        known = self.ledger.at(missing.first)
+        is_doubtful = missing.reason == LOST and (known is None or known.reason != LOST)
+        if self.cold is None and self.place.copies is not None and is_doubtful:
+            raise self._without_archive(missing.first, missing.end)
+
+    def _without_archive(self, first: int, end: int) -> ArchiveUnavailable:
+        return ArchiveUnavailable(
+            f"{self.place.name}: offsets {first} to {end} are archived; open the store with"
+            " `archive`"
+        )
 
     def _is_archived(self, offset: int) -> bool:
         gap = self.ledger.at(offset)
@@ -314,7 +325,7 @@ class PartitionReader(ScansFrom):
             return offset
         end = holder[0].base_offset if holder else self.end_offset(isolation)
         archived = self.cold.next_base(offset) if self.cold else None
-        raise self._gone(offset, end if archived is None else min(end, archived), otherwise="lost")
+        raise self._gone(offset, end if archived is None else min(end, archived), otherwise=LOST)
 
     def _ask_archive(self, gap: Gap | None) -> bool:
         """Has archived records found that nobody has asked for yet; False if they are no secret.
@@ -323,13 +334,10 @@ class PartitionReader(ScansFrom):
         """
         if gap is None or (self.cold is not None and self.cold.is_loaded):
             return False
-        if gap.reason not in (ARCHIVED, "lost") or (self.cold is None and gap.reason == "lost"):
+        if gap.reason not in (ARCHIVED, LOST) or (self.cold is None and gap.reason == LOST):
             return False
         if self.cold is None:
-            raise ArchiveUnavailable(
-                f"{self.place.name}: offsets {gap.first} to {gap.end} are archived;"
-                " open the store with `archive`"
-            )
+            raise self._without_archive(gap.first, gap.end)
         self.cold.load()
         return True
 
@@ -353,7 +361,7 @@ class PartitionReader(ScansFrom):
         """Finds that a segment was removed before it could be held."""
         is_there = self.place.files.exists(self.place.segments) and not self.is_deleted()
         self.reread_ledger()
-        return self._gone(offset, bound.next_offset, otherwise="lost" if is_there else "deleted")
+        return self._gone(offset, bound.next_offset, otherwise=LOST if is_there else "deleted")
 
     def is_deleted(self) -> bool:
         """Tells whether the topic is being deleted, as far as one can know."""
@@ -474,7 +482,7 @@ class PartitionReader(ScansFrom):
     def _is_gone(self, gap: Gap) -> bool:
         """Tells whether a gap cannot be read: what is lost here may be in the archive."""
         is_there = self.cold is not None and self.cold.entry_for(gap.first) is not None
-        return gap.reason != ARCHIVED and not (gap.reason == "lost" and is_there)
+        return gap.reason != ARCHIVED and not (gap.reason == LOST and is_there)
 
     def _cold_start(self, entry: ArchivedObject, timestamp_ms: int) -> int:
         """Where in an archived object a search by time starts; its beginning if that fails."""

@@ -159,8 +159,12 @@ class PartitionView(PartitionReader):
             for base, following in pairwise(bases)
         )
         self.layout = Layout(sealed, tail)
-        if self.place.spares is not None:  # no loss before the archive has said so
-            self.ledger = self.ledger.with_archived(0, bases[0], 0)
+        self._doubt_front()
+
+    def _doubt_front(self) -> None:
+        """Calls a front without a reason archived: no loss before the archive has said so."""
+        if self.place.copies is not None:
+            self.ledger = self.ledger.with_archived(0, self.layout.earliest_offset, 0)
 
     def _arranged(self, bases: list[int]) -> list[int]:
         """Leaves out what recovery would set aside; a live writer has done so already."""
@@ -242,6 +246,7 @@ class PartitionView(PartitionReader):
     def reread_ledger(self) -> None:
         """Reads the reasons that the writer has entered since."""
         self.ledger = self.place.peek_ledger()
+        self._doubt_front()
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that was durable when the view was refreshed."""

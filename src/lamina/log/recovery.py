@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import OFFSET_MAX, Budget, Limit, Stop, Timed
@@ -99,11 +99,14 @@ class Recovery:
     vouched: Collection[int] = ()
     ledger: Ledger = field(default_factory=Ledger)
     _settling: Settling = field(init=False)
+    _may_recall: bool = False
+    """Whether a copy of the ledger is worth asking for: it has no entry, and one is missing."""
 
     def run(self) -> Recovered:
         """Recovers the partition and returns it ready to be served."""
         names = self._durable_names()
         self.ledger = self.place.read_ledger(self.report)
+        self._may_recall = not self.ledger.gaps
         self._settling = Settling(
             CheapCheck(self.place, self.codec, self.recorded, self._explained_from),
             self.report,
@@ -111,8 +114,6 @@ class Recovery:
         )
         bases = self._settling.settle(_bases(self._finish_deletions(names)))
         sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
-        if (bases[0] if bases else self.watermark) > 0 and not self.ledger.gaps:
-            self._recall_ledger()
         if not bases:
             return Recovered([], self._start_at(self._first_offset()), self.ledger)
         active = self._active(bases[-1])
@@ -188,13 +189,14 @@ class Recovery:
 
     def _first_offset(self) -> int:
         """Where an empty partition goes on: behind all that it ever held."""
-        gone = max((gap.end for gap in self.ledger.gaps), default=0)
-        known = max(
-            self.watermark, self._settling.dropped
-        )  # a file's name tells what was there before it
-        if gone < known:
-            self._miss(gone, known, is_front=True)
-        return max(gone, known)
+        # A file's name tells what was there before it.
+        known = max(self.watermark, self._settling.dropped, self._last_gap_end())
+        if known > 0:
+            self._lose(0, known, self.place.segments)
+        return max(known, self._last_gap_end())
+
+    def _last_gap_end(self) -> int:
+        return max((gap.end for gap in self.ledger.gaps), default=0)
 
     def _start_at(self, offset: int) -> ActiveSegment:
         return ActiveSegment.create(
@@ -428,7 +430,7 @@ class Recovery:
     ) -> None:
         """Keeps damaged bytes aside, and reports them, unless that was done when it was found."""
         known = self.ledger.at(offset)
-        if known is not None and known.reason == "lost":
+        if known is not None and known.reason in (LOST, ARCHIVED):
             return
         kept = self._copy(path, buffer, byte_range)
         self.report.add("quarantined", path, why, byte_range=byte_range, kept_in=kept)
@@ -438,29 +440,24 @@ class Recovery:
         return self.place.set_aside(path, bytes(memoryview(buffer)[first:end]), first)
 
     def _lose(self, first: int, end: int, path: str) -> None:
-        if self.ledger.at(first) is not None and self.ledger.at(end - 1) is not None:
-            return
-        self._enter(Gap(first, end, "lost", self.place.now_ms(), f"damage in {path}"))
-        self.report.add("gap", path, f"offsets {first} to {end} were durable and are lost")
+        """Enters what is not here any more: as lost, or as archived where the archive has it."""
+        if self._may_recall:
+            self._recall_ledger()
+        gap = Gap(first, end, LOST, self.place.now_ms(), f"damage in {path}")
+        for each in self.place.losses(self.ledger, gap):
+            self._enter(each)
+            became = "are lost" if each.reason == LOST else "are read from the archive"
+            why = f"offsets {each.first} to {each.end} were durable and {became}"
+            self.report.add("gap", path, why)
 
     def _recall_ledger(self) -> None:
-        """Takes a copy of a ledger that is gone, where there is one."""
-        spares = self.place.spares
-        copy = spares.ledger(self.place.topic, self.place.partition) if spares else None
+        """Takes a copy of a ledger that is gone, where there is one; asked for once."""
+        self._may_recall = False
+        copy = self.place.copies.ledger() if self.place.copies is not None else None
         if copy is not None and copy.gaps:
-            self.ledger = copy
-            self.place.write_ledger(copy)
+            self.ledger = copy.with_gaps(self.ledger.gaps)
+            self.place.write_ledger(self.ledger)
             self.report.add("rebuilt", self.place.ledger_path, "it was gone; a copy was found")
-
-    def _miss(self, first: int, end: int, *, is_front: bool) -> None:
-        """Enters a range that no file holds: lost, or at the front perhaps in the archive."""
-        reason = self.place.unexplained() if is_front else "lost"
-        if reason == "lost":
-            self._lose(first, end, self.place.segments)
-            return
-        self._enter(Gap(first, end, reason, self.place.now_ms()))
-        why = f"offsets {first} to {end}: nobody says why; the archive is asked for them"
-        self.report.add("gap", self.place.segments, why)
 
     def _enter(self, gap: Gap) -> None:
         self.ledger = self.place.enter_gap(self.ledger, gap)
@@ -469,15 +466,8 @@ class Recovery:
         """Enters ranges before and between segments that no reason is known for."""
         expected = 0
         for segment in segments:
-            while expected < segment.base_offset:
-                known = self.ledger.at(expected)
-                if known is None:
-                    later = [gap.first for gap in self.ledger.gaps if gap.first > expected]
-                    end = min([segment.base_offset, *later])
-                    self._miss(expected, end, is_front=segment is segments[0])
-                    expected = end
-                else:
-                    expected = known.end
+            if expected < segment.base_offset:
+                self._lose(expected, segment.base_offset, self.place.segments)
             if isinstance(segment, SealedSegment):
                 expected = segment.next_offset
 

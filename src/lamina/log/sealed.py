@@ -49,8 +49,11 @@ class Archivable(LogWriter, Protocol):
     def enter_gaps(self, gaps: Sequence[Gap]) -> None:
         """Enters why ranges of offsets are missing, or are about to be: at once, and durably."""
 
+    def turn(self, old: str, gaps: Sequence[Gap]) -> None:
+        """Enters another reason, durably, for what has an old one in some ranges."""
+
     def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Takes back, durably, that the records of some ranges are lost."""
+        """Takes back, durably, that the records of some ranges are lost, or only archived."""
 
     @property
     def sealed_end(self) -> int:
@@ -61,6 +64,9 @@ class Archivable(LogWriter, Protocol):
 
     def has_local_excess(self, archived_end: int) -> bool:
         """Tells whether local retention would remove anything that is archived."""
+
+    def check_local_excess(self, archived_end: int) -> None:
+        """Reads what would go; raises NewerFormat for records that this version cannot judge."""
 
     def apply_local_retention(self, archived_end: int) -> int:
         """Removes local copies of what is archived; returns how many segments. For the leader."""

@@ -7,7 +7,7 @@ format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.archive.object_list import Shelf, cold_log
@@ -15,6 +15,7 @@ from lamina.archive.object_reader import BlockCache
 from lamina.config import TopicSettings
 from lamina.errors import CorruptData, NewerFormat, ObjectMissing
 from lamina.formats.documents import topic_file
+from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.log_format import CODECS
@@ -108,9 +109,7 @@ class ArchivedPartition(PartitionReader):
     def refresh(self) -> None:
         """Reads the list and the ledger as they are now."""
         manifest = self._shelf.load()
-        gaps = Ledger(self._shelf.read_ledger().missing())
-        for entry in manifest.objects:
-            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
+        gaps = _gaps_in(self._shelf.read_ledger(), manifest.objects)
         start = Bound(manifest.end_offset, self.codec.header_bytes)
         end = SealedSegment(
             *(self.codec, self.place.files, self.place.segments),
@@ -141,15 +140,13 @@ class ArchivedTopic(TopicReader):
     def refresh(self) -> None:
         """Reads the list and the ledger as they are now."""
         manifest = self._shelf.load()
-        gaps = Ledger(self._shelf.read_ledger().missing())
+        gaps = _gaps_in(self._shelf.read_ledger(), manifest.objects)
         floors = {}
         end = 1
         for reason in ("retention", "trim"):
             gap = gaps.at(end)
             end = gap.end if gap is not None and gap.reason == reason else end
             floors[reason] = end
-        for entry in manifest.objects:
-            gaps = gaps.with_archived(entry.base_offset, entry.next_offset, 0)
         self._list.show(manifest.objects)
         self.ledger = gaps
         self.evict_floor, self.earliest = floors["retention"], floors["trim"]
@@ -167,6 +164,18 @@ class ArchivedTopic(TopicReader):
         if entries and self.earliest == 1 and self.ledger.at(1) is None:
             return max(1, entries[0].base_offset)
         return self.earliest
+
+
+def _gaps_in(known: Ledger, listed: Sequence[ArchivedObject]) -> Ledger:
+    """Returns what is missing in an archive: not what its log had lost and an object holds whole.
+
+    Everything else that an object spans is archived.
+    """
+    whole = [(each.base_offset, each.next_offset) for each in listed if each.is_dense]
+    gaps = Ledger(known.missing()).found_again(whole)
+    for each in listed:
+        gaps = gaps.with_archived(each.base_offset, each.next_offset, 0)
+    return gaps
 
 
 def reader_of(

@@ -28,7 +28,7 @@ from lamina.log.partition import Partition
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovery
 from lamina.log.removal import take_back
-from lamina.log.spares import NO_SPARES, Spares
+from lamina.log.spares import NO_SPARES, Copies, Spares
 from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
 from lamina.storage.files import Files
@@ -193,14 +193,15 @@ class Boot:
         data = checkpoint.encode(checkpoint.checkpoint_of(entries, self._owner))
         self.files.replace(self.path(paths.CHECKPOINT), data)
 
-    def place(self, topic: str, partition: int, spares: Spares | None = None) -> Place:
+    def place(self, topic: str, partition: int, copies: Copies | None = None) -> Place:
         """Returns a partition's surroundings; copies are those of an archived topic."""
-        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms, spares)
+        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms, copies)
 
     def place_of(self, about: TopicFile, partition: int) -> Place:
         """Returns the surroundings of a topic's partition."""
         is_archived = TopicSettings.parse(about.settings).is_archived
-        return self.place(about.name, partition, self.spares if is_archived else None)
+        copies = Copies(self.spares, about, partition) if is_archived else None
+        return self.place(about.name, partition, copies)
 
     def open_partition(
         self,

@@ -54,7 +54,6 @@ from lamina.store.router_rules import RouterAccess
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
-    from lamina.storage.objects import Objects
     from lamina.wal.engine import WalEngine
     from lamina.wal.wal_partition import WalPartition
 
@@ -97,7 +96,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         self._recovery_report = RecoveryReport()
         self._is_reported = False
         memory = Memory(archive, self._boot.files, self._path, self._recovery_report)
-        self._tier = self._open_tier(memory.objects)
+        self._tier = self._open_tier(memory)
         self._boot.files.make_directory(self._boot.path(paths.META))
         try:
             self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
@@ -150,10 +149,11 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         """What looks after the archive."""
         return self._tier
 
-    def _open_tier(self, objects: Objects | None) -> Tier | None:
+    def _open_tier(self, memory: Memory) -> Tier | None:
+        objects = memory.objects
         if objects is None:
             return None
-        self._boot = replace(self._boot, spares=ArchiveSpares(objects))
+        self._boot = replace(self._boot, spares=ArchiveSpares(objects, memory.is_own))
         from lamina.archive.tier import Tier
         from lamina.archive.topic_copies import Metadata, group_files
 

@@ -1,8 +1,9 @@
 """Which sequences a delete means. Found in the records themselves: there is no standing tag index.
 
 A kernel compares tags at known places, in the WAL and (for entries that have a tag, by `.idx`) in
-segments; it takes milliseconds for a hundred thousand records, and memory for none. Archived
-records are read for it: where the object store does not answer, nothing is deleted.
+segments; it takes milliseconds for a hundred thousand records, and memory for none. Records that
+only the archive has, or that are damaged here, are read for it: where the object store does not
+answer, or the device does not deliver them, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.errors import UNREADABLE, InvalidRequest, RecordsMissing, Unavailable
 from lamina.formats import ranges
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.formats.wal import control, located
 from lamina.formats.wal.layout import HAS_TAG, NAME_BYTES_MAX
 from lamina.log.interfaces import Deletion, Searched
 from lamina.wal import segments
-from lamina.wal.reader import TopicReader
+from lamina.wal.reader import TopicReader, unread_ranges
 from lamina.wal.shard import POSITION_BITS, POSITION_MASK
 
 _LOOKED_AT = Limit(max_records=1 << 18, max_bytes=4 << 20)
@@ -58,6 +60,17 @@ def matching(topic: TopicReader, wanted: control.DeleteTag | control.DeleteTagPr
     return Ranges.of_sequences(sequences[live])
 
 
+def refuse_unread(topic: TopicReader) -> None:
+    """Raises Unavailable where a search did not see records that the device withholds."""
+    for segment in topic.layers.segments:
+        walked = topic.distrusted.get(segment.first_sequence)
+        if walked is not None and walked.is_unread:
+            raise Unavailable(
+                f"{segment.path('data')}: the device does not deliver all of it, and a delete by"
+                " tag has to be finished; read again, or look at the device"
+            )
+
+
 def _meant(wanted: control.DeleteTag | control.DeleteTagPrefix) -> tuple[bytes, bool]:
     if isinstance(wanted, control.DeleteTag):
         return wanted.tag, True
@@ -69,18 +82,29 @@ def in_archive(
     wanted: control.DeleteTag | control.DeleteTagPrefix,
     before: Searched | None = None,
 ) -> Searched:
-    """Finds the live records with the tag that only the archive holds.
+    """Finds the live records with the tag that no sound frame here holds.
 
-    What was searched `before` is not read again. Records that are missing there are passed by.
+    What was searched `before` is not read again. Records that are lost are passed by.
     """
-    end = topic.local_start
-    known = Searched(topic.earliest, ranges.EMPTY.bounds) if before is None else before
+    known = Searched(ranges.EMPTY.bounds, ranges.EMPTY.bounds) if before is None else before
+    searched, found = Ranges(known.searched), Ranges(known.bounds)
     tag, exact = _meant(wanted)
-    parts = _in_objects(topic, (known.end, end), tag, exact=exact)
-    if not parts:
-        return Searched(max(end, known.end), known.bounds)
-    found = Ranges.of_sequences(np.concatenate(parts))
-    return Searched(end, Ranges(known.bounds).union(found).bounds)
+    away = _away(topic).from_on(topic.earliest).minus(searched)
+    for span in away.pairs():
+        for part in _in_objects(topic, span, tag, exact=exact):
+            found = found.union(Ranges.of_sequences(part))
+    return Searched(searched.union(away).bounds, found.bounds)
+
+
+def _away(topic: TopicReader) -> Ranges:
+    """Returns where the records are that the archive has, or may have, or the device withholds."""
+    spans = [(topic.earliest, topic.local_start)]
+    spans += [(gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason in (ARCHIVED, LOST)]
+    for segment in topic.layers.segments:
+        walked = topic.distrusted.get(segment.first_sequence)
+        if walked is not None and walked.is_unread:
+            spans += unread_ranges(segment, walked)
+    return Ranges.of(spans)
 
 
 def _in_objects(
@@ -97,6 +121,8 @@ def _in_objects(
                 parts.append(batch.column("offset").to_numpy()[found])
             break
         except RecordsMissing as missing:
+            if missing.reason == UNREADABLE:
+                raise Unavailable(f"{missing}; nothing was deleted") from missing
             sequence = missing.end
     return parts
 
@@ -111,7 +137,7 @@ def _in_segments(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray
         if not len(rows):
             continue
         positions = entries["position"][rows].astype(np.int64)
-        data = segments.data_of(topic.sources.files, segment)
+        data = segments.salvaged_data_of(topic.sources.files, segment).data
         found = located.tag_matches(data, positions, tag, prefix_bytes=0, exact=exact)
         parts.append(rows[found] + segment.first_sequence)
     return parts

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from lamina.config import TopicSettings, WalSettings
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.log.directory import Place
-from lamina.log.spares import NO_SPARES, Spares
+from lamina.log.spares import NO_SPARES, Copies, Spares
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -38,8 +38,8 @@ class Ground:
         """Returns the surroundings of a topic's partition."""
         is_archived = TopicSettings.parse(about.settings).is_archived
         clocks = (self.now_ms, self.steady_ms)
-        spares = self.spares if is_archived else None
-        return Place(self.files, self.data, about.name, partition, *clocks, spares)
+        copies = Copies(self.spares, about, partition) if is_archived else None
+        return Place(self.files, self.data, about.name, partition, *clocks, copies)
 
     def steady(self) -> int:
         """Returns the time by which spans are measured: no jump of the clock changes them."""

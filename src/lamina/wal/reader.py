@@ -22,10 +22,11 @@ from lamina.api import Gap, Isolation, PartitionInfo
 from lamina.config import NO_LIMIT
 from lamina.errors import UNREADABLE, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
+from lamina.log import archived_layers
 from lamina.log.damage import not_delivered
 from lamina.log.document_names import ScansFrom
 from lamina.log.time_search import first_at_or_after
@@ -229,7 +230,7 @@ class TopicReader(ScansFrom, TopicState):
         `unread` says where the device did not deliver the records, if that is what is wrong.
         """
         known = self.gap_at(sequence)
-        may_be_there = known is None or known.reason in (ARCHIVED, "lost")
+        may_be_there = known is None or known.reason in (ARCHIVED, LOST)
         if may_be_there and archived.holds(self, sequence):
             return Archived(following)
         above = self.cold.next_base(sequence) if self.cold is not None else None
@@ -240,7 +241,7 @@ class TopicReader(ScansFrom, TopicState):
         if unread and (known is None or known.reason == ARCHIVED):
             return Missing(sequence, end, UNREADABLE, unread)
         if known is None or known.reason == ARCHIVED:  # archived once, and not there any more
-            return Missing(sequence, end, "lost", "records are missing without a known reason")
+            return Missing(sequence, end, LOST, "records are missing without a known reason")
         return Missing(sequence, min(end, known.end), known.reason, known.detail)
 
     # ------------------------------------------------------------------ layers
@@ -295,11 +296,16 @@ class TopicReader(ScansFrom, TopicState):
 
     def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
         """Is told of what a walk over a segment found; a reader alone cannot write it down."""
-        for first, end, why in damaged_ranges(segment, found):
-            if self.ledger.at(first) is None:
-                self.ledger = self.ledger.with_gap(
-                    Gap(first, end, "lost", self.place.now_ms(), why)
-                )
+        self.ledger = self.ledger.with_gaps(self.damage_gaps(segment, found))
+
+    def damage_gaps(self, segment: Segment, found: segments.Rebuilt) -> list[Gap]:
+        """Returns what to enter of what a walk over a segment found, that nobody knows yet."""
+        spans, now_ms = archived_layers.spans_of(self.cold), self.place.now_ms()
+        return [
+            gap
+            for first, end, why in damaged_ranges(segment, found)
+            for gap in self.place.suspicions(self.ledger, Gap(first, end, LOST, now_ms, why), spans)
+        ]
 
     def _from_wal(self, run: Run, sequence: int, stop: int, limit: Limit) -> _Read:
         row = sequence - run.first
@@ -328,7 +334,7 @@ class TopicReader(ScansFrom, TopicState):
                     sequence, sequence + 1, UNREADABLE, not_delivered(file.path, at, unread)
                 )
             why = f"{file.path}: byte {at}: a record is damaged ({found.stop.name})"
-            gap = Gap(sequence, sequence + 1, "lost", self.place.now_ms(), why)
+            gap = Gap(sequence, sequence + 1, LOST, self.place.now_ms(), why)
             if self.ledger.at(sequence) is None:
                 self.ledger = self.ledger.with_gap(gap)
             return self._missing(sequence, sequence + 1)
@@ -460,6 +466,12 @@ def damaged_ranges(segment: Segment, found: segments.Rebuilt) -> list[tuple[int,
             where = f"{segment.path('data')}: byte {damage.first_byte}"
             ranges.append((damage.first_sequence, end, f"{where}: damaged ({damage.stop.name})"))
     return ranges
+
+
+def unread_ranges(segment: Segment, found: segments.Rebuilt) -> list[tuple[int, int]]:
+    """Returns every range of sequences that the device did not deliver."""
+    spans = [(each.first_sequence, each.end_sequence) for each in found.damages if each.unread]
+    return [(first, end if end > first else segment.end_sequence) for first, end in spans]
 
 
 def _sequences(batch: pa.RecordBatch) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.api import Gap
-from lamina.formats.documents.ledger import LOST
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import log
 from lamina.formats.wal.layout import PREFIX
@@ -23,6 +23,8 @@ from lamina.wal.reader import damaged_ranges
 from lamina.wal.segment_rewrite import replaced
 from lamina.wal.segments import Segment
 from lamina.wal.wal_partition import WalPartition
+
+_AWAY = (LOST, ARCHIVED)
 
 
 def mend(topic: WalPartition, segment: Segment) -> Mended:
@@ -50,12 +52,9 @@ def mend(topic: WalPartition, segment: Segment) -> Mended:
         for row in range(len(piece.positions)):
             frames[piece.first + row] = piece.data[edges[row] + PREFIX.size : edges[row + 1]]
     back = tuple(joined(restored))
-    still = [
-        (first, end)
-        for first, end, _ in damaged_ranges(segment, found)
-        for first, end in Ranges.of([(first, end)]).minus(Ranges.of(back)).pairs()
-        if topic.ledger.at(first) is None
-    ]
+    damaged = Ranges.of((first, end) for first, end, _ in damaged_ranges(segment, found))
+    known = Ranges.of((gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason != ARCHIVED)
+    still = damaged.minus(Ranges.of(back)).minus(topic.deleted).minus(known).pairs()
     why = f"{segment.path('data')}: damaged"
     topic.enter_gaps([Gap(a, b, LOST, topic.place.now_ms(), why) for a, b in still])
     if _keeps_its_end(topic, segment, max(frames, default=0)):
@@ -73,7 +72,7 @@ def _missing(topic: WalPartition, segment: Segment, sound: NDArray[np.int64]) ->
     end = min((each for each in later if each > segment.first_sequence), default=0)
     end = max(end, segment.end_sequence)
     whole = Ranges.of([(max(segment.first_sequence, topic.earliest), end)])
-    known = Ranges.of((gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason != LOST)
+    known = Ranges.of((gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason not in _AWAY)
     return whole.minus(Ranges.of_sequences(sound)).minus(topic.deleted).minus(known)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.api import Gap, RecoveryReport
+from lamina.formats.documents.ledger import LOST
 from lamina.formats.producer_journal import Entry
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import index
@@ -80,6 +81,7 @@ class TopicRecovery:
         self._explain_holes(topic, head)
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+            deletes.refuse_unread(topic)
         return stored
 
     def _hide_unfinished(self, topic: TopicReader, frames: Frames, settled_end: int) -> list[Entry]:
@@ -113,17 +115,16 @@ class TopicRecovery:
         runs = topic.layers.runs
         spans = [(each.first_sequence, each.end_sequence, -1) for each in topic.layers.segments]
         spans += [(run.first, run.end, run.locations[0]) for run in runs]
-        front = topic.place.unexplained()
         for number, (first, end, location) in enumerate(spans):
             if first > after:
                 why = "the WAL holds what follows, not this"
-                is_archived = number == 0 and front != "lost"
-                reason = front if is_archived else self._reason_before(location)
+                is_archived = number == 0 and topic.place.copies is not None
+                reason = LOST if is_archived else self._reason_before(location)
                 self._gap(topic, after, first, reason, why)
             after = max(after, end)
         if topic.written_end > head:
             why = "a checkpoint or the head of a damaged frame tells of records that are not there"
-            self._gap(topic, max(after, topic.earliest), topic.written_end, "lost", why)
+            self._gap(topic, max(after, topic.earliest), topic.written_end, LOST, why)
 
     def _reason_before(self, location: int) -> str:
         """Why something is missing before a frame of the WAL, or before a segment (-1).
@@ -133,18 +134,21 @@ class TopicRecovery:
         replayed = self.replayed
         is_torn = replayed.torn_spots and not replayed.lost_spots
         if location < 0 or replayed.is_synced(location) or not is_torn:
-            return "lost"
+            return LOST
         return idempotence.TRUNCATED
 
     def _gap(self, topic: TopicReader, first: int, end: int, reason: str, why: str) -> None:
-        for start, stop in _outside(topic, first, end):
-            gap = Gap(start, stop, reason, self.ground.now_ms(), why)
-            what = f"offsets {start} to {stop}: {reason}; {why}"
-            self.report.add("gap", topic.place.name, what)
+        if first >= end:
+            return
+        place, missing = topic.place, Gap(first, end, reason, self.ground.now_ms(), why)
+        judged = place.losses if self.repair else place.suspicions
+        for gap in judged(topic.ledger, missing):
+            what = f"offsets {gap.first} to {gap.end}: {gap.reason}; {why}"
+            self.report.add("gap", place.name, what)
             topic.ledger = topic.ledger.with_gap(gap)
             if self.repair:
-                self.ground.files.make_directory(topic.place.directory)
-                topic.ledger = topic.place.enter_gap(topic.ledger, gap)
+                self.ground.files.make_directory(place.directory)
+                place.write_ledger(topic.ledger)
 
     # ------------------------------------------------------------------ segments
 
@@ -158,7 +162,7 @@ class TopicRecovery:
         expected = max(1, topic.earliest)
         found: list[Segment] = []
         for row, bare in enumerate(bares):
-            hole = undone[row] and _outside(topic, expected, bare.first_sequence)
+            hole = undone[row] and topic.ledger.unexplained(expected, bare.first_sequence)
             if hole and holds(frames, expected):  # of what was archived nothing is missing
                 for each in bares[row:] if self.repair else ():
                     self._set_aside_undone(each)
@@ -301,7 +305,7 @@ class TopicRecovery:
             path = loaded.path("data")
             self.report.add("quarantined", path, why, byte_range=span, kept_in=kept_in)
             if damage.end_sequence > damage.first_sequence:
-                self._gap(topic, damage.first_sequence, damage.end_sequence, "lost", why)
+                self._gap(topic, damage.first_sequence, damage.end_sequence, LOST, why)
         self._save_index(loaded, found.entries, topic.flagged())
         return loaded
 
@@ -372,7 +376,7 @@ class TopicRecovery:
         loaded = loaded._replace(data_bytes=cut)
         if claimed > loaded.end_sequence and not holds(frames, loaded.end_sequence):
             why = f"{path} ends before its index does"
-            self._gap(topic, loaded.end_sequence, claimed, "lost", why)
+            self._gap(topic, loaded.end_sequence, claimed, LOST, why)
             topic.written_end = max(topic.written_end, claimed)
         return loaded
 
@@ -413,7 +417,7 @@ class TopicRecovery:
                 self.report.add("quarantined", bare.path("data"), why, kept_in=kept)
         if claimed > bare.first_sequence and not holds(frames, bare.first_sequence):
             why = f"{bare.path('data')} holds nothing sound"
-            self._gap(topic, bare.first_sequence, claimed, "lost", why)
+            self._gap(topic, bare.first_sequence, claimed, LOST, why)
             topic.written_end = max(topic.written_end, claimed)
         return None
 
@@ -447,17 +451,3 @@ class TopicRecovery:
             file.sync()
         finally:
             file.close()
-
-
-def _outside(topic: TopicReader, first: int, end: int) -> list[tuple[int, int]]:
-    """Cuts a range into the parts that no known gap explains."""
-    parts = []
-    while first < end:
-        known = topic.ledger.at(first)
-        if known is not None:
-            first = known.end
-            continue
-        following = min((gap.first for gap in topic.ledger.gaps if gap.first > first), default=end)
-        parts.append((first, min(end, following)))
-        first = following
-    return parts

@@ -32,7 +32,7 @@ from lamina.log.requests import Request
 from lamina.log.sealed import SealedRange
 from lamina.wal import archived, deletes, eviction, segments
 from lamina.wal.metadata import TAG_DELETES
-from lamina.wal.reader import TopicReader, damaged_ranges
+from lamina.wal.reader import TopicReader
 from lamina.wal.segments import Segment
 from lamina.wal.topic import LEVELS, Layers
 
@@ -125,13 +125,11 @@ class WalPartition(AppendsBatch, TopicReader):
         self.log.sync()
 
     def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
-        """Sets damaged bytes aside and enters what they cost; on a full disk, the next time."""
+        """Enters what damaged bytes cost; on a full disk, the next time."""
         with _noting, contextlib.suppress(OSError):
-            for first, end, why in damaged_ranges(segment, found):
-                if self.ledger.at(first) is None:
-                    gap = Gap(first, end, "lost", self.place.now_ms(), why)
-                    self.place.files.make_directory(self.place.directory)
-                    self.ledger = self.place.enter_gap(self.ledger, gap)
+            gaps = self.damage_gaps(segment, found)
+            if gaps:
+                self._save_ledger(self.ledger.with_gaps(gaps))
 
     # ------------------------------------------------------------------ for the leader
 
@@ -155,9 +153,10 @@ class WalPartition(AppendsBatch, TopicReader):
         before = self.live_records()
         named: list[control.DeleteSequences] = []
         if isinstance(body, TAG_DELETES):
+            here = deletes.matching(self, body)  # which finds what is damaged here
             searched = deletes.in_archive(self, body, deletion.archived)
             cold = Ranges(searched.bounds).from_on(self.earliest)
-            found = deletes.matching(self, body).union(cold)
+            found = here.union(cold)
             named = _named(cold, body.upper_sequence)
         elif isinstance(body, control.DeleteSequences):
             found = Ranges.of((each, each + 1) for each in body.sequences)
@@ -266,6 +265,11 @@ class WalPartition(AppendsBatch, TopicReader):
         """Tells whether local retention would hand anything over that is archived."""
         return bool(self._local_excess(archived_end))
 
+    def check_local_excess(self, archived_end: int) -> None:
+        """Reads what would go; raises NewerFormat for records that this version cannot judge."""
+        for segment in self._local_excess(archived_end):
+            segments.walk_salvaged(self.sources.files, segment, segment.data_bytes)
+
     def apply_local_retention(self, archived_end: int) -> int:
         """Hands local segments over whose records are archived. For the leader.
 
@@ -312,10 +316,17 @@ class WalPartition(AppendsBatch, TopicReader):
             with _noting:
                 self._save_ledger(self.ledger.with_gaps(gaps))
 
+    def turn(self, old: str, gaps: Sequence[Gap]) -> None:
+        """Enters another reason, durably, for what has an old one in some ranges."""
+        self._revise(lambda known: known.turned(old, gaps))
+
     def found_again(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Takes back, durably, that the records of some ranges are lost."""
+        """Takes back, durably, that the records of some ranges are lost, or only archived."""
+        self._revise(lambda known: known.found_again(spans))
+
+    def _revise(self, change: Callable[[Ledger], Ledger]) -> None:
         with _noting:
-            found = self.ledger.found_again(spans)
+            found = change(self.ledger)
             if found != self.ledger:
                 self._save_ledger(found)
 

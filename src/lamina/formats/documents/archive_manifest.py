@@ -96,6 +96,11 @@ class ArchivedObject:
         """One past the last offset."""
         return self.max_offset + 1
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds a record for every offset of its span."""
+        return self.record_count == self.next_offset - self.base_offset
+
 
 Objects: TypeAlias = tuple[ArchivedObject, ...]
 

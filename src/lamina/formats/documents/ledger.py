@@ -16,7 +16,7 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 | deleted   | removed record by record (erasure, deletes by tag)                             |
 | compacted | a later record of the same key is kept                                         |
 | truncated | a torn tail that had been given offsets but was never durable                  |
-| archived  | moved to the object store, where it is read from: not missing at all           |
+| archived  | not here; in the object store, or not known to be in it until it answers       |
 | lost      | durable once, now damaged or gone: the only reason that is a failure           |
 """
 
@@ -25,9 +25,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lamina.api import Gap
 from lamina.errors import UNREADABLE, CorruptData
@@ -44,6 +44,9 @@ SKIPPED = frozenset({"deleted", "compacted"})
 REMOVED = SKIPPED | {"retention", "trim"}
 """The reasons that are a decision: what was removed so is not served from any copy."""
 
+
+Span: TypeAlias = tuple[int, int]
+"""Offsets, from the first to one past the last."""
 
 _FILE = {"version": int, "gaps": list}
 _GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
@@ -88,23 +91,45 @@ class Ledger:
 
     def with_archived(self, first: int, end: int, at_ms: int) -> Ledger:
         """Returns the ledger with a range as archived where nothing else is known of it."""
-        new, start = [], first
+        parts = self.unexplained(first, end)
+        return self.with_gaps([Gap(start, stop, ARCHIVED, at_ms) for start, stop in parts])
+
+    def unexplained(self, first: int, end: int) -> list[Span]:
+        """Returns the parts of a range that no gap speaks of."""
+        parts = []
         for gap in self.between(first, end):
-            if start < gap.first:
-                new.append(Gap(start, gap.first, ARCHIVED, at_ms))
-            start = gap.end
-        if start < end:
-            new.append(Gap(start, end, ARCHIVED, at_ms))
-        return self.with_gaps(new)
+            if first < gap.first:
+                parts.append((first, gap.first))
+            first = gap.end
+        if first < end:
+            parts.append((first, end))
+        return parts
 
     def found_again(self, spans: Sequence[tuple[int, int]]) -> Ledger:
-        """Returns the ledger without what it calls lost of some ranges: the records are there."""
-        kept = [gap for gap in self.gaps if gap.reason != LOST]
-        lost = [gap for gap in self.gaps if gap.reason == LOST]
+        """Returns the ledger without what it calls lost or archived of ranges that are here."""
+        kept = [gap for gap in self.gaps if gap.reason not in (LOST, ARCHIVED)]
+        away = [gap for gap in self.gaps if gap.reason in (LOST, ARCHIVED)]
         for first, end in spans:
             here = Gap(first, end, LOST, 0)
-            lost = [part for gap in lost for part in _outside(gap, here)]
-        return Ledger(tuple(sorted([*kept, *lost], key=lambda gap: gap.first)))
+            away = [part for gap in away for part in _outside(gap, here)]
+        return Ledger(tuple(sorted([*kept, *away], key=lambda gap: gap.first)))
+
+    def turned(self, old: str, new: Sequence[Gap]) -> Ledger:
+        """Returns the ledger with more gaps, ascending and apart, only where it has an old reason.
+
+        What was entered for another reason meanwhile keeps it.
+        """
+        parts = [
+            replace(each, first=max(gap.first, each.first), end=min(gap.end, each.end))
+            for each in new
+            for gap in self.between(each.first, each.end)
+            if gap.reason == old
+        ]
+        return self.with_gaps(parts)
+
+    def lost(self) -> tuple[Gap, ...]:
+        """Returns the ranges that nobody has any more."""
+        return tuple(gap for gap in self.gaps if gap.reason == LOST)
 
     def missing(self) -> tuple[Gap, ...]:
         """Returns the gaps that cannot be read: all but what is archived."""

@@ -190,8 +190,7 @@ class _Mending:
             ]
             if found:
                 now_ms = each.place.now_ms()
-                each.found_again(found)
-                each.enter_gaps([Gap(*span, ARCHIVED, now_ms) for span in found])
+                each.turn(LOST, [Gap(*span, ARCHIVED, now_ms) for span in found])
                 ranges = ", ".join(f"{first} to {end}" for first, end in found[:NAMED_MAX])
                 rows.append(
                     {

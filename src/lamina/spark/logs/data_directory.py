@@ -136,7 +136,7 @@ class LogDirectory:
         about = self._named(topic)
         key = topic, about.epoch, partition
         if key not in self._views:
-            place = self._boot.place(topic, partition)
+            place = self._boot.place_of(about, partition)
             self._views[key] = PartitionView(place, CODECS[about.format])
         view = self._views[key]
         if key not in self._current:

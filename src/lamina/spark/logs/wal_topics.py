@@ -74,7 +74,7 @@ class WalState:
         """Gives a reader of the partition without local layers; raises if it is another by now."""
         boot, cache = boot_of(access.path), BlockCache(INDEX_BYTES)
         refuse_recreated(boot.files, boot.data, origin)
-        place = boot.place(origin.topic, origin.partition)
+        place = boot.place_of(self.about, origin.partition)
         reader = TopicReader(place, self.topic_id, self.settings)
         reader.bind(Sources(boot.files, WalFiles(), Arrivals()))
         reader.earliest, reader.evict_floor = self.earliest, self.evict_floor
