@@ -22,12 +22,9 @@ can be kept or lost by itself, so that all subsets of them can be tried.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from lamina_torture.simulated import SimulatedFiles
+from typing import Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
@@ -284,15 +281,25 @@ def _loss(choice: Choice) -> Loss:
     return Whole(keep=choice == "kept") if isinstance(choice, str) else choice
 
 
+class Changing(Protocol):
+    """A file system that is made of a disk: its names may still be changing."""
+
+    def change(self, *names: tuple[Folder, str, Node | None]) -> None:
+        """Changes names that are not safe yet."""
+
+
+_Files = TypeVar("_Files", bound=Changing)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Disk:
+class Disk(Generic[_Files]):
     """A file system at one moment: what is safe, and what is not yet."""
 
     root: Folder
     files: dict[Inode, tuple[bytes, Pending, bytes | None]]
     folders: dict[Folder, dict[str, Node]]
     changes: tuple[Change, ...]
-    kind: type[SimulatedFiles]
+    kind: Callable[[Folder], _Files]
     """What is made of it: the same kind of file system that it was taken from."""
 
     def units(self, sector_bytes: int = SECTOR_BYTES) -> list[Unit]:
@@ -304,7 +311,7 @@ class Disk:
                 found += (Unit(inode, number, part) for part in range(count))
         return found
 
-    def crash(self, choice: Choice) -> SimulatedFiles:
+    def crash(self, choice: Choice) -> _Files:
         """Returns the disk as it may be after power loss at this moment."""
         loss = _loss(choice)
         names = {folder: dict(entries) for folder, entries in self.folders.items()}
@@ -329,7 +336,7 @@ class Disk:
         assert isinstance(root, Folder)
         return self.kind(root)
 
-    def restart(self) -> SimulatedFiles:
+    def restart(self) -> _Files:
         """Returns the disk as a new process finds it: everything is there, nothing is safer."""
         made: dict[Node, Node] = {}
 

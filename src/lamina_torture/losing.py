@@ -29,7 +29,7 @@ ALL_SUBSETS_UNITS = 5
 """Up to so many units all subsets are tried; of more the edges and some by chance."""
 
 
-def made(disk: Disk, name: str) -> SimulatedFiles:
+def made(disk: Disk[SimulatedFiles], name: str) -> SimulatedFiles:
     """Makes the disk with a name."""
     if name in ("dropped", "kept"):
         return disk.crash("kept" if name == "kept" else "dropped")
@@ -54,7 +54,7 @@ def made(disk: Disk, name: str) -> SimulatedFiles:
     )
 
 
-def inode_at(disk: Disk, path: str) -> Inode:
+def inode_at(disk: Disk[SimulatedFiles], path: str) -> Inode:
     """Returns the file that has a path when all names are kept."""
     names = {folder: dict(entries) for folder, entries in disk.folders.items()}
     for change in disk.changes:

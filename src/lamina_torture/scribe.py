@@ -34,7 +34,7 @@ class Moment:
     step: int
     kind: str
     path: str
-    disk: Disk
+    disk: Disk[SimulatedFiles]
     promise: Promise
 
 

@@ -198,7 +198,7 @@ class SimulatedFiles:
         number = self.calls[kind] + at
         self.faults.append(Fault(kind, number, error, forever, after, written, lies))
 
-    def snapshot(self) -> Disk:
+    def snapshot(self) -> Disk[SimulatedFiles]:
         """Returns the disk as it is now."""
         with self._mutex:
             files: dict[Inode, tuple[bytes, tuple[Write | Truncate, ...], bytes | None]] = {}

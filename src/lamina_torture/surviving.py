@@ -102,7 +102,7 @@ def kill_recovery(scribe: Scribe, moment: Moment, files: SimulatedFiles) -> int:
 
     Returns how many were killed.
     """
-    begun: list[Disk] = []
+    begun: list[Disk[SimulatedFiles]] = []
     files.before = lambda kind, path: begun.append(files.snapshot())
     with scribe.open_on(files, moment.step) as store:
         files.before = None

@@ -18,7 +18,8 @@ damaged or foreign object is.
 
 `open_archive` finds the object store that a user means and `location` remembers it in the data
 directory, so that nobody has to name it twice. `spare_copies` hands the archive's copies of small
-files to whoever finds the local one damaged. `sealed_source` is a partition as the archiver sees
+files to whoever finds the local one damaged, and `settle_losses` takes back what was called lost
+where the archive holds it. `sealed_source` is a partition as the archiver sees
 it.
 
 Rules.

@@ -22,10 +22,10 @@ torn, sets aside what is damaged, and rebuilds what is derived. Everything it di
 touching a file.
 
 Shared by these: `directory` (files, clock and ledger of a partition), `manifest_file`, `damage`
-and `sound_copies` (what takes the place of a damaged record), `archived_layers` (the objects below
-the local segments), `spares` (copies of small files), `tombstones`, `time_search`,
-`batch_offsets`, `document_names` (`append_batch` and `scan_from`), `router_rule`, and
-`writer_stats`.
+and `sound_copies` (what takes the place of a damaged record), `cold` (the archive as a reader sees
+it) and `archived_layers` (the objects below the local segments), `spares` (copies of small files),
+`tombstones`, `time_search`, `batch_offsets`, `document_names` (`append_batch` and `scan_from`),
+`router_rule`, and `writer_stats`.
 
 Rules.
 1. Acknowledged means durable: `commit` answers `acks=all` after the fsync, never before.

@@ -15,7 +15,7 @@ from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import Span
 
 if TYPE_CHECKING:
-    from lamina.log.partition_reader import Cold
+    from lamina.log.cold import Cold
 
 
 def spans_of(cold: Cold | None) -> list[Span] | None:

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
 from lamina.log import archived_layers
 from lamina.log.batch_offsets import after, first_of, runs
+from lamina.log.cold import Cold
 from lamina.log.damage import missing_of
 from lamina.log.directory import Place
 from lamina.log.document_names import ScansFrom
@@ -47,33 +48,6 @@ from lamina.storage import paths
 
 _Step: TypeAlias = tuple[pa.RecordBatch | None, int]
 """Some records, or none, and the offset to go on from."""
-
-
-class Cold(Protocol):
-    """The archived part of a partition, as far as reading needs it."""
-
-    @property
-    def entries(self) -> tuple[ArchivedObject, ...]:
-        """The archived objects, oldest first."""
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the entries are known: the object store has answered once."""
-
-    def load(self) -> None:
-        """Asks the object store for the entries; raises ArchiveUnavailable."""
-
-    def entry_for(self, offset: int) -> ArchivedObject | None:
-        """Returns the object whose span includes an offset."""
-
-    def next_base(self, offset: int) -> int | None:
-        """Returns where the first object above an offset begins."""
-
-    def scan(self, offset: int, stop: int, limit: Limit) -> Iterator[pa.RecordBatch]:
-        """Yields records from an offset that an object spans; raises RecordsMissing."""
-
-    def offset_before_time(self, entry: ArchivedObject, timestamp_ms: int) -> int:
-        """Returns an offset such that all records of an object before it are older than a time."""
 
 
 class PartitionReader(ScansFrom):

@@ -10,7 +10,7 @@ from lamina.formats.documents.ledger import Ledger
 from lamina.log.interfaces import LogWriter
 
 if TYPE_CHECKING:
-    from lamina.log.partition_reader import Cold
+    from lamina.log.cold import Cold
 
 
 class SealedRange(Protocol):

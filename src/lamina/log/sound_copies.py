@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lamina.errors import RecordsMissing
 from lamina.formats.scan import Limit
 from lamina.log.batch_offsets import after, runs
-from lamina.log.partition_reader import Cold
+from lamina.log.cold import Cold
 
 BATCH = Limit(max_records=1 << 16, max_bytes=4 << 20)
 

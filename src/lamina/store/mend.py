@@ -25,8 +25,8 @@ from lamina.formats.log_format import Codec
 from lamina.inspect.findings import Finding, load_file
 from lamina.inspect.segment_check import STEP
 from lamina.log.batch_offsets import first_of
+from lamina.log.cold import Cold
 from lamina.log.partition import Partition
-from lamina.log.partition_reader import Cold
 from lamina.log.segment import SealedSegment
 from lamina.log.sound_copies import Mended, Piece, Span, archived, holes, joined
 from lamina.records import INPUT_SCHEMAS

@@ -28,7 +28,7 @@ from lamina.wal import archived
 from lamina.wal.segments import Segment
 
 if TYPE_CHECKING:
-    from lamina.log.partition_reader import Cold
+    from lamina.log.cold import Cold
     from lamina.wal.shard_log import ShardLog
 
 LEVELS = {"memory": NOT_WAITED, "disk": WRITTEN, "fsync": DURABLE}

@@ -103,7 +103,9 @@ def groups(trial: Trial) -> None:
                 check(losing.made(disk, case.split(":")[1]), told)
 
 
-def _cases(trial: Trial, consumer: Consumer) -> Iterator[tuple[str, Disk, Answered]]:
+def _cases(
+    trial: Trial, consumer: Consumer
+) -> Iterator[tuple[str, Disk[SimulatedFiles], Answered]]:
     if trial.only is not None:
         moment, told = consumer.moments[int(trial.only.split(":")[0])]
         yield trial.only, moment.disk, told
