@@ -101,8 +101,8 @@ def check_version(document: Mapping[str, Any], known: int, *, is_sealed: bool = 
     one is taken for that, because a file of the next version differs in two bits.
     """
     version = document.get("version")
-    is_flipped = not is_sealed and is_one_flip(str(version).encode(), str(known).encode())
-    if type(version) is int and version > known and not is_flipped:
+    is_newer = type(version) is int and version > known
+    if is_newer and (is_sealed or not is_one_flip(str(version).encode(), str(known).encode())):
         raise NewerFormat(
             "the file was written by a newer version", expected=str(known), found=str(version)
         )
