@@ -47,7 +47,7 @@ REFUSED = {
 REFUSED["archive"] = REFUSED["read-only"] | {"path", "groups", "describe_group", "tier_status"}
 SENTENCES = {
     "read-only": "the store is open read-only; {} works on one that is open for writing",
-    "archive": "an archive is read-only; {} works on a store, which `restore` makes of it",
+    "archive": "an archive is read-only; `lamina tier restore` makes a store of it, for {}",
     "served": "{} is not served; it works on a store opened by this process",
 }
 

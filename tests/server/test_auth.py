@@ -49,7 +49,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, d
 
 def _group(store: Any) -> RemoteGroup:
     """A group without the call that makes it, which has a scope of its own."""
-    return RemoteGroup(store, store._connection, "t", "g", "keratin")
+    return RemoteGroup(store._connection, "t", "g", "keratin")
 
 
 CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {

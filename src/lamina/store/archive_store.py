@@ -190,7 +190,7 @@ def reader_of(
 class ArchiveStore(StoreReader):
     """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
 
-    _CANNOT = "an archive is read-only; {call} works on a store, which `restore` makes of it"
+    _CANNOT = "an archive is read-only; `lamina tier restore` makes a store of it, for {call}"
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
