@@ -16,6 +16,7 @@ import pytest
 from lamina.errors import Locked
 from lamina.storage import files as files_module
 from lamina.storage.files import Files, LocalFile, LocalFiles
+from lamina_torture.simulated import SimulatedFiles
 from tests.support.file_system import FileSystemContract
 
 
@@ -250,3 +251,151 @@ def test_files_are_sent_to_other_processes_without_what_is_open(tmp_path: Path) 
     assert (sent.kept.limit, len(sent.kept)) == (7, 0)
     sent.replace(str(tmp_path / "there"), b"sound")
     assert files.read(str(tmp_path / "there")) == b"sound"
+
+
+# -------------------------------------------------------------------- descriptors and space
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
+    files, root = LocalFiles(), str(tmp_path)
+    files.replace(f"{root}/a", b"abc")
+    before = descriptors()
+    files.replace(f"{root}/a", b"abcd")
+    assert files.read(f"{root}/a") == b"abcd"
+    assert files.read_end(f"{root}/a", 2) == (4, b"cd")
+    assert files.read_end(f"{root}/a", 9) == (4, b"abcd")
+    assert files.list(root) == ["a"]
+    files.sync_directory(root)
+    files.make_directory(f"{root}/b/c")
+    assert descriptors() == before
+    file = files.open(f"{root}/a")
+    assert descriptors() == before + 1
+    del file
+    assert descriptors() == before, "a file that nobody holds is closed"
+
+
+def test_a_descriptor_that_is_missing_is_taken_from_one_that_is_only_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFiles()
+    released: list[bool] = []
+    real = os.open
+    failures = [OSError(errno.EMFILE, "too many"), OSError(errno.ENFILE, "too many at all")]
+
+    def opening(*given: Any) -> int:
+        if failures and not released:
+            raise failures[0]
+        return real(*given)
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(files.kept, "release", lambda: released.append(True))
+    while failures:
+        released.clear()
+        files.create(f"{tmp_path}/{len(failures)}").close()
+        assert released == [True]
+        failures.pop(0)
+
+
+def test_an_open_that_fails_otherwise_releases_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFiles()
+    monkeypatch.setattr(files.kept, "release", lambda: pytest.fail("nobody is short of them"))
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{tmp_path}/none")
+
+
+def test_space_is_reserved_without_a_change_of_the_length(tmp_path: Path) -> None:
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, b"abc")
+    file.reserve(1 << 20)
+    assert file.size() == 3
+    assert os.stat(f"{tmp_path}/a").st_blocks * 512 >= 1 << 20
+    file.close()
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        file.reserve(1 << 20)
+
+
+def test_a_system_that_cannot_reserve_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "_fallocate", None)
+    LocalFiles().create(f"{tmp_path}/a").reserve(1 << 20)
+    assert os.stat(f"{tmp_path}/a").st_blocks == 0
+
+
+def test_a_file_is_known_by_its_identity(tmp_path: Path) -> None:
+    files = LocalFiles()
+    file = files.create(f"{tmp_path}/a")
+    file.write_at(0, b"abc")
+    other = files.create(f"{tmp_path}/b")
+    assert file.identity()[-1] == 3
+    assert file.identity() == files.open(f"{tmp_path}/a").identity()
+    stays = len(file.identity()) - files_module.GROWING
+    assert file.identity()[:stays] != other.identity()[:stays]
+    before = file.identity()
+    file.write_at(3, b"d")
+    assert file.identity()[:stays] == before[:stays]
+    assert file.identity()[-1] == 4
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
+def test_a_file_of_any_size_is_loaded_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """One beyond what is held in memory is read through once, and mapped."""
+    monkeypatch.setattr(files_module, "LOAD_BYTES", 3)
+    monkeypatch.setattr(files_module, "LOAD_BYTES_MAX", 8)
+    steps: list[tuple[int, int]] = []
+    real = os.preadv
+
+    def reading(descriptor: int, buffers: Any, position: int) -> int:
+        steps.append((position, buffers[0].nbytes))
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", reading)
+    data = bytes(range(size))
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, data)
+    loaded = memoryview(file.load())
+    assert bytes(loaded) == data
+    assert loaded.readonly
+    assert [position for position, _ in steps] == list(range(0, size, 3))
+    assert all(wanted <= 3 for _, wanted in steps)
+    file.write_at(0, b"\xff")
+    assert (loaded[0] == 0) == (size <= 8), "memory of its own up to that size"
+
+
+def test_a_page_that_is_not_delivered_is_named_by_its_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, bytes(10))
+    monkeypatch.setattr(os, "preadv", fails)
+    with pytest.raises(OSError, match="Input/output error at byte 0") as caught:
+        file.load()
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, f"{tmp_path}/a")
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(OSError, match="at byte 4"):
+        file.read_at(4, 2)
+
+
+def test_prepared_space_is_zeros_or_none_at_all(tmp_path: Path) -> None:
+    file = LocalFiles().create(f"{tmp_path}/a")
+    file.write_at(0, b"abc")
+    assert files_module.prepare_space(file, 3, 10) == 10
+    assert file.read_at(0, 99) == b"abc" + bytes(7)
+    disk = SimulatedFiles(capacity_bytes=12)
+    disk.make_directory("/srv")
+    full = disk.create("/srv/a")
+    full.write_at(0, b"abc")
+    assert files_module.prepare_space(full, 3, 100) == 3
+    assert full.size() == 3
+    full.write_at(3, bytes(9))

@@ -30,6 +30,10 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "shard": paths.shard_number,
     "group": paths.group_file,
     "object": paths.object_key,
+    "archived topic": paths.archived_topic,
+    "archived state": paths.archived_state,
+    "sink": paths.sink_application,
+    "position": paths.position_group,
 }
 
 
@@ -145,15 +149,76 @@ def test_no_two_groups_of_any_partitions_share_a_file(triples: list[tuple[str, i
         "a-٣_g.snap",
         "data/../0/00000000000000000000.seg",
         "data/é/0/00000000000000000000.seg",
-        "data/a/00/00000000000000000000.seg",
-        "data/a/0/0.seg",
-        "data/a/0/99999999999999999999.seg",
-        f"data/a/{'9' * 5000}/00000000000000000000.seg",
+        "of-",
+        "on-a.json",
+        "of-%FF",
+        "of-%FF.json",
+        "of-%61",
+        "of-%61.json",
+        "data/a",
+        "other/a/0/state/g",
+        "data/../0/state/g",
     ],
     ids=lambda name: ascii(name)[:40],
 )
 def test_a_stray_name_is_none_of_ours(name: str) -> None:
     assert {kind: parse(name) for kind, parse in PARSERS.items()} == dict.fromkeys(PARSERS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data/a/00/00000000000000000000.seg",
+        "data/a/0/0.seg",
+        "data/a/0/99999999999999999999.seg",
+        f"data/a/{'9' * 5000}/00000000000000000000.seg",
+        "data/a/0/state/g/more",
+        "data/a/x/state/g",
+        "data/a/00/state/g",
+        "data/a/0/other/g",
+        "data/a/0/state/%FF",
+        "data/a/0/state/%61",
+        "data/a/topic.json",
+    ],
+    ids=lambda name: ascii(name)[:40],
+)
+def test_a_stray_key_of_a_topic_names_the_topic_and_nothing_else(name: str) -> None:
+    found = {kind: parse(name) for kind, parse in PARSERS.items()}
+    assert found == dict.fromkeys(PARSERS) | {"archived topic": "a"}
+
+
+@given(TOPICS, st.integers(0, 10_000), GROUPS)
+def test_an_archived_file_of_a_partition_is_parsed_back(
+    topic: str, partition: int, name: str
+) -> None:
+    key = paths.archive_state(topic, partition, name)
+    assert paths.archived_state(key) == (topic, partition, name)
+    assert paths.archived_topic(key) == topic
+    assert key.startswith(paths.archive_partition(topic, partition) + "/")
+
+
+@given(GROUPS)
+def test_a_sinks_directory_and_a_position_are_parsed_back(name: str) -> None:
+    directory, position = paths.sink_directory(name), paths.position_file(name)
+    assert directory.startswith("sink/")
+    assert paths.sink_application(directory.removeprefix("sink/")) == name
+    assert position.startswith("positions/")
+    assert paths.position_group(position.removeprefix("positions/")) == name
+
+
+def test_a_position_of_no_group_is_none_of_ours() -> None:
+    assert [paths.position_group(name) for name in ("of-.json", "of-a", "a.json")] == [None] * 3
+
+
+def test_the_longest_names_of_applications_and_groups_leave_room() -> None:
+    application = "a" * (paths.FILE_NAME_MAX - len("of-"))
+    assert paths.sink_directory(application).endswith(application)
+    group = "g" * (paths.FILE_NAME_MAX - len("of-.json.taken"))
+    assert paths.position_file(group).endswith(f"{group}.json")
+    for name, refusing in ((application, paths.sink_directory), (group, paths.position_file)):
+        for refused in (f"{name}a", "", "\ud800"):
+            with pytest.raises(InvalidRequest, match="is refused"):
+                refusing(refused)
 
 
 @given(st.text(max_size=60), st.sampled_from(sorted(PARSERS)))

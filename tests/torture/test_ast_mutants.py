@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.ast_mutants import drawing
 from tests.torture.ast_mutants.changes import mutated, mutations_of
-from tests.torture.ast_mutants.drawing import SOURCE, draw, modules
+from tests.torture.ast_mutants.drawing import SOURCE, draw, modules, named
 from tests.torture.ast_mutants.published import MAY_LIVE
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +54,54 @@ def test_a_change_is_made_in_one_place(kind: str) -> None:
     assert text != ast.unparse(ast.parse(FUNCTION))
 
 
-def test_messages_kernels_and_sizes_are_left_alone() -> None:
+LEFT_ALONE = """
+@kernel
+def k(a):
+    return a + 1
+
+def generates():
+    @instruction
+    def peek(a):
+        return a + 1
+    return peek
+
+def _shown(value):
+    return repr(value)[:100]
+
+def g(a, file):
+    try:
+        a = a.astype(int, copy=False, size=1 << 3)
+        return zip(a, a, strict=True)
+    finally:
+        file.close()
+    raise ValueError(f"{1}", 2)
+"""
+
+
+def test_messages_kernels_sizes_and_what_has_no_outcome_are_left_alone() -> None:
+    assert [each.kind for each in mutations_of("g.py", LEFT_ALONE)] == ["raise"]
+
+
+def test_a_change_names_the_lines_that_a_test_has_to_run() -> None:
     source = (
-        "@kernel\ndef k(a):\n    return a + 1\ndef g():\n    raise ValueError(f'{1}', 2, 1 << 3)\n"
+        "def f(a):\n    if (a\n            < 1):\n        a.sync()\n        a += 2\n    return a\n"
     )
-    assert [each.kind for each in mutations_of("g.py", source)] == ["raise"]
+    found = {each.kind: (each.line, each.end_line) for each in mutations_of("f.py", source)}
+    assert found == {"comparison": (2, 3), "constant": (5, 5), "call": (4, 4)}
+
+
+def test_an_edit_of_one_function_moves_no_mutation_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "storage").mkdir()
+    monkeypatch.setattr(drawing, "SOURCE", tmp_path)
+    module = tmp_path / "storage" / "a.py"
+    module.write_text(FUNCTION + "\ndef g(a):\n    return a + 1\n")
+    before = [each.name for each in draw(100, 7)]
+    module.write_text(FUNCTION + "\ndef g(a, b):\n    return a + 1 - b * 2\n")
+    after = [each.name for each in draw(100, 7)]
+    assert [name for name in after if ":f:" in name] == [name for name in before if ":f:" in name]
+    assert {each.name for each in named(before)} == set(before) < set(after)
 
 
 def test_a_draw_is_the_same_for_a_seed_takes_every_module_and_compiles() -> None:
@@ -72,7 +116,7 @@ def test_a_few_mutants_are_caught(tmp_path: Path) -> None:
     """Of the modules that the quickest tests hold; `make mutants-ast` draws from all of them."""
     log = tmp_path / "verdicts.jsonl"
     words = ["--count", "15", "--only", *MODULES, "--tests", *TESTS]
-    words += ["--map", str(tmp_path / "calls.json"), "--log", str(log)]
+    words += ["--kept", str(tmp_path / "reached"), "--log", str(log)]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.torture.ast_mutants", *words],
         cwd=ROOT,

@@ -1,51 +1,48 @@
-"""Runs the tests that call a changed function, in forked children of one warm process.
+"""Runs the tests that run a changed line, in forked children of one warm process.
 
-The process imports pytest, collects the tests and loads Lamina once. One child runs every test and
-notes which functions each calls and how long it takes. Then each mutant gets a child of its own: it
-puts the changed code into the function and runs the tests that call it, the quickest first, until
-one fails. A child that does not end in time has been caught, too: something hangs.
+The process imports pytest, collects the tests and loads Lamina once. Each mutant gets a child of
+its own: it puts the changed code into the function and runs the tests until one fails. A test that
+does not end in time has caught the mutant, too: something hangs. Whatever catches a mutant is then
+run on sound code, by a child like that one: a test that fails there as well proves nothing.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import gc
 import importlib
-import json
 import os
-import signal
-import sys
-import threading
+import resource
+import tempfile
 import time
 import types
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.torture.ast_mutants.changes import Mutation, mutated
 from tests.torture.ast_mutants.drawing import SOURCE
+from tests.torture.ast_mutants.processes import end_of, forked, quiet, said
+from tests.torture.ast_mutants.reaching import Reached, reached_by
 
-SLOW_S = 20.0
-"""A test that takes longer is left to the suites themselves."""
-BUDGET_S = 35.0
-"""So many seconds of tests a mutant must survive, and as many of rows of the matrix."""
+SLOW_S = 60.0
+"""A test that costs more is left to the suites themselves."""
+BUDGET_S = 60.0
+"""Tests of this cost a mutant must survive, and rows of the matrix of the same cost."""
 PATIENCE = 6.0
-"""How many times as long as on sound code the tests of a mutant may take."""
+"""How many times as long as on sound code a test may take on a mutant,"""
 LEAST_S = 45.0
-MOST_S = 240.0
-_KEPT_EACH = 50
-Choose = Callable[[Container[str]], Sequence[Mutation]]
-_CAUGHT, _LIVED, _BROKEN = 3, 0, 9
+"""and this much more."""
+_MEMORY = 12 << 30
+_FILE = 4 << 30
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: the test that failed, `hangs`, or nothing."""
+    """What became of a mutant: the test that failed or never ended, or nothing."""
 
     mutation: Mutation
     caught_by: str
@@ -57,132 +54,152 @@ class Verdict:
         return bool(self.caught_by)
 
 
-Heard = Callable[[Verdict], None]
+@dataclass(frozen=True)
+class Running:
+    """A child that is a mutant: which of its tests it runs, and since when."""
+
+    mutation: Mutation
+    tests: Sequence[str]
+    reading: int
+    started: float
+    at: int = 0
+    since: float = 0.0
+    failed: bool = False
 
 
 class Warm:
     """A pytest plugin that runs mutants instead of a plain session."""
 
-    def __init__(self, choose: Choose, jobs: int, known: Path, on_verdict: Heard) -> None:
-        self.choose = choose
-        self.on_verdict = on_verdict
-        self.mutations: Sequence[Mutation] = ()
+    def __init__(
+        self, mutations: Sequence[Mutation], jobs: int, kept: Path, heard: Callable[[Verdict], None]
+    ) -> None:
+        self.mutations = mutations
         self.jobs = jobs
-        self.known = known
+        self.kept = kept
+        self.heard = heard
         self.verdicts: list[Verdict] = []
+        self.items: dict[str, pytest.Item] = {}
+        self.reached = Reached()
+        self.sound: dict[str, bool] = {}
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
             raise session.Interrupted("tests could not be collected")
-        by_id = {item.nodeid: item for item in session.items}
-        calls = self._calls(session.items)
-        called = {name for seconds, names in calls.values() if seconds >= 0 for name in names}
-        self.mutations = self.choose(called)
-        _warm(session.items, calls)
-        for verdict in self._all(by_id, calls):
-            self.verdicts.append(verdict)
-            self.on_verdict(verdict)
-        return True
-
-    # ------------------------------------------------------------------ who calls what
-
-    def _calls(self, items: Sequence[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
-        """For each test, its seconds and the functions that it calls; kept in a file."""
-        found = json.loads(self.known.read_text()) if self.known.exists() else {}
-        missing = [item for item in items if item.nodeid not in found]
-        if missing:
-            child = os.fork()
-            if child == 0:
-                with _quiet():
-                    for part in range(0, len(missing), _KEPT_EACH):
-                        found |= _note_calls(missing[part : part + _KEPT_EACH])
-                        self.known.write_text(json.dumps(found))
-                os._exit(0)
-            os.waitpid(child, 0)
-            found = json.loads(self.known.read_text())
-        return {item.nodeid: found[item.nodeid] for item in items if item.nodeid in found}
-
-    # ------------------------------------------------------------------ mutants
-
-    def _all(
-        self, items: dict[str, pytest.Item], calls: dict[str, tuple[float, list[str]]]
-    ) -> Iterator[Verdict]:
-        by_function: dict[str, list[str]] = {}
-        for test, (seconds, functions) in calls.items():
-            if 0 <= seconds <= SLOW_S:
-                for function in functions:
-                    by_function.setdefault(function, []).append(test)
+        self.items = {item.nodeid: item for item in session.items}
         for path in {mutation.path for mutation in self.mutations}:
             importlib.import_module(f"lamina.{path.removesuffix('.py').replace('/', '.')}")
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        _load_kernels(session.items)
+        gc.freeze()
+        self.reached = reached_by(session.items, self.kept, self.jobs)
+        for verdict in self._all():
+            self.verdicts.append(verdict)
+            self.heard(verdict)
+        return True
+
+    def _all(self) -> Iterator[Verdict]:
         functions = _functions()
         waiting = list(self.mutations)
-        running: dict[int, tuple[Mutation, list[str], float, float, int]] = {}
+        running: dict[int, Running] = {}
         while waiting or running:
             while waiting and len(running) < self.jobs:
                 mutation = waiting.pop(0)
-                where = f"{mutation.path}:{mutation.function}"
-                callers = by_function.get(where, [])
-                rows = [test for test in callers if "test_matrix" in test]
-                others = [test for test in callers if "test_matrix" not in test]
-                tests = _within(BUDGET_S, others, calls) + _within(BUDGET_S, rows, calls)
-                limit_s = PATIENCE * sum(calls[test][0] for test in tests) + LEAST_S
+                tests = self._chosen(mutation)
                 reading, writing = os.pipe()
-                child = os.fork()
-                if child == 0:
-                    os.close(reading)
-                    _be(mutation, [items[test] for test in tests], functions, writing)
+                act = _being(mutation, [self.items[each] for each in tests], functions, writing)
+                now = time.monotonic()
+                running[forked(act)] = Running(mutation, tests, reading, now, since=now)
                 os.close(writing)
-                limit_s = min(limit_s, MOST_S)
-                running[child] = (mutation, tests, time.monotonic(), limit_s, reading)
-            yield from _ended(running)
+            time.sleep(0.02)
+            for child, each in list(running.items()):
+                now_at = running[child] = _heard(each)
+                ended = end_of(child, now_at.since + self._limit_s(now_at))
+                if ended is not None:
+                    now_at = _heard(now_at)
+                    os.close(now_at.reading)
+                    del running[child]
+                    if (verdict := self._verdict(now_at, ended)) is None:
+                        waiting.insert(0, now_at.mutation)
+                    else:
+                        yield verdict
+
+    def _limit_s(self, running: Running) -> float:
+        seconds = self.reached.seconds[running.tests[running.at]] if running.tests else 0.0
+        return PATIENCE * seconds + LEAST_S
+
+    def _verdict(self, running: Running, ended: str) -> Verdict | None:
+        """What a child has shown; None where its test does not hold on sound code either."""
+        seconds = time.monotonic() - running.started
+        if not ended and not running.failed:
+            return Verdict(running.mutation, "", len(running.tests), seconds)
+        if not running.tests:
+            raise RuntimeError(f"{running.mutation.name}: {ended}")
+        test = running.tests[running.at]
+        if self._is_sound(test):
+            how = f" ({ended})" if ended else ""
+            return Verdict(running.mutation, f"{test}{how}", len(running.tests), seconds)
+        print(f"not sound: {test}", flush=True)
+        return None
+
+    def _is_sound(self, test: str) -> bool:
+        """Whether a test passes on sound code; by a run of its own, once."""
+        if test not in self.sound:
+            reading, writing = os.pipe()
+            child = forked(_being(None, [self.items[test]], {}, writing))
+            os.close(writing)
+            deadline = time.monotonic() + PATIENCE * self.reached.seconds[test] + LEAST_S
+            while (ended := end_of(child, deadline)) is None:
+                time.sleep(0.02)
+            self.sound[test] = not ended and not any(
+                line.startswith("failed") for line in said(reading)
+            )
+            os.close(reading)
+        return self.sound[test]
+
+    def _chosen(self, mutation: Mutation) -> list[str]:
+        """The tests that run the changed lines, as many as there is time for."""
+        usable = [
+            test
+            for test in self.reached.tests_of(mutation)
+            if self.reached.cost[test] <= SLOW_S and self.sound.get(test, True)
+        ]
+        rows = [test for test in usable if "test_matrix" in test]
+        others = [test for test in usable if "test_matrix" not in test]
+        return self._within(others) + self._within(rows)
+
+    def _within(self, tests: Sequence[str]) -> list[str]:
+        """By turns the quickest and the one that reaches least: it is likely about that line."""
+        quickest = sorted(tests, key=lambda each: self.reached.cost[each])
+        narrowest = sorted(tests, key=lambda each: self.reached.width[each])
+        chosen: dict[str, None] = {}
+        budget_s = BUDGET_S
+        for each in (test for pair in zip(narrowest, quickest, strict=True) for test in pair):
+            if each not in chosen and budget_s > 0:
+                chosen[each] = None
+                budget_s -= self.reached.cost[each]
+        return list(chosen)
 
     @staticmethod
     def pytest_report_teststatus() -> None:
         return None
 
 
-def _within(
-    budget_s: float, tests: Sequence[str], calls: dict[str, tuple[float, list[str]]]
-) -> list[str]:
-    """The quickest tests of some, as many as there is time for."""
-    chosen: list[str] = []
-    for test in sorted(tests, key=lambda each: calls[each][0]):
-        budget_s -= calls[test][0]
-        if budget_s < 0:
-            break
-        chosen.append(test)
-    return chosen
-
-
-def _ended(running: dict[int, Any]) -> Iterator[Verdict]:
-    """Waits a moment; gives the verdict on each child that has ended, or takes too long."""
-    time.sleep(0.02)
-    for child, (mutation, tests, started, limit_s, reading) in list(running.items()):
-        seconds = time.monotonic() - started
-        done, status = os.waitpid(child, os.WNOHANG)
-        if not done and seconds < limit_s:
-            continue
-        caught_by = ""
-        if not done:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            caught_by = "hangs"
-        elif os.WIFSIGNALED(status):
-            caught_by = f"dies of signal {os.WTERMSIG(status)}"
-        elif os.WEXITSTATUS(status) == _CAUGHT:
-            caught_by = os.read(reading, 4096).decode()
-        elif os.WEXITSTATUS(status) != _LIVED:
-            caught_by = ""
-            print(f"no verdict on {mutation.name}: exit {os.WEXITSTATUS(status)}", flush=True)
-        os.close(reading)
-        del running[child]
-        yield Verdict(mutation, caught_by, len(tests), seconds)
+def _heard(running: Running) -> Running:
+    """What a child has said since: which test it begins, or that one failed."""
+    for line in said(running.reading):
+        word, _, at = line.partition(" ")
+        if word == "failed":
+            running = replace(running, failed=True)
+        else:
+            running = replace(running, at=int(at), since=time.monotonic())
+    return running
 
 
 def _functions() -> dict[tuple[str, str, int], list[types.FunctionType]]:
     """Every function of Lamina that is loaded, by file, name and first line."""
     found: dict[tuple[str, str, int], list[types.FunctionType]] = {}
+    gc.unfreeze()
     for each in gc.get_objects():
         if isinstance(each, types.FunctionType):
             code = each.__code__
@@ -190,6 +207,7 @@ def _functions() -> dict[tuple[str, str, int], list[types.FunctionType]]:
                 path = os.path.relpath(code.co_filename, SOURCE)
                 key = path, code.co_qualname, code.co_firstlineno
                 found.setdefault(key, []).append(each)
+    gc.freeze()
     return found
 
 
@@ -204,95 +222,59 @@ def _code(tree: ast.Module, path: str, mutation: Mutation) -> types.CodeType:
     raise LookupError(mutation.name)
 
 
-def _be(
-    mutation: Mutation,
-    tests: list[pytest.Item],
+def _being(
+    mutation: Mutation | None,
+    tests: Sequence[pytest.Item],
     functions: dict[tuple[str, str, int], list[types.FunctionType]],
     writing: int,
-) -> None:
-    """Becomes the mutant and runs its tests; ends the process."""
-    code = _BROKEN
-    try:
-        os.setpgid(0, 0)
-        with _quiet():
+) -> Callable[[], None]:
+    """Becomes a mutant (or none), runs its tests in turn and says so."""
+
+    def act() -> None:
+        quiet()
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))
+        if mutation is not None:
             path = str(SOURCE / mutation.path)
-            tree = mutated(Path(path).read_text(), mutation)
-            new = _code(tree, path, mutation)
-            key = mutation.path, mutation.function, mutation.first_line
-            for function in functions.get(key, []):
+            new = _code(mutated(Path(path).read_text(), mutation), path, mutation)
+            for function in functions[mutation.path, mutation.function, mutation.first_line]:
                 function.__code__ = new
-            failed = _first_failure(tests)
-        if failed:
-            os.write(writing, failed.encode()[:4000])
-        code = _CAUGHT if failed else _LIVED
-    finally:
-        os._exit(code)
+        for at, item in enumerate(tests):
+            os.write(writing, b"begins %d\n" % at)
+            reports = runtestprotocol(item, log=False, nextitem=None)
+            if any(report.failed for report in reports):
+                os.write(writing, b"failed %d\n" % at)
+                return
+
+    return act
 
 
-def _first_failure(tests: Sequence[pytest.Item]) -> str:
-    for item in tests:
-        reports = runtestprotocol(item, log=False, nextitem=None)
-        if any(report.failed for report in reports):
-            return item.nodeid
-    return ""
-
-
-def _warm(items: Sequence[pytest.Item], calls: dict[str, tuple[float, list[str]]]) -> None:
-    """Loads machine code once, before any child is made: by a quick test of each format's file.
+def _load_kernels(items: Sequence[pytest.Item]) -> None:
+    """Loads machine code once, before any child is made: by the first test of each format's file.
 
     They start no threads: what is forked after them is one thread, as it must be.
     """
     done: set[Path] = set()
     for item in items:
-        quick = 0 <= calls.get(item.nodeid, (-1.0, []))[0] < 1
-        if quick and item.path not in done and item.path.parent.name == "formats":
+        if item.path not in done and item.path.parent.name == "formats":
             done.add(item.path)
             runtestprotocol(item, log=False, nextitem=None)
 
 
-def _note_calls(items: Sequence[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
-    """Runs every test once, with a tracer that sees calls only."""
-    found: dict[str, tuple[float, list[str]]] = {}
-    seen: set[types.CodeType] = set()
-    root = str(SOURCE)
-
-    def note(frame: types.FrameType, event: str, argument: object) -> None:
-        seen.add(frame.f_code)
-
-    for item in items:
-        seen.clear()
-        started = time.perf_counter()
-        threading.settrace(note)
-        sys.settrace(note)
-        try:
-            reports = runtestprotocol(item, log=False, nextitem=None)
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-        seconds = time.perf_counter() - started
-        passed = not any(report.failed for report in reports)
-        ours = [code for code in list(seen) if code.co_filename.startswith(root)]
-        names = {
-            f"{os.path.relpath(code.co_filename, root)}:{code.co_qualname.split('.<locals>')[0]}"
-            for code in ours
-        }
-        found[item.nodeid] = (seconds if passed else -1.0, sorted(names))
-    return found
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A child prints nothing: its words would be taken for those of the run."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    yield
-
-
-def run(choose: Choose, tests: Sequence[str], *, jobs: int, known: Path, on_verdict: Heard) -> Warm:
-    """Judges by tests the mutations that are chosen of the functions which these tests call."""
-    plugin = Warm(choose, jobs, known, on_verdict)
+def run(
+    mutations: Sequence[Mutation],
+    tests: Sequence[str],
+    *,
+    jobs: int,
+    kept: Path,
+    heard: Callable[[Verdict], None],
+) -> Warm:
+    """Judges mutations by those of some tests that run what they change."""
+    plugin = Warm(mutations, jobs, kept, heard)
     os.environ["LAMINA_TEST_EXAMPLES"] = "few"
     options = ["-q", "-p", "no:cacheprovider", "--timeout=0", "-p", "no:xdist"]
-    pytest.main([*options, "--capture=no", "--no-header", "--no-summary", *tests], [plugin])
+    options += ["-o", "tmp_path_retention_policy=none"]
+    options += ["--capture=no", "--no-header", "--no-summary"]
+    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as room:
+        pytest.main([*options, f"--basetemp={room}/tests", *tests], [plugin])
     return plugin

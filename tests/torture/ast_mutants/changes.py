@@ -1,8 +1,11 @@
 """What can be changed in a syntax tree: one comparison, constant, operator or statement at a time.
 
 Only what runs is changed: function bodies, without docstrings, annotations, assertions and the text
-of messages. Numba's kernels are left out: they are compiled with everything that they inline, which
-takes longer than a whole run may (the matrix has mutants of their checksums, by hand).
+of messages. Numba's kernels and what generates their machine code are left out: they are compiled
+with everything that they inline, which takes longer than a whole run may (the matrix has mutants of
+their checksums, by hand). So is what changes no outcome: sizes by shifts, whether NumPy and Arrow
+may copy, `strict`, which asserts that two things are equally long, and the end of a function that
+closes a file of its own, which closes itself when the function returns.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ _DROPPED = frozenset(
     }
 )
 _COMPILED = frozenset({"kernel", "inlined", "instruction"})
+_NO_OUTCOME = frozenset({"copy", "zero_copy_only", "strict"})
+_SHOWS = "_shown"
+"""How the functions are called that cut a value short for a message."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 
@@ -46,6 +52,7 @@ class Mutation:
     function: str
     first_line: int
     line: int
+    end_line: int
     kind: str
     number: int
     what: str
@@ -63,14 +70,17 @@ def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
                 yield from walk(child, f"{prefix}{child.name}.")
-            elif isinstance(child, _FUNCTIONS) and not _is_compiled(child):
+            elif isinstance(child, _FUNCTIONS) and not _is_left_out(child):
                 yield f"{prefix}{child.name}", child
 
     yield from walk(tree, "")
 
 
-def _is_compiled(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(isinstance(each, ast.Name) and each.id in _COMPILED for each in node.decorator_list)
+def _is_left_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    inner = [each for each in ast.walk(node) if isinstance(each, _FUNCTIONS)]
+    decorators = [each for function in inner for each in function.decorator_list]
+    is_compiled = any(isinstance(each, ast.Name) and each.id in _COMPILED for each in decorators)
+    return is_compiled or node.name == _SHOWS
 
 
 def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -78,29 +88,37 @@ def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
-def changes_of(function: ast.AST) -> Iterator[tuple[str, int, str, Change]]:
-    """Every change of a function: its kind, line, words, and what carries it out on a copy."""
-    numbers: dict[str, int] = {}
-    for place, node in enumerate(_nodes(function)):
-        for kind, what, act in _of_node(node):
-            numbers[kind] = numbers.get(kind, -1) + 1
+def changes_of(function: ast.AST) -> Iterator[tuple[str, tuple[int, int], str, Change]]:
+    """Every change of a function: its kind, lines, words, and what carries it out on a copy."""
+    for place, (node, around) in enumerate(_nodes(function)):
+        here = [(*each, around) for each in _of_node(node)]
+        for kind, what, act, changed in [*here, *_of_statements(node)]:
 
             def change(tree: ast.AST, place: int = place, act: Change = act) -> None:
-                act(_nodes(tree)[place])
+                act(_nodes(tree)[place][0])
 
-            yield kind, getattr(node, "lineno", 0), what, change
+            yield kind, _lines(changed), what, change
 
 
-def _nodes(function: ast.AST) -> list[ast.AST]:
-    """What may be changed, in an order that a copy of the tree has, too."""
-    found: list[ast.AST] = []
+def _lines(statement: ast.stmt) -> tuple[int, int]:
+    """The first and last line of a statement, without those below it in a body of its own."""
+    body = getattr(statement, "body", None)
+    if isinstance(body, list):
+        return statement.lineno, max(statement.lineno, body[0].lineno - 1)
+    return statement.lineno, statement.end_lineno or statement.lineno
 
-    def walk(node: ast.AST) -> None:
+
+def _nodes(function: ast.AST) -> list[tuple[ast.AST, ast.stmt]]:
+    """What may be changed with the statement around it, in an order that a copy has, too."""
+    found: list[tuple[ast.AST, ast.stmt]] = []
+
+    def walk(node: ast.AST, around: ast.stmt) -> None:
+        found.append((node, around))
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.ImportFrom | ast.Import):
-            found.append(node)
             return
-        found.append(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
+            return
+        if isinstance(node, ast.keyword) and node.arg in _NO_OUTCOME:
             return
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "args") and isinstance(
@@ -109,9 +127,9 @@ def _nodes(function: ast.AST) -> list[ast.AST]:
                 continue
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
-                    walk(child)
+                    walk(child, child if isinstance(child, ast.stmt) else around)
 
-    walk(function)
+    walk(function, function)  # type: ignore[arg-type]
     return found
 
 
@@ -148,26 +166,26 @@ def _of_node(node: ast.AST) -> Iterator[tuple[str, str, Change]]:  # noqa: PLR09
         for bound in ("lower", "upper"):
             if getattr(node, bound) is not None:
                 yield "slice", f"{bound} + 1", lambda each, bound=bound: _add_one(each, bound)
-    yield from _of_statements(node)
 
 
-def _of_statements(node: ast.AST) -> Iterator[tuple[str, str, Change]]:
+def _of_statements(node: ast.AST) -> Iterator[tuple[str, str, Change, ast.stmt]]:
     for name in ("body", "orelse", "finalbody"):
         body = getattr(node, name, None)
         if not isinstance(body, list):
             continue
         for at, each in enumerate(body):
             if isinstance(each, ast.Raise):
-                yield "raise", "a raise is dropped", lambda n, k=name, i=at: _drop(n, k, i)
-            if _is_dropped_call(each):
+                yield "raise", "a raise is dropped", lambda n, k=name, i=at: _drop(n, k, i), each
+            if _is_dropped_call(each) and not (name == "finalbody" and _closes_local(each)):
                 words = f"{ast.unparse(each)[:50]} is dropped"
-                yield "call", words, lambda n, k=name, i=at: _drop(n, k, i)
+                yield "call", words, lambda n, k=name, i=at: _drop(n, k, i), each
             following = body[at + 1] if at + 1 < len(body) else None
             if _may_matter(each, following):
-                yield "order", "two statements are swapped", lambda n, k=name, i=at: _swap(n, k, i)
+                words = "two statements are swapped"
+                yield "order", words, lambda n, k=name, i=at: _swap(n, k, i), each
         if isinstance(node, ast.FunctionDef) and name == "body" and len(body) > 2:
             middle = len(body) // 2
-            yield "return", "returns early", lambda n, i=middle: _return_early(n, i)
+            yield "return", "returns early", lambda n, i=middle: _return_early(n, i), body[middle]
 
 
 def _may_matter(each: ast.stmt, following: ast.stmt | None) -> bool:
@@ -189,6 +207,12 @@ def _is_dropped_call(node: ast.stmt) -> bool:
         return False
     function = node.value.func
     return isinstance(function, ast.Attribute) and function.attr in _DROPPED
+
+
+def _closes_local(node: ast.stmt) -> bool:
+    """Whether a local variable is closed: a file closes itself as soon as nothing holds it."""
+    called = ast.unparse(node)
+    return called.endswith(".close()") and called.count(".") == 1
 
 
 def _set(node: ast.AST, **values: object) -> None:
@@ -224,11 +248,9 @@ def mutations_of(path: str, source: str) -> list[Mutation]:
     found = []
     for name, node in functions_of(ast.parse(source)):
         numbers: dict[str, int] = {}
-        for kind, line, what, _ in changes_of(node):
+        for kind, lines, what, _ in changes_of(node):
             number = numbers[kind] = numbers.get(kind, -1) + 1
-            found.append(
-                Mutation(path, name, first_line(node), line or node.lineno, kind, number, what)
-            )
+            found.append(Mutation(path, name, first_line(node), *lines, kind, number, what))
     return found
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Container, Sequence
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.torture.ast_mutants.changes import Mutation, mutations_of
@@ -44,30 +44,37 @@ def modules() -> list[str]:
     )
 
 
-def draw(
-    count: int, seed: int, only: Sequence[str] = (), called: Container[str] | None = None
-) -> list[Mutation]:
+def draw(count: int, seed: int, only: Sequence[str] = ()) -> list[Mutation]:
     """Draws so many mutations, one of each module in turn.
 
-    With `called`, only from functions (`path:name`) that some test calls at all.
+    Each mutation has its place in the row of its module by the seed and its own name, so an edit
+    of one function moves no mutation of another.
     """
-    chance = random.Random(seed)
     piles: list[list[Mutation]] = []
     for path in modules():
-        if only and not any(path.startswith(each) for each in only):
-            continue
-        found = mutations_of(path, (SOURCE / path).read_text())
-        if called is not None:
-            found = [each for each in found if f"{each.path}:{each.function}" in called]
-        chance.shuffle(found)
-        if found:
-            piles.append(found)
+        if not only or any(path.startswith(each) for each in only):
+            found = mutations_of(path, (SOURCE / path).read_text())
+            piles.append(sorted(found, key=lambda each: _rank(seed, each.name), reverse=True))
     drawn: list[Mutation] = []
-    while len(drawn) < count and piles:
-        chance.shuffle(piles)
-        for pile in piles:
-            drawn.append(pile.pop())
-            if len(drawn) == count:
-                break
-        piles = [pile for pile in piles if pile]
+    while len(drawn) < count and any(piles):
+        piles = sorted(
+            (pile for pile in piles if pile), key=lambda each: _rank(seed, each[-1].path)
+        )
+        drawn += [pile.pop() for pile in piles[: count - len(drawn)]]
     return drawn
+
+
+def _rank(seed: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()
+
+
+def named(names: Sequence[str]) -> list[Mutation]:
+    """The mutations of these names, as far as they are still there."""
+    paths = {name.partition(":")[0] for name in names}
+    found = [each for path in sorted(paths) for each in _of_module(path)]
+    return [each for each in found if each.name in names]
+
+
+def _of_module(path: str) -> list[Mutation]:
+    at = SOURCE / path
+    return mutations_of(path, at.read_text()) if at.exists() else []
