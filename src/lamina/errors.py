@@ -52,6 +52,9 @@ class LaminaError(Exception):
     back whole, because they are rebuilt from their attributes and not by calling it.
     """
 
+    speaks_of: tuple[str, ...] = ()
+    """Topics that the text names beside those of the call: not everybody may know of them."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args), self.__dict__
 

@@ -73,6 +73,8 @@ class Announced:
     message: pa.Message
     size_bytes: int
     """What its buffers take when they are unpacked."""
+    is_compressed: bool
+    """Whether they take that beside the bytes that arrived."""
 
 
 def announced(stream: pa.Buffer) -> Announced:
@@ -90,7 +92,7 @@ def announced(stream: pa.Buffer) -> Announced:
             _refuse("it holds more than one batch")
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         _refuse(str(error)[:300], error)
-    return Announced(schema, message, _size_of(message))
+    return Announced(schema, message, *_size_of(message))
 
 
 def _message_at(stream: pa.Buffer, at: int) -> tuple[pa.Message, int]:
@@ -140,7 +142,7 @@ def unpacked_message(data: pa.Buffer, schema: pa.Schema, max_bytes: int) -> pa.R
         message, _ = _message_at(data, 0)
     except (pa.ArrowException, OSError, EOFError) as error:
         _refuse(str(error)[:300], error)
-    size_bytes = _size_of(message)
+    size_bytes, _ = _size_of(message)
     if size_bytes > max_bytes:
         raise InvalidRequest(f"the Arrow data takes {size_bytes} bytes, over {max_bytes}")
     return _decoded(message, schema)
@@ -203,8 +205,11 @@ class _Table:
         return list(_PAIR.iter_unpack(self.data[at + 4 : end]))
 
 
-def _size_of(message: pa.Message) -> int:
-    """Adds up what the buffers of a batch take when they are unpacked; refuses what lies."""
+def _size_of(message: pa.Message) -> tuple[int, bool]:
+    """Adds up what the buffers of a batch take when they are unpacked; refuses what lies.
+
+    Also returns whether they are compressed.
+    """
     if message.type != "record batch":
         _refuse(f"a {message.type} message where a batch should be")
     data = memoryview(message.metadata)
@@ -231,8 +236,8 @@ def _size_of(message: pa.Message) -> int:
     if sum(length for _, length in buffers) > available:
         _refuse("its buffers lie upon each other")
     if not is_compressed:
-        return sum(length for _, length in buffers)
-    return sum(_unpacked_size(body, at, length) for at, length in buffers)
+        return sum(length for _, length in buffers), False
+    return sum(_unpacked_size(body, at, length) for at, length in buffers), True
 
 
 def _unpacked_size(body: pa.Buffer, at: int, length: int) -> int:

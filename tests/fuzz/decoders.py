@@ -408,10 +408,10 @@ def journals() -> list[bytes]:
 
 
 def check_order(data: bytes) -> None:
-    order, values = messages.decode_order(pa.py_buffer(data))
+    order, values = messages.decode_order(pa.py_buffer(data), 1 << 20)
     plain_values = values if isinstance(values, list) else None
     again = messages.encode_order(order, plain_values)
-    second, same_values = messages.decode_order(pa.py_buffer(again))
+    second, same_values = messages.decode_order(pa.py_buffer(again), 1 << 20)
     assert repr(second) == repr(order)
     assert same_values == plain_values
 

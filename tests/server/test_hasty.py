@@ -12,6 +12,7 @@ import pytest
 
 import lamina
 from lamina.server import arriving
+from lamina.server.answers import Answer
 from lamina.server.auth import Caller
 from lamina.server.service import Service
 from tests.server.rig import served
@@ -150,8 +151,9 @@ def test_what_was_handed_out_to_somebody_gone_is_given_back(
     client = connected(service)
     handed_out = threading.Event()
 
-    def poll_and_wait(caller: object, asked: object, is_gone: Callable[[], bool]) -> object:
-        batch = poll(caller, asked)  # type: ignore[arg-type]
+    def poll_and_wait(caller: object, asked: object, answer: Answer) -> object:
+        is_gone, answer.is_gone = answer.is_gone, lambda: False
+        batch = poll(caller, asked, answer)  # type: ignore[arg-type]
         client.close()
         assert until(is_gone)
         handed_out.set()

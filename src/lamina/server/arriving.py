@@ -16,18 +16,21 @@ import ipaddress
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lamina.errors import InvalidRequest
+from lamina.server import limits
 from lamina.server.broker import Broker
 from lamina.wire.messages import decode_object
 from lamina.wire.operations import Operation
 
-JSON_FACTOR = 8
-"""How many bytes a byte of JSON counts for: about what its objects take."""
+LARGE_BYTES = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=%-]*")
 _Scope = MutableMapping[str, Any]
 _Application = Callable[[_Scope, Any, Any], Awaitable[None]]
@@ -53,25 +56,51 @@ def _has_port(header: str) -> bool:
     return ":" in header.rpartition("]")[2]
 
 
-def refusing_strange_hosts(
+def refusing_strange_heads(
     application: _Application, answer: Callable[[InvalidRequest], Response]
 ) -> _Application:
-    """Has a request whose Host header is none answered as such, before anything reads it."""
+    """Has a request whose head is ambiguous or names no host answered as such, before all else."""
 
     async def checked(scope: _Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
         try:
+            scope = _in_origin_form(scope)
+            hosts = _values_of(scope, b"host")
             if len(hosts) > 1:
                 raise InvalidRequest("a request has one Host header")
             host_of(hosts[0].decode("latin-1") if hosts else "")
+            if _values_of(scope, b"transfer-encoding") and _values_of(scope, b"content-length"):
+                raise InvalidRequest("a request has a Transfer-Encoding or a Content-Length")
         except InvalidRequest as error:
-            await answer(error)(scope, receive, send)
+            refusal = answer(error)
+            refusal.headers["connection"] = "close"  # where its body ends is anybody's guess
+            await refusal(scope, receive, send)
             return
         await application(scope, receive, send)
 
     return checked
+
+
+def _values_of(scope: _Scope, wanted: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == wanted]
+
+
+def _in_origin_form(scope: _Scope) -> _Scope:
+    """Reads a target with a host, as proxies get it, as its path; the host there is the host."""
+    whole = bytes(scope["raw_path"])
+    scheme, found, rest = whole.partition(b"://")
+    if not found or scheme.lower() not in (b"http", b"https"):
+        return scope
+    host, _, path = rest.partition(b"/")
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    raw_path = b"/" + path
+    return {
+        **scope,
+        "raw_path": raw_path,
+        "path": unquote(raw_path.decode("ascii")),
+        "headers": [(b"host", host), *others],
+    }
 
 
 # ---------------------------------------------------------------------- arguments
@@ -115,19 +144,43 @@ def from_text(hint: Any, text: str, name: str) -> Any:
 # ---------------------------------------------------------------------- bodies
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON object that came with a request, and how long its text was."""
+
+    given: dict[str, Any]
+    size_bytes: int
+
+    @property
+    def is_large(self) -> bool:
+        """Whether to work on it would keep other requests waiting: that is done in a thread."""
+        return self.size_bytes > LARGE_BYTES
+
+
 @contextlib.asynccontextmanager
-async def body_of(request: Request, broker: Broker) -> AsyncIterator[dict[str, Any]]:
+async def body_of(request: Request, broker: Broker) -> AsyncIterator[Body]:
     """Reads a JSON object; it counts as bytes at work for as long as the context lasts."""
     taken = 0
 
-    def take(size: int) -> None:
+    def take(amount: int) -> None:
         nonlocal taken
-        broker.inflight.take(size * JSON_FACTOR)
-        taken += size * JSON_FACTOR
+        broker.inflight.take(amount, held=taken)
+        taken += amount
+
+    def decode(data: bytes) -> dict[str, Any]:
+        take(max(0, limits.check_json(data, broker.settings.request_bytes) - taken))
+        return decode_object(data)
 
     try:
-        data = await _read(request, broker.settings.request_bytes, take, broker.settings.idle_ms)
-        yield decode_object(data)
+        data = await _read(
+            request,
+            broker.settings.request_bytes,
+            lambda size: take(size * limits.JSON_FACTOR),
+            broker.settings.idle_ms,
+        )
+        is_large = len(data) > LARGE_BYTES
+        given = await anyio.to_thread.run_sync(decode, data) if is_large else decode(data)
+        yield Body(given, len(data))
     finally:
         broker.inflight.give_back(taken)
 

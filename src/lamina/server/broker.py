@@ -31,13 +31,13 @@ from lamina.errors import (
     LaminaError,
     NotAllowed,
     StorageFull,
-    UnknownTopic,
 )
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
-from lamina.server import limits, shared_groups
+from lamina.server import limits, shared_groups, telling
 from lamina.server.ahead import Pool, ReadAhead
+from lamina.server.answers import Answer, waited
 from lamina.server.auth import ANYBODY, Caller, Keys
-from lamina.server.health import WallClock, problems_of, topic_of
+from lamina.server.health import WallClock, problems_of
 from lamina.server.metrics import Metrics, page_of, store_gauges
 from lamina.server.setting_table import ServerSettings
 from lamina.store.store import Store
@@ -131,6 +131,13 @@ class Broker:
         """Takes the room of one call, as one who waits if it does; raises Busy without any."""
         return self.waiting.taking() if wait_ms > 0 else self.calls.taking()
 
+    @contextlib.contextmanager
+    def working_on(self, text: bytes, more_bytes: int = 0) -> Iterator[None]:
+        """Counts the objects of a JSON text as bytes at work; raises before any of them is made."""
+        cost = limits.check_json(text, self.settings.request_bytes)
+        with self.inflight.taking(cost + more_bytes):
+            yield
+
     # ------------------------------------------------------------------ callers
 
     def caller(self, key: str | None) -> Caller:
@@ -182,7 +189,7 @@ class Broker:
             if held:
                 arguments["held"] = messages.decode_held(held, self.settings.request_bytes)
             result = self._run(store, operation, arguments)
-            return _visible(caller, name, result)
+            return telling.visible(caller, name, result)
 
     def _run(self, store: Store, operation: Operation, arguments: dict[str, Any]) -> Any:
         if operation.is_of_group:
@@ -200,16 +207,27 @@ class Broker:
 
         A buffer holds a batch as an Arrow stream: it is decoded when the append was let in.
         """
+        return self._append(caller, order, records, _size_of(records))
+
+    def append_counted(self, caller: Caller, order: Order, records: Records) -> Appended:
+        """Appends what counts as bytes at work already: rows of a body that is being worked on."""
+        return self._append(caller, order, records, 0)
+
+    def _append(
+        self, caller: Caller, order: Order, records: Records | pa.Buffer, size_bytes: int
+    ) -> Appended:
         started = time.perf_counter()
         try:
             caller.require("write", order.topic, "append")
-            arrived = received.announced(records) if isinstance(records, pa.Buffer) else records
-            size_bytes = _size_of(arrived)
             store = self._admit(caller, size_bytes)
             try:
+                if isinstance(records, pa.Buffer):
+                    arrived = received.announced(records)
+                    size_bytes += self._take_unpacked(arrived, size_bytes)
+                    records = self._decoded(arrived)
                 appended = store.append(
                     order.topic,
-                    self._decoded(arrived),
+                    records,
                     partition=order.partition,
                     acks=order.acks,
                     timeout_s=self._patience_s(order),
@@ -224,16 +242,18 @@ class Broker:
         return appended
 
     async def append_async(self, caller: Caller, order: Order, records: Records) -> Appended:
-        """Appends from an event loop; tasks share one commit without a thread each."""
+        """Appends from an event loop; tasks share one commit without a thread each.
+
+        The bytes of the records count as those of the body that they came with.
+        """
         started = time.perf_counter()
-        size_bytes = _size_of(records)
         try:
             caller.require("write", order.topic, "append")
-            store = self._admit(caller, size_bytes)
+            store = self._admit(caller, 0)
             try:
                 appended = await self._appended(store, order, records)
             finally:
-                self._leave(size_bytes)
+                self._leave(0)
         except LaminaError as error:
             self._note_refused(caller, "append", error)
             raise
@@ -261,10 +281,15 @@ class Broker:
             return self.settings.wait_ms / 1000
         return order.timeout_s
 
-    def _decoded(self, arrived: Records | received.Announced) -> Records:
-        if isinstance(arrived, received.Announced):
-            return received.unpacked(arrived, COLUMN_TYPES, self.settings.request_bytes)
-        return arrived
+    def _take_unpacked(self, arrived: received.Announced, held: int) -> int:
+        """Takes the room of what is made beside the bytes that came; returns how much."""
+        limits.check_size(arrived.size_bytes, self.settings.request_bytes)
+        more = arrived.size_bytes if arrived.is_compressed else 0
+        self.inflight.take(more, held)
+        return more
+
+    def _decoded(self, arrived: received.Announced) -> Records:
+        return received.unpacked(arrived, COLUMN_TYPES, self.settings.request_bytes)
 
     def _admit(self, caller: Caller, size_bytes: int) -> Store:
         """Lets an append in, straight on: a lone one waits for this. `_leave` ends it."""
@@ -286,8 +311,7 @@ class Broker:
     def _note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
         """Counts a call that failed; what was refused is logged."""
         self.metrics.count(name, type(error).__name__)
-        if isinstance(error, UnknownTopic):
-            error.known = tuple(each for each in error.known if each.startswith(caller.prefix))
+        telling.withhold(caller, error)
         if isinstance(error, StorageFull):
             self._full = str(error)
         if isinstance(error, NotAllowed | Busy):
@@ -315,7 +339,15 @@ class Broker:
             )
             first = next(batches, None)
             schema = self._schema(store, asked.topic) if first is None else first.schema
-        return schema.with_metadata({messages.END: str(end)}), self._parts(first, batches)
+        sending = self._sent(caller, self._parts(first, batches))
+        return schema.with_metadata({messages.END: str(end)}), sending
+
+    def _sent(self, caller: Caller, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from parts
+        except LaminaError as error:
+            self._note_refused(caller, "scan", error)
+            raise
 
     def _parts(
         self, first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch]
@@ -336,106 +368,96 @@ class Broker:
         finally:
             ahead.close()
 
-    def fetch(
-        self, caller: Caller, asked: Question, is_gone: Callable[[], bool] = lambda: False
-    ) -> pa.RecordBatch:
+    def answer(self, *, weight: int = 1) -> Answer:
+        """Begins an answer, to be closed when it was sent."""
+        return Answer(self.inflight, weight=weight)
+
+    def fetch(self, caller: Caller, asked: Question, answer: Answer) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
         with self._counted(caller, "fetch", scope="read", topic=asked.topic) as store:
 
-            def fetch(wait_ms: int) -> pa.RecordBatch:
+            def fetch(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
                 return store.fetch(
                     asked.topic,
                     asked.partition,
                     asked.start or 0,
                     max_records=asked.max_records,
-                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    max_bytes=max_bytes,
                     wait_ms=wait_ms,
                     isolation=asked.isolation,  # type: ignore[arg-type]
                 )
 
-            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
-            batch = shared_groups.poll_in_slices(
-                fetch, wait_ms, lambda: self.stopping.is_set() or is_gone()
-            )
-            self.metrics.read.inc(batch.num_rows)
-            return batch
+            return self._waited(fetch, answer, asked)
 
-    def poll(
-        self, caller: Caller, asked: Poll, is_gone: Callable[[], bool] = lambda: False
+    def _waited(
+        self, make: Callable[[int, int], pa.RecordBatch], answer: Answer, asked: Question | Poll
     ) -> pa.RecordBatch:
+        wanted = asked.max_bytes, asked.wait_ms
+        batch = waited(make, answer, wanted, self.settings, self.stopping.is_set)
+        self.metrics.read.inc(batch.num_rows)
+        return batch
+
+    def poll(self, caller: Caller, asked: Poll, answer: Answer) -> pa.RecordBatch:
         """Hands out records of a group; a caller that is gone by then does not get to hold them."""
         with (
             self._counted(caller, "group.poll", scope="write", topic=asked.topic) as store,
             self._groups.using(store, asked.topic, asked.group) as group,
         ):
 
-            def poll(wait_ms: int) -> pa.RecordBatch:
-                return group.poll(
+            def poll(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
+                batch = group.poll(
                     asked.max_records,
                     asked.lease_ms,
                     wait_ms=wait_ms,
                     partitions=asked.partitions,
-                    max_bytes=min(asked.max_bytes, self.settings.request_bytes),
+                    max_bytes=max_bytes,
                     acks=asked.acks,
                 )
+                if batch.num_rows and answer.is_gone():
+                    group.release(batch)
+                    return batch.slice(0, 0)
+                return batch
 
-            wait_ms = min(asked.wait_ms, self.settings.wait_ms)
-            batch = shared_groups.poll_in_slices(
-                poll, wait_ms, lambda: self.stopping.is_set() or is_gone()
-            )
-            if batch.num_rows and is_gone():
-                group.release(batch)
-                batch = batch.slice(0, 0)
-            self.metrics.read.inc(batch.num_rows)
-            return batch
+            batch = self._waited(poll, answer, asked)
+        if batch.num_rows:
+            answer.undo_unless_sent(lambda: self._give_back(asked, batch))
+        return batch
 
-    def give_back(self, asked: Poll, batch: pa.RecordBatch) -> None:
+    def _give_back(self, asked: Poll, batch: pa.RecordBatch) -> None:
         """Gives back what a poll handed out to a caller that was gone before it was answered."""
-        with self._groups.using(self.store, asked.topic, asked.group) as group:
-            if batch.num_rows:
+        assert self._store is not None, "it was polled"
+        try:  # also while the server stops
+            with self._groups.using(self._store, asked.topic, asked.group) as group:
                 group.release(batch)
+        except LaminaError as error:
+            _log.warning("what a lost answer held comes after its deadline: %s", error)
 
-    def diff(self, caller: Caller, asked: Difference) -> Diff:
+    def diff(self, caller: Caller, asked: Difference, answer: Answer) -> Diff:
         """Returns what is new to a follower."""
+        found: list[Diff] = []
         with self._counted(caller, "diff", scope="read", topic=asked.topic) as store:
-            found = store.diff(
-                asked.topic,
-                asked.partition,
-                asked.start,
-                limit=asked.limit,
-                max_bytes=min(asked.max_bytes, self.settings.request_bytes),
-                exclude_node=asked.exclude_node,
-            )
-            self.metrics.read.inc(found.records.num_rows)
-            return found
+
+            def diff(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
+                del wait_ms
+                found[:] = [
+                    store.diff(
+                        asked.topic,
+                        asked.partition,
+                        asked.start,
+                        limit=asked.limit,
+                        max_bytes=max_bytes,
+                        exclude_node=asked.exclude_node,
+                    )
+                ]
+                return found[0].records
+
+            wanted = min(asked.max_bytes, self.settings.request_bytes)
+            self.metrics.read.inc(answer.of(diff, wanted, 0).num_rows)
+            return found[0]
 
     @staticmethod
     def _schema(store: Store, topic: str) -> pa.Schema:
         return OUTPUT_SCHEMAS[store.describe_topic(topic).format]
-
-
-_TOPICS_OF: dict[str, Callable[[Any], tuple[str, ...]]] = {
-    "topics": lambda name: (name,),
-    "groups": lambda pair: (pair[0],),
-    "routers": lambda router: (router.source, router.target),
-    "tier_status": lambda status: (status.topic,),
-    "failures": lambda item: (topic_of(item[0]),),
-}
-"""Of what is told for all topics: the names of its topics, or what begins with them."""
-
-
-def _visible(caller: Caller, name: str, result: Any) -> Any:
-    """Leaves out of an answer what belongs to topics that the caller may not know of."""
-    topics_of = _TOPICS_OF.get(name)
-    if topics_of is None or not caller.prefix:
-        return result
-
-    def is_covered(each: Any) -> bool:
-        return all(topic.startswith(caller.prefix) for topic in topics_of(each))
-
-    if isinstance(result, dict):
-        return dict(filter(is_covered, result.items()))
-    return [each for each in result if is_covered(each)]
 
 
 def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
@@ -457,9 +479,9 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _size_of(records: Records | received.Announced) -> int:
-    if isinstance(records, received.Announced):
-        return records.size_bytes
+def _size_of(records: Records | pa.Buffer) -> int:
+    if isinstance(records, pa.Buffer):
+        return int(records.size)
     if isinstance(records, pa.RecordBatch | pa.Table):
         return int(records.get_total_buffer_size())
     if all(type(row) is bytes for row in records):

@@ -8,11 +8,12 @@ Rules.
 1. A failed append is answered on its stream, which goes on; only a broken stream ends it.
 2. Every error that leaves is typed and structured; anything else is logged here and leaves as
    one sentence, without a traceback.
+3. A call holds its room until Flight says that it is over: not only while its handler runs, but
+   also before the first message of a stream came, and while an answer waits to be read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -25,6 +26,7 @@ from pyarrow import flight
 
 from lamina.errors import InvalidRequest, LaminaError, NotAllowed, Unavailable
 from lamina.server import limits
+from lamina.server.answers import Answer
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.wire import failures, memory, messages, values
@@ -32,20 +34,9 @@ from lamina.wire.operations import OPERATIONS
 
 _log = logging.getLogger("lamina.server")
 _Result = TypeVar("_Result")
-_HEADERS = "headers"
-
-
-class _Headers(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
-    """Keeps a call's authorization until its handler asks."""
-
-    def __init__(self, authorization: str | None) -> None:
-        self.authorization = authorization
-
-
-class _HeadersFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Headers:
-        found = next((v for k, v in headers.items() if k.lower() == "authorization"), [])
-        return _Headers(str(found[0]) if found else None)
+_CALL = "call"
+_STREAMS = (flight.FlightMethod.DO_EXCHANGE, flight.FlightMethod.DO_PUT)
+_THERE_ARE = "see DoExchange 'append', DoGet, DoAction"
 
 
 def _leaving(error: LaminaError) -> Exception:
@@ -77,6 +68,46 @@ def _typed(handler: Callable[..., _Result]) -> Callable[..., _Result]:
     return guarded
 
 
+class _Call(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
+    """One call: who makes it, and what it holds from its headers to the end of its answer."""
+
+    def __init__(self, authorization: str | None, answer: Answer) -> None:
+        self.authorization = authorization
+        self.answer = answer
+
+    def call_completed(self, exception: Exception | None) -> None:
+        """Gives back what the call held, however it ended."""
+        del exception
+        self.answer.close()
+
+
+class _Calls(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets calls in. A stream takes its room here: its first message may never come."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Call:
+        """Begins a call; raises for one that would hold a thread without leave."""
+        found = next((v for k, v in headers.items() if k.lower() == "authorization"), [])
+        call = _Call(str(found[0]) if found else None, self._broker.answer())
+        if info.method in _STREAMS:
+            self._begin_stream(call, info.method)
+        return call
+
+    @_typed
+    def _begin_stream(self, call: _Call, method: Any) -> None:
+        try:
+            caller = self._broker.caller(bearer(call.authorization))
+        except NotAllowed as error:
+            _log.warning("refused an exchange: %s", error)
+            raise
+        if method != flight.FlightMethod.DO_EXCHANGE:
+            raise InvalidRequest(f"there is no upload here; {_THERE_ARE}")
+        caller.require_scope("write", "append")
+        call.answer.hold(self._broker.streams.taking())
+
+
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     """The Flight server; it listens as soon as it is made."""
 
@@ -89,13 +120,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             tls_certificates=certificates,
-            middleware={_HEADERS: _HeadersFactory()},
+            middleware={_CALL: _Calls(broker)},
         )
 
     def _caller(self, context: Any) -> Caller:
-        headers = context.get_middleware(_HEADERS)
         try:
-            return self._broker.caller(bearer(headers.authorization))
+            return self._broker.caller(bearer(context.get_middleware(_CALL).authorization))
         except NotAllowed as error:
             _log.warning("refused a call from %s: %s", context.peer(), error)
             raise
@@ -107,24 +137,24 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if descriptor.command != messages.APPEND:
             raise InvalidRequest("the only exchange is 'append'")
         caller.require_scope("write", "append")
-        with self._broker.streams.taking():
-            _refuse_columns(reader)
-            while True:
-                try:
-                    chunk = reader.read_chunk()
-                except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
-                    return  # the producer is done, or gone
-                answer = self._answer(caller, chunk)
-                try:
-                    writer.write_metadata(answer)
-                except (flight.FlightError, pa.ArrowException, OSError):
-                    return  # gone before its answer: it will ask again
+        _refuse_columns(reader)
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
+                return  # the producer is done, or gone
+            answer = self._answer(caller, chunk)
+            try:
+                writer.write_metadata(answer)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                return  # gone before its answer: it will ask again
 
     def _answer(self, caller: Caller, chunk: Any) -> bytes:
         try:
             if chunk.app_metadata is None:
                 raise InvalidRequest("an append says in its metadata where to")
-            order, records = messages.decode_order(chunk.app_metadata)
+            limit = self._broker.settings.request_bytes
+            order, records = messages.decode_order(chunk.app_metadata, limit)
             if records is None:
                 raise InvalidRequest("an append has records")
             return messages.encode_appended(self._broker.append(caller, order, records))
@@ -141,25 +171,20 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if len(ticket.ticket) > messages.TICKET_BYTES_MAX:
             raise InvalidRequest(f"a ticket has at most {messages.TICKET_BYTES_MAX} bytes")
         asked = messages.decode_question(ticket.ticket)
+        answer = context.get_middleware(_CALL).answer
+        answer.is_gone = context.is_cancelled
         if isinstance(asked, messages.Question) and asked.kind == "scan":
-            return self._scan(caller, asked)
-        with self._broker.room_for(getattr(asked, "wait_ms", 0)):
-            if isinstance(asked, messages.Poll):
-                return _stream_of(self._broker.poll(caller, asked, context.is_cancelled))
-            if isinstance(asked, messages.Difference):
-                found = self._broker.diff(caller, asked)
-                return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
-            return _stream_of(self._broker.fetch(caller, asked, context.is_cancelled))
-
-    def _scan(self, caller: Caller, asked: messages.Question) -> Any:
-        """Starts a scan, which holds one of the streams until it ends or is given up."""
-        streams = self._broker.streams
-        with contextlib.ExitStack() as held:
-            held.enter_context(streams.taking())
+            answer.hold(self._broker.streams.taking())
             schema, batches = self._broker.scan(caller, asked)
-            sending = _typed_batches(batches, held.pop_all())
-            next(sending)  # from here on it gives back what it holds, also when nobody reads it
-            return flight.GeneratorStream(schema, sending)
+            return flight.GeneratorStream(schema, _typed_batches(batches))
+        answer.hold(self._broker.room_for(getattr(asked, "wait_ms", 0)))
+        if isinstance(asked, messages.Poll):
+            batch = self._broker.poll(caller, asked, answer)
+            return flight.GeneratorStream(batch.schema, _handed_out(batch, answer))
+        if isinstance(asked, messages.Difference):
+            found = self._broker.diff(caller, asked, answer)
+            return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
+        return _stream_of(self._broker.fetch(caller, asked, answer))
 
     @_typed
     def do_action(self, context: Any, action: Any) -> list[bytes]:
@@ -167,16 +192,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         caller = self._caller(context)
         body = action.body
         limits.check_size(body.size, self._broker.settings.request_bytes)
-        given, held = messages.decode_call(body.to_pybytes())
-        with self._broker.calls.taking():
-            result = self._broker.call(caller, action.type, given, held)
+        answer = context.get_middleware(_CALL).answer
+        answer.hold(self._broker.calls.taking())
+        header, held = messages.split_call(body.to_pybytes())
+        with self._broker.working_on(header, len(held)):
+            result = self._broker.call(caller, action.type, messages.decode_object(header), held)
         return [json.dumps(values.to_plain(result)).encode()]
-
-    @_typed
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Refuses an upload before anything of it is decoded."""
-        del descriptor, reader, writer
-        self._refuse(context, "DoPut")
 
     @_typed
     def list_flights(self, context: Any, criteria: Any) -> None:
@@ -197,7 +218,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _refuse(self, context: Any, name: str) -> None:
         self._caller(context)
-        raise InvalidRequest(f"there is no {name} here; see DoExchange 'append', DoGet, DoAction")
+        raise InvalidRequest(f"there is no {name} here; {_THERE_ARE}")
 
     @_typed
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -237,14 +258,15 @@ def _stream_of(batch: pa.RecordBatch, metadata: dict[bytes, bytes] | None = None
     return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
 
 
-def _typed_batches(
-    batches: Iterator[pa.RecordBatch], held: contextlib.ExitStack
-) -> Iterator[pa.RecordBatch | None]:
-    """Yields None once, then the batches; holds what is `held` until it ends."""
+def _handed_out(batch: pa.RecordBatch, answer: Answer) -> Iterator[pa.RecordBatch]:
+    """Yields one batch; Flight asks for a second one only if the first has left."""
+    yield batch
+    answer.sent()
+
+
+def _typed_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
-        with held:
-            yield None
-            yield from batches
+        yield from batches
     except LaminaError as error:
         raise _leaving(error) from None
     except (flight.FlightError, GeneratorExit):

@@ -4,6 +4,9 @@ uvicorn waits for ever for the second half of a request: its own time-out ends w
 after an answer. Here the time runs from the moment that a request is awaited (the connection was
 made, or an answer is complete) until its head is whole; bytes that trickle in do not prolong it.
 Nor does a peer that takes nothing of its answer for so long hold the connection.
+
+While a request is answered, the connection goes on being read: what comes early of the next one is
+kept aside, so that a peer that hangs up is noticed although it had more to say.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from typing import Any
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+EARLY_BYTES = 64 << 10
+REFUSED_MAX = 64
+"""So many connections beyond the limit are told so; further ones are closed without a word."""
 
 
 class Hasty(H11Protocol):
@@ -24,23 +31,43 @@ class Hasty(H11Protocol):
     """Answers the requests of connections beyond `connections_max`."""
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
+    _early = b""
 
     def connection_made(self, transport: Any) -> None:
         """Begins to wait for the first request."""
         super().connection_made(transport)
-        if len(self.connections) > self.connections_max:
+        beyond = len(self.connections) - self.connections_max
+        if beyond > 0:
             self.app = self.busy
+        if beyond > REFUSED_MAX:
+            self.transport.abort()
         self._see_to_deadline()
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes; a request that they make whole ends the wait."""
-        super().data_received(data)
+        if self._is_answering:
+            self._early += data
+        else:
+            super().data_received(data)
+        if self._is_answering and len(self._early) < EARLY_BYTES:
+            self.flow.resume_reading()  # or nobody would notice the end of the connection
+        elif self._is_answering:
+            self.flow.pause_reading()
         self._see_to_deadline()
 
     def on_response_complete(self) -> None:
         """Begins to wait for the next request, unless it is there already."""
         super().on_response_complete()
+        early, self._early = self._early, b""
+        if early and not self.transport.is_closing():
+            self.data_received(early)
         self._see_to_deadline()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a whole request is there, and its answer is not."""
+        cycle = self.cycle
+        return cycle is not None and not (cycle.response_complete or cycle.more_body)
 
     def pause_writing(self) -> None:
         """Begins to wait for the peer to take what lies ready for it."""

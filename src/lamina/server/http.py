@@ -14,18 +14,22 @@ Rules.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import anyio
+import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -43,7 +47,8 @@ from lamina.errors import (
     UnknownTopic,
 )
 from lamina.inspect.render import render_batch
-from lamina.server import arriving, jsonrows, openapi
+from lamina.server import arriving, jsonrows, limits, openapi, replies
+from lamina.server.answers import Answer
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
@@ -70,6 +75,7 @@ STATUS: dict[type[LaminaError], int] = {
 _WATCH_MS = 1000
 _PAGE_RECORDS, _PAGE_BYTES = 1000, 256 << 10
 _Handler = Callable[[Request], Awaitable[Response]]
+_Made = TypeVar("_Made")
 
 
 class _Unknown(NotAllowed):
@@ -84,6 +90,13 @@ def _failed(error: LaminaError) -> Response:
     if isinstance(error, Busy):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return JSONResponse(failures.to_object(error), status, headers)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    """Answers a path that is none, or not for this verb."""
+    assert isinstance(error, HTTPException), "nothing else has a status"
+    problem = InvalidRequest(f"{request.method[:20]} is not answered there; /docs lists what is")
+    return JSONResponse(failures.to_object(problem), error.status_code, error.headers)
 
 
 class Routes:
@@ -115,7 +128,7 @@ class Routes:
         for path, verbs in by_path.items():
             handler = self._typed(self._operation(verbs))
             routes.append(Route(path, handler, methods=list(verbs)))
-        return Starlette(routes=routes)
+        return Starlette(routes=routes, exception_handlers={404: _not_there, 405: _not_there})
 
     def _typed(self, handler: _Handler) -> _Handler:
         """Answers errors as JSON; what nobody foresaw is logged and answered in one sentence."""
@@ -157,9 +170,9 @@ class Routes:
                 return await self._call(caller, operation, given)
             caller.require_scope(operation.scope, operation.name)
             async with arriving.body_of(request, self._broker) as body:
-                for name in body:
+                for name in body.given:
                     arriving.refuse_doubled(name, request)
-                return await self._call(caller, operation, given | body)
+                return await self._call(caller, operation, given | body.given)
 
         return handle
 
@@ -179,21 +192,28 @@ class Routes:
         async with arriving.body_of(request, self._broker) as body:
             return await self._append(caller, request, body)
 
-    async def _append(self, caller: Caller, request: Request, body: dict[str, Any]) -> Response:
-        acks = body.pop("acks", "all")
+    async def _append(self, caller: Caller, request: Request, body: arriving.Body) -> Response:
+        given = dict(body.given)
+        acks = given.pop("acks", "all")
         order: Order = values.from_plain(
             Order,
             {
                 "topic": request.path_params["topic"],
-                "partition": body.pop("partition", None),
+                "partition": given.pop("partition", None),
                 "acks": str(acks) if isinstance(acks, int) else acks,
             },
             "the body",
         )
-        records = jsonrows.parse(body.pop("records", None))
-        if body:
-            raise InvalidRequest(f"an append has records, partition and acks, not {min(body)!r}")
-        appended = await self._broker.append_async(caller, order, records)
+        rows = given.pop("records", None)
+        if given:
+            raise InvalidRequest(f"an append has records, partition and acks, not {min(given)!r}")
+        if body.is_large:  # work that would keep the loop from everybody else
+            appended = await anyio.to_thread.run_sync(
+                lambda: self._broker.append_counted(caller, order, jsonrows.parse(rows)),
+                limiter=self._threads,
+            )
+        else:
+            appended = await self._broker.append_async(caller, order, jsonrows.parse(rows))
         described = values.to_plain(appended) | {"durability": appended.durability}
         return JSONResponse(described)
 
@@ -208,56 +228,67 @@ class Routes:
                 raise InvalidRequest(f"unknown parameter {name[:80]!r}")
             asked[name] = arriving.from_text(int, text, name)
         question: Question = values.from_plain(Question, asked, "the query")
-        return question
+        return replace(question, max_records=min(question.max_records, replies.RECORDS_MAX))
 
-    async def _poll(
-        self, caller: Caller, asked: Question, is_gone: Callable[[], bool] = lambda: False
-    ) -> list[dict[str, Any]]:
-        """Fetches in a thread; a long poll in one of those kept for waiting."""
-        limiter = self._waiters if asked.wait_ms > 0 else self._threads
-        batch = await anyio.to_thread.run_sync(
-            self._broker.fetch, caller, asked, is_gone, limiter=limiter
-        )
-        return list(render_batch(batch))
+    async def _rows(self, caller: Caller, asked: Question) -> list[dict[str, Any]]:
+        """Fetches in a thread what a watcher is shown next; it counts until it is rendered."""
+
+        def fetch() -> list[dict[str, Any]]:
+            answer = self._broker.answer(weight=limits.JSON_FACTOR)
+            with contextlib.closing(answer):
+                return list(render_batch(self._broker.fetch(caller, asked, answer)))
+
+        return await self._in_thread(fetch, asked.wait_ms)
+
+    async def _in_thread(self, work: Callable[[], _Made], wait_ms: int) -> _Made:
+        """Works in a thread; a long poll in one of those kept for waiting."""
+        limiter = self._waiters if wait_ms > 0 else self._threads
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+    async def _replied(
+        self, request: Request, wait_ms: int, make: Callable[[Answer], pa.RecordBatch]
+    ) -> Response:
+        """Answers with a page of records. A caller that hung up gets nothing, and holds nothing."""
+        answer = self._broker.answer(weight=limits.JSON_FACTOR)
+        try:
+            async with arriving.hanging_up(request) as gone:
+                answer.is_gone = gone.is_set
+                with self._broker.room_for(wait_ms):
+                    page = await self._in_thread(lambda: replies.page_of(make(answer)), wait_ms)
+                if gone.is_set():
+                    raise ClientDisconnect
+        except BaseException:
+            await anyio.to_thread.run_sync(answer.close, limiter=self._threads)
+            raise
+        return replies.Reply(page, answer)
 
     async def _fetch(self, request: Request) -> Response:
         caller = self._caller(request)
         asked = self._question(request)
-        async with arriving.hanging_up(request) as gone:
-            with self._broker.room_for(asked.wait_ms):
-                rows = await self._poll(caller, asked, gone.is_set)
-        return JSONResponse({"records": rows})
+        return await self._replied(
+            request, asked.wait_ms, lambda answer: self._broker.fetch(caller, asked, answer)
+        )
 
     async def _poll_group(self, request: Request) -> Response:
         caller = self._caller(request)
         caller.require("write", request.path_params["topic"], "group.poll")
         arriving.query_of(request)
         async with arriving.body_of(request, self._broker) as body:
-            for name in body:
+            for name in body.given:
                 arriving.refuse_doubled(name, request)
-            given = {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES, **body}
+            given = {"max_records": _PAGE_RECORDS, "max_bytes": _PAGE_BYTES, **body.given}
         strange = set(given) - {item.name for item in fields(Poll)} | set(given) & {"kind"}
         if strange:
             raise InvalidRequest(f"unknown field {min(strange)[:80]!r}")
         asked: Poll = values.from_plain(Poll, given | request.path_params, "the body")
-        return await self._hand_out(caller, request, asked)
+        asked = replace(asked, max_records=min(asked.max_records, replies.RECORDS_MAX))
 
-    async def _hand_out(self, caller: Caller, request: Request, asked: Poll) -> Response:
-        """Polls in a thread; who has hung up by then does not get to hold anything."""
-        limiter = self._waiters if asked.wait_ms > 0 else self._threads
-        async with arriving.hanging_up(request) as gone:
-            with self._broker.room_for(asked.wait_ms):
-                batch = await anyio.to_thread.run_sync(
-                    self._broker.poll, caller, asked, gone.is_set, limiter=limiter
-                )
-            if gone.is_set():  # in the moment between the poll's own look and this one
-                await anyio.to_thread.run_sync(
-                    self._broker.give_back, asked, batch, limiter=self._threads
-                )
-                raise ClientDisconnect
-        at = batch.schema.get_field_index("deadline")
-        batch = batch.set_column(at, "deadline_ms", batch.column(at).cast("int64"))
-        return JSONResponse({"records": list(render_batch(batch))})
+        def poll(answer: Answer) -> pa.RecordBatch:
+            batch = self._broker.poll(caller, asked, answer)
+            at = batch.schema.get_field_index("deadline")
+            return batch.set_column(at, "deadline_ms", batch.column(at).cast("int64"))
+
+        return await self._replied(request, asked.wait_ms, poll)
 
     async def _watch(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -267,7 +298,7 @@ class Routes:
         if last is not None:
             start = arriving.from_text(int, last, "last-event-id") + 1
         first = Question(asked.kind, asked.topic, asked.partition, start, max_records=1)
-        await self._poll(caller, first)  # a wrong question is answered as such, not as a stream
+        await self._rows(caller, first)  # a wrong question is answered as such, not as a stream
         media = "text/event-stream"
         return StreamingResponse(self._events(caller, asked, start), media_type=media)
 
@@ -284,7 +315,7 @@ class Routes:
                         max_bytes=asked.max_bytes,
                         wait_ms=asked.wait_ms,
                     )
-                    rows = await self._poll(caller, question)
+                    rows = await self._rows(caller, question)
                     yield (
                         "".join(f"id: {row['offset']}\ndata: {json.dumps(row)}\n\n" for row in rows)
                         or ": still here\n\n"
@@ -331,7 +362,15 @@ _RECORDS, _WATCH = f"{_PARTITION}/records", f"{_PARTITION}/watch"
 
 
 async def _busy(scope: Any, receive: Any, send: Any) -> None:
-    await _failed(Busy("the server is at its limit of max.connections"))(scope, receive, send)
+    answer = _failed(Busy("the server is at its limit of max.connections"))
+    answer.headers["connection"] = "close"
+    await answer(scope, receive, send)
+
+
+def _note_failed(loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+    """Logs what went wrong outside of any request, such as no descriptor for a connection."""
+    del loop
+    _log.error("HTTP: %s: %r", about.get("message"), about.get("exception"))
 
 
 class HttpDoor:
@@ -355,7 +394,7 @@ class HttpDoor:
         self._console.start()
         self._server = uvicorn.Server(
             uvicorn.Config(
-                arriving.refusing_strange_hosts(routes.application(), _failed),
+                arriving.refusing_strange_heads(routes.application(), _failed),
                 http=protocol,
                 log_config=None,
                 access_log=False,
@@ -371,7 +410,11 @@ class HttpDoor:
         self._thread.start()
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(_note_failed)
+        await self._server.serve(sockets=[self._socket])
 
     def close(self) -> None:
         """Ends the server once its calls at work are answered."""

@@ -11,12 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from lamina.config import NO_LIMIT
 from lamina.errors import Busy, InvalidRequest
 
 RETRY_AFTER_S = 0.2
 SPARE_PART = 4
 """What can be done without is done up to this part of a limit."""
+HEAD_BYTES = 64 << 10
+"""What a message may hold beside the bytes of its records: an order, a schema, paddings."""
+JSON_FACTOR = 8
+"""How many bytes a byte of JSON counts for while it comes: about what its objects take."""
+_STEP_BYTES = 1 << 20
+_TEXT_COST, _CONTAINER_COST, _PART_COST = 3, 216, 72
+"""Bytes: of a dict or list, of a small object and its place; measured with what is made of them."""
 
 
 class Allowance:
@@ -29,17 +38,24 @@ class Allowance:
         self._settled = threading.Condition(self._lock)
         self.used = 0
 
-    def take(self, amount: int = 1) -> None:
+    def take(self, amount: int = 1, held: int = 0) -> None:
         """Takes an amount, to be given back; raises Busy where there is no room.
 
-        What could never fit is let in alone.
+        What could never fit is let in alone: where nothing is taken but what it has itself `held`.
         """
         with self._lock:
-            if self.used and self.used + amount > self._limit:
+            if amount and self.used > held and self.used + amount > self._limit:
                 raise Busy(
                     f"the server is at its limit of {self._limit} {self._what}", RETRY_AFTER_S
                 )
             self.used += amount
+
+    def take_up_to(self, wanted: int, least: int) -> int:
+        """Takes what there is room for; returns how much. Raises Busy if not even the least is."""
+        with self._lock:
+            granted = max(least, min(wanted, self._limit - self.used))
+            self.take(granted)
+        return granted
 
     def take_spare(self, amount: int) -> bool:
         """Takes an amount if most is unused even then: what can be done without is never Busy."""
@@ -94,9 +110,46 @@ class Rate:
             self._levels[who] = level - 1, now
 
 
+def check_json(data: bytes, limit: int) -> int:
+    """Returns about how many bytes the objects of a JSON text will take, before any is made.
+
+    Each object and list costs, each part of one, and the text itself a few times over. Raises
+    InvalidRequest for a text that is all small parts.
+    """
+    containers, parts = data.count(b"{") + data.count(b"["), data.count(b",")
+    cost = _cost(len(data), containers, parts)
+    if cost > limit * JSON_FACTOR:  # much of it may lie in strings, which are cheap
+        cost = _cost(len(data), *_outside_strings(data))
+    if cost > limit * JSON_FACTOR:
+        raise InvalidRequest(
+            f"{len(data)} bytes of JSON have so many parts that they would take {cost} bytes of"
+            f" memory; at most {limit * JSON_FACTOR} are allowed: send it in parts"
+        )
+    return cost
+
+
+def _cost(size: int, containers: int, parts: int) -> int:
+    return size * _TEXT_COST + containers * _CONTAINER_COST + (containers + parts) * _PART_COST
+
+
+def _outside_strings(data: bytes) -> tuple[int, int]:
+    """Counts what begins an object or list, and commas, without those of strings."""
+    plain = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), dtype=np.uint8)
+    containers = parts = 0
+    inside = False
+    for start in range(0, len(plain), _STEP_BYTES):
+        some = plain[start : start + _STEP_BYTES]
+        quoted = np.logical_xor.accumulate(some == ord('"')) ^ inside
+        inside = bool(quoted[-1])
+        left = some[~quoted]
+        containers += int(np.count_nonzero((left == ord("{")) | (left == ord("["))))
+        parts += int(np.count_nonzero(left == ord(",")))
+    return containers, parts
+
+
 def check_size(size_bytes: int, limit: int) -> None:
-    """Refuses a request that is larger than the server takes."""
-    if size_bytes > limit:
+    """Refuses a request that is larger than the server takes, with what lies around its records."""
+    if size_bytes > limit + HEAD_BYTES:
         raise InvalidRequest(
             f"a request of {size_bytes} bytes is over max.request.bytes {limit}; send it in parts"
         )

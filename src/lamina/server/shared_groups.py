@@ -11,7 +11,7 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +22,6 @@ from lamina.groups.group import Group
 from lamina.store.store import Store
 from lamina.wire.messages import OFFSETS
 from lamina.wire.operations import Named
-
-SLICE_MS = 500
 
 
 class OpenGroups:
@@ -86,14 +84,3 @@ def held_of(given: list[int] | list[Named] | pa.RecordBatch) -> Held:
             raise InvalidRequest(f"either all or none of the records have their {name!r}")
     arrays = [pa.array(numbers, pa.int64()) for numbers in columns.values()]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
-
-
-def poll_in_slices(
-    poll: Callable[[int], pa.RecordBatch], wait_ms: int, is_over: Callable[[], bool]
-) -> pa.RecordBatch:
-    """Waits for records in slices, so that a stop or a caller that is gone ends the wait."""
-    while True:
-        batch = poll(min(wait_ms, SLICE_MS))
-        wait_ms -= SLICE_MS
-        if batch.num_rows or wait_ms <= 0 or is_over():
-            return batch

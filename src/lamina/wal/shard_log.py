@@ -136,10 +136,11 @@ class ShardLog:
             if refusal is None and target.log is not self:
                 refusal = Unavailable("its target is being moved; append again")
             if refusal is not None:
-                return [], Unavailable(f"router {router!r}: {refusal}; nothing was appended")
-            too_large = refuse_large(router, copy)
-            if too_large is not None:
-                return [], too_large
+                refusal = Unavailable(f"router {router!r}: {refusal}; nothing was appended")
+            refusal = refusal or refuse_large(router, copy)
+            if refusal is not None:
+                refusal.speaks_of = (target.place.topic,)
+                return [], refusal
             copies.append((copy, base))
             numbered[target] = base + copy.count
         nexts.update(numbered)

@@ -148,10 +148,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def decode_order(data: pa.Buffer) -> tuple[Order, list[bytes] | pa.Buffer | None]:
+def decode_order(data: pa.Buffer, max_bytes: int) -> tuple[Order, list[bytes] | pa.Buffer | None]:
     """Decodes an append's metadata; raises InvalidRequest for what is none.
 
-    Returns plain values as they are, and the Arrow stream of a batch without looking at it.
+    Returns plain values as they are, in all at most `max_bytes`, and the Arrow stream of a batch
+    without looking at it.
     """
     is_small = data.size <= HEADER_BYTES_MAX + PLAIN_BYTES_MAX
     beginning = (data if is_small else data.slice(0, HEADER_BYTES_MAX + 1)).to_pybytes()
@@ -170,6 +171,8 @@ def decode_order(data: pa.Buffer) -> tuple[Order, list[bytes] | pa.Buffer | None
     order = Order(topic, partition, acks, patience_s, _stamp(producer))
     rest = data.slice(len(header) + 1) if newline else None
     if lengths is not None:
+        if data.size - len(header) > max_bytes:
+            raise InvalidRequest(f"an append's plain values are over {max_bytes} bytes")
         return order, _split(body if is_small or rest is None else rest.to_pybytes(), lengths)
     return order, rest if rest is not None and rest.size else None
 
@@ -287,13 +290,10 @@ def encode_call(given: dict[str, Any], held: pa.RecordBatch | None = None) -> by
     return whole
 
 
-def decode_call(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Decodes the arguments of an operation; raises InvalidRequest for what is none.
-
-    The records that it speaks of are returned as they came, for `decode_held`.
-    """
+def split_call(data: bytes) -> tuple[bytes, bytes]:
+    """Parts a call into its arguments and its records, for `decode_object` and `decode_held`."""
     header, _, rest = data.partition(b"\n")
-    return decode_object(header), rest
+    return header, rest
 
 
 def decode_held(data: bytes, max_bytes: int) -> pa.RecordBatch:

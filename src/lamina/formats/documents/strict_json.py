@@ -37,6 +37,8 @@ def parse(buffer: Buffer) -> dict[str, Any]:
         raise CorruptData("the file is not UTF-8", position=error.start) from error
     try:
         document = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+        if "\\u" in text:  # half a pair of surrogates is no text, and nothing could write it again
+            json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         position = len(text[: error.pos].encode())
         raise CorruptData(f"the file is not JSON: {error.msg}", position=position) from error

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lamina.errors import Busy, Closed, InvalidRequest, LaminaError, RecordsMissing, Unavailable
+from lamina.server import telling
 from lamina.store.store import Store
 
 _log = logging.getLogger("lamina.server")
@@ -123,7 +124,7 @@ class Jobs:
             work(job)
             state = "cancelled" if job.number in self._cancelled else "done"
         except LaminaError as error:
-            state, job.problem = "failed", str(error)
+            state, job.problem = "failed", telling.anybody(error)
         except Exception:
             _log.exception("%s of %s failed", job.kind, job.topic)
             state, job.problem = "failed", "the server failed; its log says how"

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from lamina.errors import InvalidRequest, LaminaError, NotAllowed
+from lamina.server import telling
 from lamina.server.auth import ANYBODY, Caller
 from lamina.server.broker import Broker
 from lamina.server.console import asked
@@ -295,7 +296,8 @@ class Console:
     async def _events(self, caller: Caller, tail: Tail) -> AsyncIterator[str]:
         def step() -> dict[str, Any]:
             caller.require("read", tail.topic, "tail")
-            return tail.step(self._broker.store)
+            with telling.to(caller):
+                return tail.step(self._broker.store)
 
         try:
             with self._broker.waiting.taking():
