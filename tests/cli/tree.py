@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lamina.api import Gap
 from lamina.formats import producer_journal
-from lamina.formats.documents import ledger, topic_file
+from lamina.formats.documents import group_copy, ledger, topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from tests.formats.test_frame_index import golden_log
@@ -33,6 +33,9 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
         [producer_journal.Entry(7, first, first, 2, 0) for first in (0, 2, 4)]
     )
     settings = TopicFile("f", "frame", partitions=1, epoch=1, created_ms=1)
+    owner = group_copy.Owner("orders", 1, 1, 0, "billing", "5b1e")
+    rows = [[7, 9]], [[5, 1_700_000_000_000, 2]]
+    copied = group_copy.GroupCopy(owner, 1_700_000_000_000, 5, 5, *rows)
     return {
         "meta/broker.id": ("broker identity", golden("frame-broker.json")),
         "meta/checkpoint.json": ("checkpoint", golden("frame-checkpoint.json")),
@@ -60,6 +63,7 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
             "strm segment",
             golden("strm-orders.seg"),
         ),
+        "archive/data/orders/0/state/billing.json": ("copy of a group", group_copy.encode(copied)),
     }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lamina.api import Gap
 
+from lamina.api import Gap
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import archive_manifest, strict_json
 from lamina.formats.documents.archive_manifest import (

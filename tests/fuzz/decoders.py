@@ -25,6 +25,7 @@ from lamina.formats.documents import (
     archive_manifest,
     broker_id,
     checkpoint,
+    group_copy,
     group_roster,
     ledger,
     position_file,
@@ -359,6 +360,13 @@ def rosters() -> list[bytes]:
     ]
 
 
+def group_copies() -> list[bytes]:
+    owner = group_copy.Owner("orders", 1, NOW, 0, "billing", "5b1e")
+    rows = [[98, 99], [101, 104]], [[96, NOW, 2], [100, NOW, 1]]
+    copies = (group_copy.GroupCopy(owner, NOW, 80, 96, *each) for each in (([], []), rows))
+    return [group_copy.encode(each) for each in copies]
+
+
 def in_order(data: bytes) -> list[group_roster.Listed]:
     """A roster as its encoder lists it."""
     return sorted(group_roster.decode(data), key=lambda each: (each.topic, each.group))
@@ -505,6 +513,13 @@ _FILES = (
 _DOCUMENTS = (
     Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
     Target("roster", rosters, same(in_order, group_roster.encode), sealing.document, True),
+    Target(
+        "group-copy",
+        group_copies,
+        same(group_copy.decode, group_copy.encode),
+        sealing.document,
+        True,
+    ),
     Target(
         "location",
         locations,

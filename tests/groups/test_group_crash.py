@@ -285,3 +285,28 @@ def test_a_rotation_without_space_is_put_off(monkeypatch: pytest.MonkeyPatch) ->
     store = open_store(files)
     assert store.group("t", "g").committed() == 30
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["sync_directory", "open"])
+@pytest.mark.parametrize("call", [1, 2])
+def test_no_ack_goes_into_a_delta_that_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, kind: str, call: int
+) -> None:
+    """Without a descriptor for the new delta, or its directory, nothing is acked into the old."""
+    monkeypatch.setattr(journal, "COMPACT_EVENTS", 3)
+    files = SimulatedFiles()
+    store = filled(files)
+    group = store.group("t", "g")
+    group.ack([1, 3, 5])
+    files.fail(kind, at=call, error=errno.EMFILE)
+    acked = {1, 3, 5}
+    for offset in range(7, 30, 2):
+        try:
+            group.ack(offset)
+        except (Poisoned, StorageFull):
+            break
+        acked.add(offset)
+        again = open_store(files.snapshot().crash("dropped"))
+        assert acked <= set(again._groups._known("t", "g")[0].durable.ahead().tolist())
+        again.close()
+    store.close()

@@ -220,6 +220,7 @@ def test_a_dead_letter_keeps_tag_and_node_as_headers(rig: Rig) -> None:
     letters = next(rig.store.scan("u.dlq")).to_pylist()
     assert [(each["key"], each["value"]) for each in letters] == [(None, b"a"), (None, b"b")]
     headers = [{each["key"]: each["value"] for each in one["headers"]} for one in letters]
+    assert len({each.pop("lamina.dlq.life") for each in headers}) == 1
     shared = {
         "lamina.dlq.reason": b"bad",
         "lamina.dlq.group": b"g",

@@ -28,6 +28,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "wal topic": paths.wal_topic_id,
     "snapshot": paths.snapshot_number,
     "shard": paths.shard_number,
+    "group's copy": paths.archived_group,
     "group": paths.group_file,
     "object": paths.object_key,
     "archived topic": paths.archived_topic,
@@ -90,6 +91,15 @@ def test_an_object_key_is_parsed_back(topic: str, partition: int, base_offset: i
     assert paths.object_key(key.name) == key
 
 
+@given(TOPICS, st.integers(0, 10_000), GROUPS)
+@example("a", 0, "b.json")
+def test_the_key_of_a_groups_copy_is_parsed_back(topic: str, partition: int, group: str) -> None:
+    key = paths.archive_group(topic, partition, group)
+    assert paths.archived_group(key) == (topic, partition, group)
+    assert paths.group_file(key.rpartition("/")[2]) is None
+    assert len(key.split("/")) == 5
+
+
 NEAR = st.sampled_from(["a", "a-0", "a-1", "a.b", "a_b", "a-b", "b", "A"])
 NEAR_GROUPS = st.sampled_from(["a", "b", "a_b", "a-b", "a%5Fb", "A", "é", "e\u0301", "0_a", "%"])
 TRIPLES = st.one_of(
@@ -132,6 +142,7 @@ def test_no_two_groups_of_any_partitions_share_a_file(triples: list[tuple[str, i
         f"wal-{'9' * 5000}.log",
         "seg-1.data",
         "seg-99999999999999999999.data",
+        f"seg-{1 << 63:020}.data",
         "seg-" + "٠" * 20 + ".idx",
         "0000000000000A0B",
         "snapshot-01.bin",
@@ -219,6 +230,14 @@ def test_the_longest_names_of_applications_and_groups_leave_room() -> None:
         for refused in (f"{name}a", "", "\ud800"):
             with pytest.raises(InvalidRequest, match="is refused"):
                 refusing(refused)
+
+
+@pytest.mark.parametrize(
+    "name", ["0/state/%5f", "00/state/g", "0/state/%FF", "0/states/g", "0/g", "٣/state/g"]
+)
+def test_a_stray_key_is_of_no_groups_copy(name: str) -> None:
+    assert paths.archived_group(f"data/a/{name}.json") is None
+    assert paths.archived_group("data/../0/state/g.json") is None
 
 
 @given(st.text(max_size=60), st.sampled_from(sorted(PARSERS)))

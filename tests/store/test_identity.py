@@ -103,7 +103,8 @@ def test_one_file_of_two_keeps_what_was_acked(tmp_path: Path, lost: str) -> None
     for partition in range(2):
         (path / f"groups/t-{partition}_billing.{lost}").unlink()
     with opened(path) as store:
-        assert len(store.recovery_report.of("rebuilt")) == 2
+        told = [event.path for event in store.recovery_report.of("rebuilt")]
+        assert {str(path / f"groups/t-{number}_billing.{lost}") for number in range(2)} <= set(told)
         lags = store.describe_group("t", "billing").partitions
         assert [each.committed for each in lags] == before
 

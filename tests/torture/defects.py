@@ -386,8 +386,8 @@ DEFECTS = (
         (
             (
                 "archive/tier.py",
-                "                    or (kept.refused is not None and kept.tries > begun)\n",
-                "                    or (kept.refused is not None and kept.tries < begun)\n",
+                "                    or (kept.refused is not None and kept.refused_try > begun)\n",
+                "                    or (kept.refused is not None and kept.refused_try < begun)\n",
             ),
         ),
     ),

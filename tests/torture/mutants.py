@@ -48,8 +48,8 @@ MUTANTS = (
         "replace-without-directory-fsync",
         "fsync of the directory after a rename",
         "storage/files.py",
-        "        raise\n    files.sync_directory(os.path.dirname(path))\n",
-        "        raise\n",
+        "        files.sync_directory(os.path.dirname(path))\n\n\n@contextlib",
+        "        pass\n\n\n@contextlib",
         ("F7/names:keratin:200",),
     ),
     Mutant(
@@ -282,8 +282,8 @@ MUTANTS = (
         "group-ahead",
         "a group is never ahead of its log",
         "groups/journal.py",
-        "        if state.is_beyond(log_end_offset):\n",
-        "        if log_end_offset < 0:\n",
+        "        was_ahead = state.is_beyond(log_end_offset)\n",
+        "        was_ahead = log_end_offset < 0\n",
         ("F20/mixed:frame:100",),
     ),
     Mutant(
@@ -450,7 +450,7 @@ MUTANTS = (
         "forgotten-group",
         "a group whose files are lost is known by the list of groups",
         "groups/registry.py",
-        "        for key in sorted({*partial, *listed}):\n",
+        "        for key in sorted({*partial, *evidence.groups(report)}):\n",
         "        for key in sorted(partial):\n",
         (
             "tests/store/test_identity.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lamina.archive.object_list import Shelf
-from lamina.errors import CorruptData, InvalidRequest, NewerFormat, Unavailable
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing, Unavailable
+from lamina.formats.documents import group_copy, topic_file
 from lamina.formats.documents import ledger as ledger_file
-from lamina.formats.documents import topic_file
 from lamina.formats.documents.ledger import Ledger, Span
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.log.spares import SpareGroup
 from lamina.storage import paths
 from lamina.storage.objects import Objects
 
@@ -60,6 +61,29 @@ class ArchiveSpares:
         except InvalidRequest:
             return []
         return [(each.base_offset, each.next_offset) for each in listed]
+
+    def group(self, topic: str, partition: int, group: str) -> SpareGroup:
+        """Returns the copy of a group's state in a partition; of a newer version it is no use."""
+        try:
+            raw = self.objects.read(paths.archive_group(topic, partition, group)).data
+            return SpareGroup(group_copy.decode(raw))
+        except ObjectMissing:
+            return SpareGroup()
+        except Unavailable as error:
+            return SpareGroup(problem=f"the archive cannot be read now ({error})")
+        except NewerFormat:
+            return SpareGroup(problem="the archive's copy was written by a newer version")
+        except CorruptData as error:
+            return SpareGroup(problem=f"the archive's copy is damaged ({error.problem})")
+
+    def groups(self, topic: str, partition: int) -> list[str] | None:
+        """Lists the groups of a partition that have a copy; None if that cannot be known now."""
+        prefix = f"{paths.archive_partition(topic, partition)}/{paths.ARCHIVE_STATE}"
+        try:
+            found = [paths.archived_group(info.key) for info in self.objects.list(prefix)]
+        except Unavailable:
+            return None
+        return [parsed[2] for parsed in found if parsed is not None]
 
     def _read(self, key: str) -> bytes | None:
         try:

@@ -1,54 +1,37 @@
-"""What the archive keeps beside the records: topic file, ledger, and files such as group positions.
+"""What the archive keeps beside the records: topic file, ledger, and the state of groups.
 
 With these and the objects a topic can be read, and restored, on a machine that never saw it.
 
 Rules.
 1. `topic.json` and `ledger.json` are copies of the local files, byte for byte.
-2. Other files are opaque: whoever owns them says what they are (`StateSource`), and a restore gives
-   them back. The state of consumer groups is what is found in `groups/`.
+2. The state of a group is one object per partition, always of one moment (`group_copy`). That of
+   a group which is known to be deleted goes; so do the files that earlier releases put there.
 3. A copy that a newer version wrote is refused, and stays: it may say what we cannot.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol
 
 from lamina.archive.object_list import Shelf
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
-from lamina.formats.documents import topic_file
+from lamina.formats.documents import group_copy, topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.formats.keratin import delta, snapshot
 from lamina.storage import paths
-from lamina.storage.files import Files
 from lamina.storage.objects import Objects
 
-StateSource: TypeAlias = Callable[[str, int], Mapping[str, bytes]]
-"""Gives the named files that belong to a (topic, partition)."""
 
+class GroupSource(Protocol):
+    """Whoever knows the groups of a store."""
 
-def group_files(files: Files, data: str) -> StateSource:
-    """Makes the source that reads the groups' files of a data directory.
+    def copies(self, about: TopicFile, partition: int, archived_end: int) -> Mapping[str, bytes]:
+        """Returns the copy of each group's state in a partition, by the group's name."""
 
-    Deltas before snapshots: an old delta over a newer snapshot converges, the other way loses acks.
-    """
-
-    def read(topic_name: str, partition: int) -> Mapping[str, bytes]:
-        folder = os.path.join(data, paths.GROUPS)
-        found = {}
-        for name in sorted(files.list(folder), key=lambda each: each.endswith("snap")):
-            parsed = paths.group_file(name)
-            if parsed and (parsed.topic, parsed.partition) == (topic_name, partition):
-                try:
-                    found[name] = files.read(os.path.join(folder, name))
-                except FileNotFoundError:
-                    continue
-        return found
-
-    return read
+    def is_gone(self, topic_file: str, group: str) -> bool:
+        """Tells whether it is known that there is no such group."""
 
 
 @dataclass(slots=True)
@@ -56,8 +39,10 @@ class Metadata:
     """Keeps the copies current; remembers what it has put so that nothing is put twice."""
 
     objects: Objects
-    state: StateSource
+    groups: Callable[[], GroupSource]
     _put: dict[str, bytes] = field(default_factory=dict)
+    _copied: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """The keys of groups' copies, and of what earlier releases kept of them, by partition."""
     _ledgers: dict[tuple[str, int], Ledger] = field(default_factory=dict)
 
     def save(self, shelf: Shelf, ledger: Ledger) -> None:
@@ -67,8 +52,35 @@ class Metadata:
         if self._ledgers.get((about.name, shelf.partition)) != ledger:
             shelf.save_ledger(ledger)
             self._ledgers[about.name, shelf.partition] = ledger
-        for name, data in self.state(about.name, shelf.partition).items():
-            self._save(paths.archive_state(about.name, shelf.partition, name), data)
+        self._save_groups(about, shelf.partition, shelf.manifest.end_offset)
+
+    def _save_groups(self, about: TopicFile, partition: int, archived_end: int) -> None:
+        """Saves the copies of groups; removes those of groups that are gone."""
+        copied = self._copied.get((about.name, partition))
+        if copied is None:
+            prefix = f"{paths.archive_partition(about.name, partition)}/{paths.ARCHIVE_STATE}"
+            copied = {info.key for info in self.objects.list(prefix)}
+            self._copied[about.name, partition] = copied
+        made = self.groups().copies(about, partition, archived_end)
+        for name, data in made.items():
+            key = paths.archive_group(about.name, partition, name)
+            self._save(key, data)
+            copied.add(key)
+        for key in sorted(copied):
+            if self._may_go(key, made):
+                self.objects.delete(key)
+                copied.discard(key)
+                self._put.pop(key, None)
+
+    def _may_go(self, key: str, made: Mapping[str, bytes]) -> bool:
+        """Tells whether what is kept of a group is replaced, or the group is gone for good."""
+        if (parsed := paths.archived_group(key)) is not None:
+            return self.groups().is_gone(parsed[0], parsed[2])
+        older = paths.archived_state(key)
+        file = paths.group_file(older[2]) if older is not None else None
+        if file is None:
+            return False
+        return file.group in made or self.groups().is_gone(file.topic, file.group)
 
     def save_topic(self, about: TopicFile) -> None:
         """Saves a topic's own file, if it has changed; never a guess in place of a sound copy."""
@@ -79,6 +91,7 @@ class Metadata:
     def forget(self, topic_name: str, partition: int) -> None:
         """Has everything of a partition saved again, because a copy was found damaged."""
         self._put.clear()
+        self._copied.pop((topic_name, partition), None)
         self._ledgers.pop((topic_name, partition), None)
 
     def mark_deleted(self, about: TopicFile) -> None:
@@ -99,6 +112,7 @@ class Metadata:
             self._save(key, topic_file.encode(replace(about, deleted=True)))
         for number in range(about.partitions):
             self._ledgers.pop((about.name, number), None)
+            self._copied.pop((about.name, number), None)
 
     def _save(self, key: str, data: bytes) -> None:
         if self._put.get(key) == data:
@@ -125,10 +139,8 @@ class Metadata:
         try:
             if key.endswith(f"/{paths.TOPIC_SETTINGS}"):
                 topic_file.decode(data)
-            elif key.endswith(".snap"):
-                snapshot.decode(data)
-            elif key.endswith(".delta"):
-                delta.decode_header(data)
+            elif paths.archived_group(key) is not None:
+                group_copy.decode(data)
         except NewerFormat as error:
             raise error.at_path(f"{self.objects.url}/{key}") from error
         except CorruptData:

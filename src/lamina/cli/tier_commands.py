@@ -164,11 +164,15 @@ def restore(
         line = f"{done.topic}: {done.records} records in {done.partitions} partitions"
         fields = {"records": done.records, "end_offsets": done.end_offsets}
         losses = [{"partition": each.partition, **asdict(each.gap)} for each in done.losses]
-        _say(as_json, line, topic=done.topic, **fields, losses=losses)
+        groups = [each._asdict() for each in done.lost_groups]
+        _say(as_json, line, topic=done.topic, **fields, losses=losses, lost_groups=groups)
         for each in done.losses if not as_json else ():
             where = f"{done.topic}/{each.partition}: offsets {each.gap.first} to {each.gap.end}"
             typer.echo(f"{where} are lost: {each.gap.detail}", err=True)
-    if any(done.losses for done in restored):
+        for lost in done.lost_groups if not as_json else ():
+            where = f"{done.topic}/{lost.partition}: group {lost.group!r}"
+            typer.echo(f"{where} could not be restored: {lost.problem}", err=True)
+    if any(done.losses or done.lost_groups for done in restored):
         raise typer.Exit(EXIT_CODES[CorruptData])
 
 

@@ -221,8 +221,9 @@ class Group(GroupApi):
         while len(left.offsets):
             batch, there = target.read(left, POLL_BYTES)
             if batch is not None:
-                source = (self.topic, target.partition)
-                dead_letters.send(self._host, source, self.name, batch, there.epochs, reason)
+                where = self.topic, target.partition, self.name, target.life or ""
+                sender = dead_letters.Sender(*where)
+                dead_letters.send(self._host, sender, batch, there.epochs, reason)
                 count += batch.num_rows
             if batch is None:
                 break

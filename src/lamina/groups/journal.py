@@ -14,7 +14,9 @@ Rules.
 2. A damaged spot costs the events whose bytes are damaged. Sound ones behind it are applied: at
    worst a record waits for a deadline or comes once more, it is never lost.
 3. A sound event of an unknown kind is a newer format: refused, never cut.
-4. A reset is written together with the bump behind it. Without that it was torn, and is left out.
+4. A reset is a new delta, put in place by one rename: a reset, and the bump behind it. The
+   snapshot is lowered first, so that it says nothing that the reset has taken back, even if the
+   delta is lost. A reset at the end of a delta, without its bump, was torn, and is left out.
 5. A delta of two resets and nothing else says that its group is deleted, in all partitions. That
    of the first partition is replaced by it before any file is removed, and is removed last: a
    deletion that a crash cut short is finished by the next open.
@@ -24,9 +26,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,10 +37,10 @@ from lamina.errors import PASSING, CorruptData, NewerFormat, refusal_of
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
 from lamina.formats.scan import Limit, Scan, Stop
-from lamina.groups.state import State, events_of
+from lamina.groups.state import State, events_of, joined
 from lamina.log.directory import Place
 from lamina.storage import paths
-from lamina.storage.files import File, prepare_space, replace_file
+from lamina.storage.files import File, lasting, prepare_space, replace_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -80,6 +82,18 @@ class Found:
     problems: list[Problem] = field(default_factory=list)
 
 
+class Opened(NamedTuple):
+    """A journal, the state it holds, and whether that had been ahead of the log."""
+
+    journal: Journal
+    state: State
+    was_ahead: bool
+
+
+Complete: TypeAlias = Callable[[State], State]
+"""Adds what is known elsewhere to the state that the files of a group still hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """Where a group's files for one partition are."""
@@ -108,6 +122,11 @@ class Names:
         """Makes the delta say, durably, that the whole group is deleted."""
         data = delta.encode_header(self.place.now_ms()) + _deleted()
         self.place.files.replace(self.path("delta"), data)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether at least one of the two files is there."""
+        return any(self.place.files.exists(self.path(suffix)) for suffix in ("snap", "delta"))
 
     @property
     def is_deleted(self) -> bool:
@@ -256,15 +275,16 @@ class Journal:
 
     @classmethod
     def open(
-        cls, names: Names, report: RecoveryReport, log_end_offset: int, acked_once: int = 0
-    ) -> tuple[Journal, State]:
+        cls, names: Names, report: RecoveryReport, log_end_offset: int, complete: Complete
+    ) -> Opened:
         """Recovers a group: reads it, sets damage aside, and never lets it be ahead of the log.
 
-        Where something of it is lost, what the list of groups knows (`acked_once`) stays acked.
+        Where something of it is lost, `complete` adds what is known from elsewhere.
         """
         found = read(names)
         place = names.place
-        for problem in found.problems:
+        is_there = names.has_files
+        for problem in found.problems if is_there else ():
             kept = None
             if problem.data:
                 kept = place.set_aside(problem.path, problem.data, problem.position)
@@ -273,8 +293,9 @@ class Journal:
             report.add(problem.kind, problem.path, problem.why, byte_range=where, kept_in=kept)  # type: ignore[arg-type]
         state = found.state
         if found.problems:
-            state = state.apply(events_of(Event.BUMP_ACKED_UNTIL, acked_once))
-        if state.is_beyond(log_end_offset):
+            state = complete(state)
+        was_ahead = state.is_beyond(log_end_offset)
+        if was_ahead:
             why = (
                 f"group {names.group!r} was ahead of {place.name}, which ends at"
                 f" {log_end_offset}: it had acked up to {state.acked_until}"
@@ -282,14 +303,14 @@ class Journal:
             report.add("clamped", names.path("snap"), why)
             state = state.clamped(log_end_offset)
         if found.problems or state is not found.state:
-            return cls.create(names, state), state
+            return Opened(cls.create(names, state), state, was_ahead)
         place.files.sync_directory(names.folder)
         file = place.files.open(names.path("delta"))
         file.sync()  # a killed process may have left events that are not durable
         journal = cls(names, file, end=found.end, events=0)
         journal._since_events = found.events
         journal._since_bytes = found.end
-        return journal, state
+        return Opened(journal, state, was_ahead)
 
     def append(self, events: Events) -> None:
         """Writes events behind the others; without space none of them, raising StorageFull."""
@@ -340,19 +361,41 @@ class Journal:
                 raise
             self._since_bytes = self._since_events = 0
 
+    def reset(self, state: State, offset: int) -> State:
+        """Forgets everything and goes on at an offset; returns the state after it.
+
+        Fails without space, or before the delta is replaced, without having changed anything: the
+        old delta says all that the lowered snapshot does not.
+        """
+        self._file.sync()
+        lowered = replace(state, acked_until=min(state.acked_until, offset))
+        self._replace_snapshot(lowered)
+        where = joined([events_of(Event.RESET), events_of(Event.BUMP_ACKED_UNTIL, offset)])
+        self._replace_delta([delta.encode_events(where).data], events=len(where.types))
+        return State(acked_until=offset)
+
     def _write_anew(self, state: State) -> None:
         """Replaces the snapshot, then the delta."""
+        self._replace_snapshot(state)
+        self._replace_delta(_repeated(state), events=state.acked_ahead + 1)
+        self.rotations += 1
+
+    def _replace_snapshot(self, state: State) -> None:
+        names = self._names
+        made = _snapshot_of(names, state, names.place.now_ms())
+        names.place.files.replace(names.path("snap"), snapshot.encode(made))
+
+    def _replace_delta(self, pieces: Iterable[Buffer], *, events: int) -> None:
         names, files = self._names, self._names.place.files
-        now_ms = names.place.now_ms()
-        files.replace(names.path("snap"), snapshot.encode(_snapshot_of(names, state, now_ms)))
-        replace_file(files, names.path("delta"), delta.encode_header(now_ms), more=_repeated(state))
-        old, self._file = self._file, files.open(names.path("delta"))
+        header = delta.encode_header(names.place.now_ms())
+        replace_file(files, names.path("delta"), header, more=pieces)
+        with lasting():  # the old one takes events that nobody will find
+            old, self._file = self._file, files.open(names.path("delta"))
         if old is not None:
             old.close()
         self._end = self._prepared = self._base_bytes = self._file.size()
-        self._base_events = state.acked_ahead + 1
+        self._base_events = events
         self._since_bytes = self._since_events = 0
-        self.rotations += 1
 
     def close(self) -> None:
         """Cuts the prepared space and makes everything durable."""

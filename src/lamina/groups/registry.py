@@ -7,11 +7,15 @@ Rules.
    same name is there.
 3. A reset is planned first, and carried out only when the caller says so.
 4. A deletion is decided by one durable mark; what a crash left of it is removed at the next open.
+5. A group begins another life when it is made, reset, or cut back to its log: whatever is kept of
+   it elsewhere counts only within its life (`rebuilding`). The list of groups names it first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeAlias
@@ -22,10 +26,12 @@ from lamina.errors import Closed, InvalidRequest, UnknownGroup, typed_errors
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups import positions
+from lamina.groups.copying import Copies
 from lamina.groups.dead_letters import Host
 from lamina.groups.group import Group
 from lamina.groups.journal import Journal, Names, read
 from lamina.groups.lag import lag_of
+from lamina.groups.rebuilding import Evidence, Readers
 from lamina.groups.roster import Roster, listed_groups
 from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
@@ -33,7 +39,6 @@ from lamina.log.interfaces import LogReader
 from lamina.storage import paths
 from lamina.store.opening import Boot
 
-Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -59,10 +64,13 @@ def _remove_group(parts: Sequence[Names]) -> None:
 
 def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list[tuple[str, str]]:
     """Lists the groups (topic, name) that the files tell of, changing nothing."""
+    report = RecoveryReport()
     found = names_on_disk(boot)
     gone = {_key_of(names) for names in found if names.is_deleted}
-    there = {_key_of(names) for names in found} - gone
-    there |= set(listed_groups(boot, topics, RecoveryReport())) - gone
+    known = listed_groups(boot, topics, report)
+    there = {_key_of(names) for names in found}
+    there |= Evidence(boot, topics, _no_reader, known).groups(report)
+    there -= gone
     for left in positions.pending(boot):
         for about in topics.values():
             if positions.part_of(left, about) is not None:
@@ -70,21 +78,30 @@ def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list
     return sorted(key for key in there if key[0] in topics and topic in (None, key[0]))
 
 
-def peek_group(boot: Boot, about: TopicFile, name: str, readers: Readers) -> GroupInfo:
-    """Describes a group from its files, changing nothing."""
+def _no_reader(topic: str, partition: int) -> LogReader:
+    raise UnknownGroup(f"no group of {topic}/{partition} is looked at")
+
+
+def peek_group(
+    boot: Boot, topics: Mapping[str, TopicFile], about: TopicFile, name: str, readers: Readers
+) -> GroupInfo:
+    """Describes a group from its files, changing nothing: as opening would find it."""
+    report = RecoveryReport()
     there = {
         names.place.partition: names
         for names in names_on_disk(boot)
         if (names.place.topic, names.group) == (about.name, name)
     }
     left = positions.left_in(boot, about, name)
-    listed = listed_groups(boot, {about.name: about}, RecoveryReport()).get((about.name, name))
-    if not (there or left or listed) or any(names.is_deleted for names in there.values()):
+    evidence = Evidence(boot, topics, readers, listed_groups(boot, topics, report))
+    is_known = bool(there or left) or (about.name, name) in evidence.groups(report)
+    if not is_known or any(names.is_deleted for names in there.values()):
         raise _unknown(about.name, name)
     lags = []
     for number in range(about.partitions):
-        lost = State(acked_until=listed.at(number)) if listed is not None else State()
-        state = read(there[number]).state if number in there else lost
+        names = Names(boot.place(about.name, number), name)
+        found = read(names)
+        state = evidence.complete(names, found.state, report) if found.problems else found.state
         state = positions.advanced(state, left, number)
         reader = readers(about.name, number)
         lags.append(lag_of(reader, state.clamped(reader.end_offset("durable")), boot.now_ms()))
@@ -112,6 +129,8 @@ class Groups:
         self._epochs: dict[str, int] = {}
         self._roster = Roster(boot)
         self._known_listed: set[_Key] = set()
+        self._copies = Copies(boot.now_ms)
+        self._is_complete = True
 
     def failures(self) -> dict[str, str]:
         """Says which partitions of groups are poisoned, and why."""
@@ -126,7 +145,9 @@ class Groups:
     def recover(self, topics: Mapping[str, TopicFile], report: RecoveryReport) -> None:
         """Opens every group there is; removes what deleted topics have left."""
         partial: dict[_Key, dict[int, GroupPartition]] = {}
-        listed = listed_groups(self._boot, topics, report)
+        self._epochs = {name: about.epoch for name, about in topics.items()}
+        known = listed_groups(self._boot, topics, report)
+        evidence = Evidence(self._boot, topics, self._readers, known)
         for names in self._without_deleted(names_on_disk(self._boot), report):
             place = names.place
             about = topics.get(place.topic)
@@ -136,38 +157,43 @@ class Groups:
                     report.add("deletion finished", names.path("snap"), "its topic was deleted")
                 continue
             if place.partition < about.partitions:
-                known = listed.get((place.topic, names.group))
-                opened = self._open(names, report, known.at(place.partition) if known else 0)
+                opened = self._open(names, evidence, report)
                 partial.setdefault((place.topic, names.group), {})[place.partition] = opened
-        self._epochs = {name: about.epoch for name, about in topics.items()}
-        for key in sorted({*partial, *listed}):
+        for key in sorted({*partial, *evidence.groups(report)}):
             about, found = topics[key[0]], partial.get(key, {})
             for number in range(about.partitions):
-                if number not in found and key in listed:
-                    found[number] = self._create_lost(listed[key], number, report)
-                elif number not in found:  # a crash while the group was made
+                if number in found:
+                    continue
+                if known.is_sound and key not in known.groups:  # a crash while it was made
                     found[number] = self._create(key, number, "earliest")
+                else:
+                    names = Names(self._boot.place(key[0], number), key[1])
+                    found[number] = self._open(names, evidence, report)
             self._groups[key] = [found[number] for number in range(about.partitions)]
+        self._settle(evidence)
 
-    def _create_lost(
-        self, listed: Listed, partition: int, report: RecoveryReport
-    ) -> GroupPartition:
-        """Makes a group's state again whose files are lost: from the list, which is older."""
-        names = Names(self._boot.place(listed.topic, partition), listed.group)
-        reader = self._readers(listed.topic, partition)
-        acked_until = min(listed.at(partition), reader.end_offset("durable"))
-        why = (
-            f"both files of group {listed.group!r} are lost; it goes on at {acked_until}, where it"
-            " was when the list of groups was written: what it acked since comes again"
-        )
-        report.add("rebuilt", names.path("snap"), why)
-        state = State(acked_until=acked_until)
-        return self._started(reader, Journal.create(names, state), state, listed.group)
+    def _settle(self, evidence: Evidence) -> None:
+        """Has the list name lives that have just begun, before anything is appended."""
+        self._is_complete = evidence.is_complete
+        pairs = [
+            (evidence.life(*key, each.partition), each.life)
+            for key, found in self._groups.items()
+            for each in found
+        ]
+        if any(before not in (None, now) for before, now in pairs):
+            self._roster.correct(self._listed())
+        elif evidence.is_discovered or any(before != now for before, now in pairs):
+            with contextlib.suppress(OSError):  # on a full disk, some other time
+                self._roster.write(self._listed())
 
     def _listed(self, *, without: _Key | None = None) -> list[Listed]:
         """What the list of groups should say now."""
         return [
-            Listed(topic, self._epochs[topic], name, [each.durable.acked_until for each in found])
+            Listed(
+                *(topic, self._epochs[topic], name),
+                [each.durable.acked_until for each in found],
+                [each.life or "" for each in found],
+            )
             for (topic, name), found in list(self._groups.items())
             if (topic, name) != without and topic in self._epochs
         ]
@@ -181,12 +207,19 @@ class Groups:
             report.add("deletion finished", parts[0].path("delta"), "its group was deleted")
         return [names for names in every if _key_of(names) not in gone]
 
-    def _open(self, names: Names, report: RecoveryReport, acked_once: int) -> GroupPartition:
+    def _open(self, names: Names, evidence: Evidence, report: RecoveryReport) -> GroupPartition:
+        """Recovers a group's share in a partition; lost files are made again."""
         place = names.place
         reader = self._readers(place.topic, place.partition)
-        journal, state = Journal.open(names, report, reader.end_offset("durable"), acked_once)
-        state = state.with_deadlines_until(self._now_ms() + LEASE_MS_MAX)
-        return self._started(reader, journal, state, names.group)
+        end = reader.end_offset("durable")
+        opened = Journal.open(
+            names, report, end, lambda kept: evidence.complete(names, kept, report)
+        )
+        state = opened.state.with_deadlines_until(self._now_ms() + LEASE_MS_MAX)
+        life = evidence.life(place.topic, names.group, place.partition)
+        made = self._started(reader, opened.journal, state, names.group)
+        made.life = _new_life() if opened.was_ahead or life is None else life
+        return made
 
     def _create(self, key: _Key, partition: int, start: Start) -> GroupPartition:
         topic, name = key
@@ -194,7 +227,9 @@ class Groups:
         first = reader.earliest_offset() if start == "earliest" else reader.end_offset("durable")
         state = State(acked_until=first)
         journal = Journal.create(Names(self._boot.place(topic, partition), name), state)
-        return self._started(reader, journal, state, name)
+        made = self._started(reader, journal, state, name)
+        made.life = _new_life()
+        return made
 
     def _started(
         self, reader: LogReader, journal: Journal, state: State, name: str
@@ -291,10 +326,32 @@ class Groups:
             before = each.durable.acked_until
             moves.append(Move(number, before, target(each.reader, before)))
         if execute:
-            for move in moves:
-                known[move.partition].reset(move.after)
-            self._save_roster()  # or one that is older would take the reset back
+            self._reset((topic, name), known, moves)
         return moves
+
+    @typed_errors("resetting a group")
+    def _reset(self, key: _Key, known: list[GroupPartition], moves: list[Move]) -> None:
+        """Carries a reset out: the list names the next life of each partition before it begins."""
+        with self._changing:
+            ended = {move.partition: known[move.partition].life for move in moves}
+            listed = {(each.topic, each.group): each for each in self._listed()}
+            for move in moves:
+                known[move.partition].life = None  # no copy is made of a state between two lives
+                listed[key].lives[move.partition] = _new_life()
+                listed[key].acked_until[move.partition] = min(move.before, move.after)
+            try:
+                self._roster.write(listed.values())
+            except OSError:
+                for number, life in ended.items():
+                    known[number].life = life
+                raise
+            try:
+                for move in moves:
+                    known[move.partition].reset(move.after)
+            finally:
+                for move in moves:
+                    known[move.partition].life = listed[key].lives[move.partition]
+            self._save_roster()
 
     # ------------------------------------------------------------------ removing and closing
 
@@ -307,7 +364,7 @@ class Groups:
                 each.close(Closed(f"group {name!r} of {topic!r} was deleted"))
             parts = [Names(self._boot.place(topic, each.partition), name) for each in known]
             self._known_listed = set()
-            self._roster.leave_out(self._listed(without=(topic, name)))
+            self._roster.correct(self._listed(without=(topic, name)))
             parts[0].mark_deleted()
             _remove_group(parts)
             del self._groups[topic, name]
@@ -325,6 +382,23 @@ class Groups:
         for names in names_on_disk(self._boot):
             if names.place.topic == topic:
                 names.remove()
+
+    def copies(self, about: TopicFile, partition: int, archived_end: int) -> dict[str, bytes]:
+        """Returns the copy of each group's state in a partition, for the archive."""
+        with self._changing:
+            if set(self._groups) != self._known_listed:
+                self._save_roster()
+            listed = {
+                name: found
+                for (topic, name), found in self._groups.items()
+                if topic == about.name and (topic, name) in self._roster.keys
+            }
+        return self._copies.of(about, partition, archived_end, listed)
+
+    def is_gone(self, topic: str, group: str) -> bool:
+        """Tells whether it is known that there is no such group, so that its copies may go."""
+        with self._changing:
+            return self._is_complete and (topic, group) not in self._groups
 
     def flush(self) -> None:
         """Makes durable what was only written."""
@@ -378,6 +452,10 @@ def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | No
         return min(max(wanted, earliest), end)
 
     return target
+
+
+def _new_life() -> str:
+    return uuid.uuid4().hex
 
 
 def _unknown(topic: str, name: str) -> UnknownGroup:

@@ -107,6 +107,8 @@ class GroupPartition:
         self.now_ms = now_ms
         self.partition = reader.place.partition
         self.durable = self._written = state
+        self.life: str | None = None
+        """The life that the state belongs to; None while it changes, or is not known."""
         self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_MAX)
         self._journal = journal
         self._mutex = threading.Lock()
@@ -448,11 +450,15 @@ class GroupPartition:
         return rows[state.deadlines_ms[rows] > self.now_ms()]
 
     def reset(self, offset: int) -> None:
-        """Forgets everything and goes on at an offset."""
-        where = joined([events_of(Event.RESET), events_of(Event.BUMP_ACKED_UNTIL, offset)])
-        self.change(lambda _: where)
+        """Forgets everything and goes on at an offset; without space nothing is changed."""
+        self.writer.exclusively(lambda: self._reset(offset))
         with self._mutex:
             self._holes = NO_RANGES
+        for listener in self._listeners:
+            listener.set()
+
+    def _reset(self, offset: int) -> None:
+        self.durable = self._written = self._journal.reset(self._written, offset)
 
     def _refuse_beyond(self, until: int) -> None:
         end = self.reader.end_offset("durable")

@@ -203,10 +203,32 @@ class State:
             self.epochs[:leases],
         )
 
+    @property
+    def top(self) -> int:
+        """One past the last offset that the state says anything of."""
+        tops = (self.acked_until, *self.ends[-1:], *(self.offsets[-1:] + 1))
+        return max(int(top) for top in tops)
+
     def is_beyond(self, end: int) -> bool:
         """Tells whether anything of the state is at or above an offset, where the log ends."""
-        tops = (self.acked_until, *self.ends[-1:], *(self.offsets[-1:] + 1))
-        return max(int(top) for top in tops) > end
+        return self.top > end
+
+    def united(self, other: State) -> State:
+        """Returns the state in which all that either calls acked is; of leases the later epoch's.
+
+        Where both have a lease of the same epoch this one's deadline stays.
+        """
+        return other.apply(self._events())
+
+    def _events(self) -> Events:
+        """The events that lead from nothing to this state."""
+        return joined(
+            [
+                events_of(Event.BUMP_ACKED_UNTIL, self.acked_until),
+                events_of(Event.ACK, self.ahead()),
+                events_of(Event.MARK_INFLIGHT, self.offsets, self.deadlines_ms, self.epochs),
+            ]
+        )
 
     def with_deadlines_until(self, latest_ms: int) -> State:
         """Returns the state with no deadline after a time: a clock may have been set back."""

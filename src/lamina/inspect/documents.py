@@ -15,6 +15,7 @@ from lamina.formats.documents import (
     archive_location,
     broker_id,
     checkpoint,
+    group_copy,
     group_roster,
     ledger,
     tombstone,
@@ -68,6 +69,19 @@ class WholeFile:
         yield {"position": 0, "size": size, "checksum": self.checksum, **fields}
 
 
+def _other_group(value: group_copy.GroupCopy, facts: Named) -> str | None:
+    owner = value.owner
+    theirs = owner.topic, owner.partition, owner.group
+    if _copied_group(facts.path) == theirs:
+        return None
+    return f"the copy is of group {owner.group!r} of {owner.topic}/{owner.partition}"
+
+
+def _copied_group(path: str) -> tuple[str, int, str] | None:
+    """Parses the path of an archive's copy of a group: (topic, partition, group)."""
+    return paths.archived_group("/".join(path.split(os.sep)[-5:]))
+
+
 def _other_segment(value: tombstone.Tomb, facts: Named) -> str | None:
     if value.base_offset is None or facts.number in (None, value.base_offset):
         return None
@@ -83,11 +97,14 @@ _BY_NAME: dict[str, FileKind] = {
     os.path.basename(paths.ROSTER): WholeFile("list of groups", group_roster.decode, checksum="ok"),
     paths.CURRENT: WholeFile("current WAL file", current.decode),
 }
+_GROUP_COPY = WholeFile("copy of a group", group_copy.decode, _other_group, checksum="ok")
 _TOMBSTONE = WholeFile("tombstone", tombstone.decode, _other_segment)
 
 
 def recognise(path: str) -> FileKind | None:
     """Tells which document this is by its name, which only documents have; None for all else."""
     name = os.path.basename(path)
+    if _copied_group(os.path.abspath(path)) is not None:
+        return _GROUP_COPY
     segment = paths.segment_file(name)
     return _TOMBSTONE if segment and segment.suffix == "tomb" else _BY_NAME.get(name)

@@ -1,18 +1,26 @@
 """What of a topic lies elsewhere: asked for when what is here is damaged, or gone.
 
-The archive keeps `topic.json` and `ledger.json` of every archived topic, and its list names the
-records that it holds. A topic without an archive has no copies, and one whose archive cannot be
-reached has none now: opening goes on without.
+The archive keeps `topic.json` and `ledger.json` of every archived topic, and the state of its
+groups; its list names the records that it holds. A topic without an archive has no copies, and one
+whose archive cannot be reached has none now: opening goes on without.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lamina.api import Gap
+from lamina.formats.documents.group_copy import GroupCopy
 from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger, Span
 from lamina.formats.documents.topic_file import TopicFile
+
+
+class SpareGroup(NamedTuple):
+    """The copy of a group's state, or why it is of no use; neither where there is none."""
+
+    copy: GroupCopy | None = None
+    problem: str = ""
 
 
 class Spares(Protocol):
@@ -26,6 +34,12 @@ class Spares(Protocol):
 
     def spans(self, about: TopicFile, partition: int) -> list[Span] | None:
         """Returns which offsets of a partition are archived, in order; None if nobody answers."""
+
+    def group(self, topic: str, partition: int, group: str) -> SpareGroup:
+        """Returns the copy of a group's state in a partition."""
+
+    def groups(self, topic: str, partition: int) -> list[str] | None:
+        """Lists the groups of a partition that have a copy; None if that cannot be known now."""
 
 
 class NoSpares:
@@ -42,6 +56,14 @@ class NoSpares:
     def spans(self, about: TopicFile, partition: int) -> list[Span] | None:
         """Returns None."""
         return None
+
+    def group(self, topic: str, partition: int, group: str) -> SpareGroup:
+        """Returns none."""
+        return SpareGroup()
+
+    def groups(self, topic: str, partition: int) -> list[str] | None:
+        """Returns none."""
+        return []
 
 
 NO_SPARES = NoSpares()

@@ -21,10 +21,10 @@ import errno
 import itertools
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
-from lamina.errors import NO_DESCRIPTORS
+from lamina.errors import NO_DESCRIPTORS, PASSING
 from lamina.storage import locks
 from lamina.storage.locks import LocalLock
 from lamina.storage.open_files import OPEN_FILES, OpenFiles
@@ -202,6 +202,7 @@ def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer]
 
     Its bytes come in pieces; `more` are made one at a time, for a file too large to be held whole.
     Fails before the rename without a trace: a full disk is not filled by what could not be done.
+    What fails behind it is never an error that passes: the new file is there, maybe not for good.
     """
     temporary = path + TEMPORARY_SUFFIX
     if files.exists(temporary):  # left by a crash
@@ -221,7 +222,19 @@ def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer]
         with contextlib.suppress(OSError):
             files.remove(temporary)
         raise
-    files.sync_directory(os.path.dirname(path))
+    with lasting():
+        files.sync_directory(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """Turns errors that pass into EIO: something has been changed that cannot be finished."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        raise OSError(errno.EIO, f"a file was replaced, but then: {error}") from error
 
 
 class LocalFile:

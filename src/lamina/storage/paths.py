@@ -346,12 +346,29 @@ def archive_ledger(topic: str, partition: int) -> str:
 
 
 def archive_state(topic: str, partition: int, name: str) -> str:
-    """Names an archived file that belongs to a partition, such as a group's position."""
+    """Names an archived file of a group, as earlier releases kept them."""
     return f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}/{_encoded(name)}"
 
 
+def archive_group(topic: str, partition: int, group: str) -> str:
+    """Names the archived copy of a group's state in a partition."""
+    return f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}/{_encoded(group)}.json"
+
+
+def archived_group(key: str) -> tuple[str, int, str] | None:
+    """Parses the key of the archived copy of a group's state: (topic, partition, group)."""
+    parts = key.split("/")
+    if len(parts) != 5 or not parts[2].isdecimal() or not parts[4].endswith(".json"):
+        return None
+    try:
+        parsed = parts[1], int(parts[2]), unquote_to_bytes(parts[4][: -len(".json")]).decode()
+    except UnicodeDecodeError:
+        return None
+    return parsed if archive_group(*parsed) == key and _is_topic_name(parsed[0]) else None
+
+
 def archived_state(key: str) -> tuple[str, int, str] | None:
-    """Parses the key of an archived file of a partition: (topic, partition, the file's name)."""
+    """Parses the key of an archived file of a group: (topic, partition, the file's name)."""
     parts = key.split("/")
     if len(parts) != 5 or not parts[2].isdecimal() or parts[3] != ARCHIVE_STATE:
         return None

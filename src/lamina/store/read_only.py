@@ -161,7 +161,9 @@ class ReadOnlyStore(StoreReader):
     @typed_errors("looking at a group")
     def describe_group(self, topic: str, group: str) -> GroupInfo:
         """Returns for each partition what a group has acked, holds, and how far it is behind."""
-        return registry.peek_group(self._boot, self._topic(topic), group, self._partition)
+        return registry.peek_group(
+            self._boot, self._files_of_topics(), self._topic(topic), group, self._partition
+        )
 
     def close(self) -> None:
         """Lets the directory go."""

@@ -20,12 +20,16 @@ import pyarrow as pa
 
 from lamina.api import Gap
 from lamina.archive.object_reader import BlockCache
+from lamina.archive.spare_copies import ArchiveSpares
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats.documents import ledger as ledger_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit
+from lamina.groups.copying import is_of, state_of
+from lamina.groups.journal import Journal, Names
+from lamina.groups.rebuilding import not_below
 from lamina.log.active_segment import ActiveSegment
 from lamina.log.directory import Place
 from lamina.records import INPUT_SCHEMAS
@@ -47,6 +51,14 @@ class Loss(NamedTuple):
     gap: Gap
 
 
+class LostGroup(NamedTuple):
+    """A group whose state in a partition could not be brought back, and why."""
+
+    partition: int
+    group: str
+    problem: str
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What was brought back of a topic."""
@@ -56,6 +68,7 @@ class Restored:
     records: int
     end_offsets: tuple[int, ...]
     losses: tuple[Loss, ...] = ()
+    lost_groups: tuple[LostGroup, ...] = ()
 
 
 def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
@@ -91,16 +104,19 @@ def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> lis
 
 def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
     about = brought.about
+    groups: list[LostGroup] = []
     for number in range(about.partitions):
-        _restore_state(objects, boot, about.name, number)
+        groups += _restore_groups(objects, boot, about, number)
     boot.catalog.finish_restoring(about)
     losses = tuple(Loss(number, gap) for number, gap in brought.losses)
-    return Restored(about.name, about.partitions, brought.records, brought.end_offsets, losses)
+    counts = about.partitions, brought.records, brought.end_offsets
+    return Restored(about.name, *counts, losses, tuple(groups))
 
 
 def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:
     boot.catalog.begin_restoring(about)
     records, ends, losses = 0, [], []
+    groups: list[LostGroup] = []
     for number in range(about.partitions):
         reader = ArchivedPartition(objects, about, number, cache)
         reader.refresh()
@@ -110,20 +126,37 @@ def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockC
         records += restoring.run()
         losses += [Loss(number, gap) for gap in restoring.losses]
         ends.append(reader.end_offset())
-        _restore_state(objects, boot, about.name, number)
+        groups += _restore_groups(objects, boot, about, number)
     boot.catalog.finish_restoring(about)
-    return Restored(about.name, about.partitions, records, tuple(ends), tuple(losses))
+    counts = about.partitions, records, tuple(ends)
+    return Restored(about.name, *counts, tuple(losses), tuple(groups))
 
 
-def _restore_state(objects: Objects, boot: Boot, topic: str, partition: int) -> None:
-    """Gives the files of groups back."""
-    prefix = f"{paths.archive_partition(topic, partition)}/{paths.ARCHIVE_STATE}"
-    for info in objects.list(prefix):
-        parsed = paths.archived_state(info.key)
-        if parsed is not None and paths.group_file(parsed[2]) is not None:
+def _restore_groups(
+    objects: Objects, boot: Boot, about: TopicFile, partition: int
+) -> Iterator[LostGroup]:
+    """Gives the groups of a partition back; yields those whose copies are of no use.
+
+    A group is believed as far as its records were archived when it was copied: those are the same
+    records again, here and wherever else this archive was restored.
+    """
+    prefix = f"{paths.archive_partition(about.name, partition)}/{paths.ARCHIVE_STATE}"
+    keys = [info.key for info in objects.list(prefix)]
+    spares, done = ArchiveSpares(objects), set()
+    for _, _, group in filter(None, map(paths.archived_group, keys)):
+        copy, problem = spares.group(about.name, partition, group)
+        if copy is None or not is_of(copy, about, partition, group):
+            yield LostGroup(partition, group, problem or "it is of another topic of this name")
+            continue
+        state = not_below(state_of(copy).clamped(copy.archived_until), about, 0)
+        Journal.create(Names(boot.place(about.name, partition), group), state).close()
+        done.add(group)
+    for _, _, name in filter(None, map(paths.archived_state, keys)):  # of an earlier release
+        file = paths.group_file(name)
+        if file is not None and file.group not in done:
             boot.files.make_directory(boot.path(paths.GROUPS))
-            path = os.path.join(boot.path(paths.GROUPS), parsed[2])
-            boot.files.replace(path, objects.read(info.key).data)
+            key = paths.archive_state(about.name, partition, name)
+            boot.files.replace(boot.path(f"{paths.GROUPS}/{name}"), objects.read(key).data)
 
 
 @dataclass(slots=True)

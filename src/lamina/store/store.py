@@ -155,9 +155,9 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             return None
         self._boot = replace(self._boot, spares=ArchiveSpares(objects, memory.is_own))
         from lamina.archive.tier import Tier
-        from lamina.archive.topic_copies import Metadata, group_files
+        from lamina.archive.topic_copies import Metadata
 
-        metadata = Metadata(objects, group_files(self._boot.files, self._boot.data))
+        metadata = Metadata(objects, lambda: self._groups)
         return Tier(objects, self._archivable, lambda: self._topics, metadata)
 
     @typed_errors("recovery")

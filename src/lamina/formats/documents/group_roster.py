@@ -1,20 +1,24 @@
 """The roster of a store's groups (`meta/groups.json`): which there are, and how far each had acked.
 
     {"version": 1, "groups": [
-    {"topic": "orders", "epoch": 1, "group": "billing", "acked_until": [96, 104]}
+    {"topic": "orders", "epoch": 1, "group": "billing", "acked_until": [96, 104],
+     "lives": ["5b1e…", "90cc…"]}
     ], "crc32": "…"}
 
 Derived: the truth about a group are its two files; this one only tells that it was there. With it a
 group whose files are lost is reported, and goes on where it was when the roster was last written.
 `epoch` is the topic's: an entry of a topic that was deleted says nothing about the next one of its
-name. `acked_until` has a number for each partition, below which all was acked.
+name. `acked_until` has a number for each partition, below which all was acked. `lives` has a text
+for each partition, another one after every reset: by it copies of the group's state elsewhere, and
+its dead letters, are told from those of an earlier life (see `group_copy`). A list
+of an earlier build has none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from lamina.errors import CorruptData
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _FILE = {"version": int, "groups": list}
 _GROUP = {"topic": str, "epoch": int, "group": str, "acked_until": list}
+_MORE = {"lives": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,15 @@ class Listed:
     epoch: int
     group: str
     acked_until: list[int]
+    lives: list[str] = field(default_factory=list)
 
     def at(self, partition: int) -> int:
         """Returns below which offset all was acked; 0 for a partition that is not listed."""
         return self.acked_until[partition] if partition < len(self.acked_until) else 0
+
+    def life(self, partition: int) -> str | None:
+        """Returns the life of the group in a partition; None if that is not known."""
+        return self.lives[partition] or None if partition < len(self.lives) else None
 
 
 def encode(groups: Iterable[Listed]) -> bytes:
@@ -59,8 +69,10 @@ def decode(buffer: Buffer) -> list[Listed]:
     found = []
     for number, value in enumerate(document["groups"]):
         fields = strict_json.as_object(value, f"group {number}")
-        strict_json.check_fields(fields, f"group {number}", _GROUP)
+        strict_json.check_fields(fields, f"group {number}", _GROUP, _MORE)
         if not all(type(each) is int and each >= 0 for each in fields["acked_until"]):
             raise CorruptData(f"group {number} has acked what no offset is")
+        if not all(type(each) is str for each in fields.get("lives", ())):
+            raise CorruptData(f"group {number} has a life that is no text")
         found.append(Listed(**fields))
     return found
