@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "wal": {*BASE, "formats", "storage", "log"},
     "groups": {*BASE, "formats", "storage", "log"},
     "archive": {*BASE, "formats", "storage", "log"},
-    "inspect": {*BASE, "formats", "storage", "log", "wal", "groups", "archive"},
+    "inspect": {*BASE, "formats", "storage", "log"},
     "store": {*BASE, "formats", "storage", "log", "wal", "groups", "archive", "inspect"},
     "wire": {*BASE},
     "client": {*BASE, "wire"},

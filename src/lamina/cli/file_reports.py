@@ -93,7 +93,7 @@ def verify(path: str, *, as_json: bool) -> int:
         checked += found is not None
         findings += found or []
     if os.path.isdir(path):
-        from lamina.inspect.directory_check import belonging, explained
+        from lamina.store.directory_check import belonging, explained
 
         findings = explained(path, findings) + belonging(path, names)
     if as_json:

@@ -14,8 +14,9 @@ thousand consumers are one write and one fsync. `state` is the value that these 
 `registry` knows all groups of a store: it recovers them when the store is opened, creates, lists,
 resets and deletes them. `roster` remembers which groups there are apart from their files, so that
 a group whose files are lost is reported. `positions` takes over what readers without a store have
-left. `dead_letters` writes records that no consumer can
-process to `<topic>.dlq`.
+left. `copying` makes the copies that the archive
+keeps, and `rebuilding` gathers what is known of a group whose files are lost. `dead_letters`
+writes records that no consumer can process to `<topic>.dlq`.
 
 Rules.
 1. Live traffic and recovery change a state by `State.apply` and by nothing else.

@@ -25,9 +25,9 @@ from lamina.formats.documents.position_file import Position, TopicPosition
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.keratin.delta import Event
 from lamina.groups.state import State, events_of
+from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
 from lamina.storage.files import Files
-from lamina.store.opening import Boot
 
 TAKEN = ".taken"
 Commit: TypeAlias = Callable[[TopicFile, str, int, int], None]
@@ -41,7 +41,7 @@ def leave(files: Files, data: str, left: Position) -> None:
     files.replace(path, position.encode(left))
 
 
-def pending(boot: Boot) -> Iterator[Position]:
+def pending(boot: DataDirectory) -> Iterator[Position]:
     """Yields the positions that no store has taken over yet, changing nothing."""
     folder = boot.path(paths.POSITIONS)
     for name in boot.files.list(folder):
@@ -57,7 +57,7 @@ def part_of(left: Position, about: TopicFile) -> TopicPosition | None:
     return next((each for each in left.topics if (each.topic, each.epoch) == same), None)
 
 
-def left_in(boot: Boot, about: TopicFile, group: str) -> list[TopicPosition]:
+def left_in(boot: DataDirectory, about: TopicFile, group: str) -> list[TopicPosition]:
     """Returns what was left of a group's position in a topic, changing nothing."""
     found = [part_of(each, about) for each in pending(boot) if each.group == group]
     return [part for part in found if part is not None]
@@ -71,7 +71,7 @@ def advanced(state: State, left: list[TopicPosition], partition: int) -> State:
     return state
 
 
-def take_over(boot: Boot, topics: Mapping[str, TopicFile], commit: Commit) -> None:
+def take_over(boot: DataDirectory, topics: Mapping[str, TopicFile], commit: Commit) -> None:
     """Commits every position that was left."""
     folder = boot.path(paths.POSITIONS)
     for name in boot.files.list(folder):

@@ -40,9 +40,9 @@ from lamina.groups.dead_letters import SUFFIX, Sender
 from lamina.groups.journal import Names
 from lamina.groups.roster import Known
 from lamina.groups.state import Numbers, State, events_of
+from lamina.log.data_directory import DataDirectory
 from lamina.log.interfaces import LogReader
 from lamina.storage import paths
-from lamina.store.opening import Boot
 
 Readers: TypeAlias = Callable[[str, int], LogReader]
 _Key: TypeAlias = tuple[str, str]
@@ -61,7 +61,7 @@ class Evidence:
     """All that a directory, and its archive, know of groups apart from their own files."""
 
     def __init__(
-        self, boot: Boot, topics: Mapping[str, TopicFile], readers: Readers, known: Known
+        self, boot: DataDirectory, topics: Mapping[str, TopicFile], readers: Readers, known: Known
     ) -> None:
         self._boot = boot
         self._topics = topics

@@ -35,14 +35,14 @@ from lamina.groups.rebuilding import Evidence, Readers
 from lamina.groups.roster import Roster, listed_groups
 from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
+from lamina.log.data_directory import DataDirectory
 from lamina.log.interfaces import LogReader
 from lamina.storage import paths
-from lamina.store.opening import Boot
 
 _Key: TypeAlias = tuple[str, str]
 
 
-def names_on_disk(boot: Boot) -> list[Names]:
+def names_on_disk(boot: DataDirectory) -> list[Names]:
     """Returns every partition of every group that has a file, sorted."""
     found = set()
     for name in boot.files.list(boot.path(paths.GROUPS)):
@@ -62,7 +62,9 @@ def _remove_group(parts: Sequence[Names]) -> None:
         names.remove()
 
 
-def peek(boot: Boot, topics: Mapping[str, TopicFile], topic: str | None) -> list[tuple[str, str]]:
+def peek(
+    boot: DataDirectory, topics: Mapping[str, TopicFile], topic: str | None
+) -> list[tuple[str, str]]:
     """Lists the groups (topic, name) that the files tell of, changing nothing."""
     report = RecoveryReport()
     found = names_on_disk(boot)
@@ -83,7 +85,11 @@ def _no_reader(topic: str, partition: int) -> LogReader:
 
 
 def peek_group(
-    boot: Boot, topics: Mapping[str, TopicFile], about: TopicFile, name: str, readers: Readers
+    boot: DataDirectory,
+    topics: Mapping[str, TopicFile],
+    about: TopicFile,
+    name: str,
+    readers: Readers,
 ) -> GroupInfo:
     """Describes a group from its files, changing nothing: as opening would find it."""
     report = RecoveryReport()
@@ -113,7 +119,7 @@ class Groups:
 
     def __init__(
         self,
-        boot: Boot,
+        boot: DataDirectory,
         host: Host,
         readers: Readers,
         writer: tuple[WriterSettings, Executor],
@@ -152,7 +158,7 @@ class Groups:
             place = names.place
             about = topics.get(place.topic)
             if about is None:
-                if self._boot.catalog.is_deleted(place.topic):
+                if self._boot.has_deleted(place.topic):
                     names.remove()
                     report.add("deletion finished", names.path("snap"), "its topic was deleted")
                 continue

@@ -20,9 +20,9 @@ from lamina.formats.documents import group_roster
 from lamina.formats.documents.flips import one_flip_away
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
-from lamina.store.opening import Boot
 
 
 class Known(NamedTuple):
@@ -35,7 +35,9 @@ class Known(NamedTuple):
     is_sound: bool
 
 
-def listed_groups(boot: Boot, topics: Mapping[str, TopicFile], report: RecoveryReport) -> Known:
+def listed_groups(
+    boot: DataDirectory, topics: Mapping[str, TopicFile], report: RecoveryReport
+) -> Known:
     """Reads the list."""
     path = boot.path(paths.ROSTER)
     if not boot.files.exists(path):
@@ -67,7 +69,7 @@ def listed_groups(boot: Boot, topics: Mapping[str, TopicFile], report: RecoveryR
 class Roster:
     """The list, kept up to date by the store that writes."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, boot: DataDirectory) -> None:
         self._boot = boot
         self._written: bytes | None = None
         self.keys: frozenset[tuple[str, str]] = frozenset()

@@ -10,10 +10,9 @@ family of files: `logs` the frames of frame, keratin and wal logs, `object_files
 STRM objects, `documents` the small files that are decoded at once, `producer_files` the journal of
 idempotent producers. All yield rows (`render` makes them plain text or JSON) and `findings`.
 
-Two checks look at more than one file. `segment_check` walks a segment's log once and holds both
-indexes against it. `directory_check` finds what no file can tell by itself: a segment that is
-missing in the middle, two that overlap, a log of another format in a topic, files that belong to
-another store.
+`segment_check` looks at more than one file: it walks a segment's log once and holds both indexes
+against it. What no file can tell by itself (a segment that is missing in the middle, two that
+overlap, files of another store) is found by `lamina.store.directory_check`.
 
 Rules.
 1. Nothing here changes a file, takes a lock, or needs a store to be open.
@@ -24,5 +23,4 @@ Rules.
 Where to look.
 - how a file is recognised: `kinds`
 - what `verify` calls damage: `logs`, `object_files`, `segment_check`
-- what it finds about a whole directory: `directory_check`
 """

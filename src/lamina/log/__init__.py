@@ -21,7 +21,8 @@ torn, sets aside what is damaged, and rebuilds what is derived. Everything it di
 `recovery_report`. `partition_view` gives readers in other processes the same picture without
 touching a file.
 
-Shared by these: `directory` (files, clock and ledger of a partition), `manifest_file`, `damage`
+Shared by these: `data_directory` (files, root and clock), `directory` (the same for one partition,
+with its ledger), `manifest_file`, `damage`
 and `sound_copies` (what takes the place of a damaged record), `cold` (the archive as a reader sees
 it) and `archived_layers` (the objects below the local segments), `spares` (copies of small files),
 `tombstones`, `time_search`, `batch_offsets`, `document_names` (`append_batch` and `scan_from`),

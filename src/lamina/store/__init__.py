@@ -21,8 +21,8 @@ full disk.
 
 `diff` is the read of a follower that names gaps instead of stopping at them. `introspection` and
 `layers` answer the console and the metrics. `rewrite` and `mend` replace sealed segments for
-`erase` and `repair`; `restore` and `restore_wal` bring archived topics back, and `orphans` finds
-objects that belong to nothing.
+`erase` and `repair`; `restore` and `restore_wal` bring archived topics back, and `directory_check`
+finds files that do not belong together, `orphans` finds objects that belong to nothing.
 
 Rules.
 1. One writer per directory, by a lock that ends with its process; any number of readers.

@@ -191,14 +191,6 @@ class Catalog:
         """Deletes a topic for good; its files are still there."""
         self._write(replace(about, deleted=True))
 
-    def is_deleted(self, name: str) -> bool:
-        """Tells whether a topic's file says that it was deleted; False where there is none."""
-        path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
-        try:
-            return topic_file.decode(self.files.read(path)).deleted
-        except (FileNotFoundError, CorruptData):
-            return False
-
     def remove_deleted(self, about: TopicFile) -> None:
         """Removes the files of a deleted topic that nobody writes to any more."""
         self._remove_contents(about.name)

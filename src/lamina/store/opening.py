@@ -23,15 +23,13 @@ from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log import manifest_file
-from lamina.log.directory import Place
+from lamina.log.data_directory import DataDirectory
 from lamina.log.partition import Partition
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovery
 from lamina.log.removal import take_back
-from lamina.log.spares import NO_SPARES, Copies, Spares
 from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
-from lamina.storage.files import Files
 from lamina.store.catalog import Catalog
 
 
@@ -47,21 +45,11 @@ def steady_clock(start_ms: int) -> Callable[[], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
-    """What opening a directory stands on."""
+class Boot(DataDirectory):
+    """A data directory as opening sees it: whose it is, its topics, its checkpoint."""
 
-    files: Files
-    data: str
-    now_ms: Callable[[], int]
-    steady_ms: Callable[[], int] | None = None
-    spares: Spares = NO_SPARES
-    """Copies of small files, where the directory has an archive."""
     identity: BrokerId | None = None
     """Whose the directory is, once that is known: checkpoints carry it."""
-
-    def path(self, name: str) -> str:
-        """Returns the path of a file in the data directory."""
-        return os.path.join(self.data, name)
 
     @property
     def catalog(self) -> Catalog:
@@ -192,16 +180,6 @@ class Boot:
             )
         data = checkpoint.encode(checkpoint.checkpoint_of(entries, self._owner))
         self.files.replace(self.path(paths.CHECKPOINT), data)
-
-    def place(self, topic: str, partition: int, copies: Copies | None = None) -> Place:
-        """Returns a partition's surroundings; copies are those of an archived topic."""
-        return Place(self.files, self.data, topic, partition, self.now_ms, self.steady_ms, copies)
-
-    def place_of(self, about: TopicFile, partition: int) -> Place:
-        """Returns the surroundings of a topic's partition."""
-        is_archived = TopicSettings.parse(about.settings).is_archived
-        copies = Copies(self.spares, about, partition) if is_archived else None
-        return self.place(about.name, partition, copies)
 
     def open_partition(
         self,

@@ -58,14 +58,7 @@ class ReadOnlyStore(StoreReader):
             self._boot = replace(self._boot, spares=ArchiveSpares(self._archive))
         self._cache = BlockCache()
         self._views: dict[tuple[str, int, int], PartitionView] = {}
-        ground = Ground(
-            self._boot.files,
-            self._boot.data,
-            self._boot.now_ms,
-            wal or WalSettings.from_environment(os.environ),
-            steady_ms,
-            self._boot.spares,
-        )
+        ground = Ground.of(self._boot, wal or WalSettings.from_environment(os.environ))
         self._wal = WalView(ground)
 
     @property

@@ -191,9 +191,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         from lamina.wal.ground import Ground
 
         boot = self._boot
-        ground = Ground(
-            *(boot.files, boot.data, boot.now_ms, self._wal_settings, boot.steady_ms, boot.spares)
-        )
+        ground = Ground.of(boot, self._wal_settings)
         return WalEngine(ground, self._writer_settings, self._executor)
 
     def write_ahead_log(self) -> WalEngine:

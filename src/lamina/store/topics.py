@@ -105,7 +105,7 @@ class TopicAccess(AppendAccess):
 
     def _refuse_half_deleted(self, name: str) -> None:
         """Refuses a topic's name whose deletion has failed: it may come back, or not."""
-        if name in self._topics and self._boot.catalog.is_deleted(name):
+        if name in self._topics and self._boot.has_deleted(name):
             raise Poisoned(
                 f"deleting topic {name!r} failed half-way; delete it again, or reopen the store"
             )
@@ -131,7 +131,7 @@ class TopicAccess(AppendAccess):
             try:
                 self._reserve.use(lambda: self._mark_deleted(about))
             except (OSError, StorageFull) as error:
-                if isinstance(error, StorageFull) and not self._boot.catalog.is_deleted(name):
+                if isinstance(error, StorageFull) and not self._boot.has_deleted(name):
                     raise
                 for number in range(about.partitions):  # what is appended now might be deleted
                     self._partitions[name, number].fail(error)

@@ -145,7 +145,7 @@ class WalEngine:
 
     def _make(self, about: TopicFile, number: int) -> WalPartition:
         topic_id = about.topic_ids[number]
-        place = self._ground.place(about, number)
+        place = self._ground.place_of(about, number)
         partition = WalPartition(place, topic_id, TopicSettings.parse(about.settings))
         partition.bind(self._sources)
         partition.start(self._changing, self._compact_one)

@@ -10,40 +10,25 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lamina.config import TopicSettings, WalSettings
-from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.directory import Place
-from lamina.log.spares import NO_SPARES, Copies, Spares
+from lamina.config import WalSettings
+from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
-from lamina.storage.files import Files
 
 SHARDS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """The surroundings of a store's write-ahead log, with its clock and one that never jumps."""
+class Ground(DataDirectory):
+    """A data directory as the write-ahead log sees it: with its settings."""
 
-    files: Files
-    data: str
-    now_ms: Callable[[], int]
     settings: WalSettings = field(default_factory=WalSettings)
-    steady_ms: Callable[[], int] | None = None
-    spares: Spares = NO_SPARES
 
-    def place(self, about: TopicFile, partition: int) -> Place:
-        """Returns the surroundings of a topic's partition."""
-        is_archived = TopicSettings.parse(about.settings).is_archived
-        clocks = (self.now_ms, self.steady_ms)
-        copies = Copies(self.spares, about, partition) if is_archived else None
-        return Place(self.files, self.data, about.name, partition, *clocks, copies)
-
-    def steady(self) -> int:
-        """Returns the time by which spans are measured: no jump of the clock changes them."""
-        return self.now_ms() if self.steady_ms is None else self.steady_ms()
+    @classmethod
+    def of(cls, home: DataDirectory, settings: WalSettings) -> Ground:
+        """Makes the write-ahead log's view of a data directory."""
+        return cls(home.files, home.data, home.now_ms, home.steady_ms, home.spares, settings)
 
     @property
     def shard_count(self) -> int:

@@ -104,7 +104,7 @@ class WalView:
         for number in numbers:
             topic_id = about.topic_ids[number]
             reader = TopicReader(
-                ground.place(about, number), topic_id, TopicSettings.parse(about.settings)
+                ground.place_of(about, number), topic_id, TopicSettings.parse(about.settings)
             )
             reader.bind(sources)
             recovery.recover(reader, metadata.topics.get(topic_id, TopicMetadata()))

@@ -6,6 +6,7 @@
     checkpoint         meta/checkpoint.json: how far each partition was durable, a hint
     archive_location   meta/archive.json: where the archive is
     group_roster       meta/groups.json: which groups there are, apart from their own files
+    group_copy         state/<group>.json in the archive: a group's state, to be found again
     position_file      positions/of-<group>.json: where a reader without a store stands
     archive_manifest   the list of a partition's archived objects, in the object store
     sink_transaction   commit.json and state.json of Spark's exactly-once sink

@@ -44,7 +44,6 @@ from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.scan import Limit
 from lamina.formats.wal import index as wal_index
-from lamina.inspect.directory_check import belonging
 from lamina.inspect.findings import NOTE, Finding, files_below
 from lamina.inspect.segment_check import check_segment
 from lamina.log.batch_offsets import after, first_of, runs
@@ -58,6 +57,7 @@ from lamina.spark.plan import outside
 from lamina.storage import paths
 from lamina.storage.paths import SegmentFile
 from lamina.store import mend as mending
+from lamina.store.directory_check import belonging
 from lamina.store.store import Store
 from lamina.wal import segment_mend as wal_mending
 from lamina.wal import segments as wal_segments

@@ -22,7 +22,6 @@ from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
 from lamina.formats.documents import archive_manifest as manifest_file
 from lamina.formats.documents import ledger, topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.inspect.directory_check import belonging, explained
 from lamina.inspect.documents import recognise
 from lamina.inspect.findings import (
     NOTE,
@@ -42,6 +41,7 @@ from lamina.spark.jobs.job import Progress, Silent, Summary
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
+from lamina.store.directory_check import belonging, explained
 from lamina.store.opening import Boot, wall_clock_ms
 
 FINDINGS = "path string, position long, problem string, resumes_at long, severity string"

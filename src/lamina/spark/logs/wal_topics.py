@@ -205,7 +205,7 @@ class WalTopics:
 
     def __init__(self, boot: Boot, access: DirectoryAccess) -> None:
         self._access = access
-        self._ground = Ground(boot.files, boot.data, boot.now_ms, access.wal)
+        self._ground = Ground.of(boot, access.wal)
         self._view = WalView(self._ground)
         self._root = boot.path(paths.WAL)
         self._readers: dict[tuple[str, int], list[TopicReader]] = {}

@@ -258,7 +258,7 @@ def _short(
 def _wal_topic(boot: Boot, about: TopicFile, ends: dict[tuple[str, int], int]) -> Iterator[Finding]:
     """Finds what of a wal topic is in no segment and not in the WAL, and has no reason."""
     settings = WalSettings.from_environment(os.environ)
-    view = WalView(Ground(boot.files, boot.data, boot.now_ms, settings))
+    view = WalView(Ground.of(boot, settings))
     for number in range(about.partitions):
         place = boot.place(about.name, number)
         try:
