@@ -373,3 +373,14 @@ def test_a_remote_group_has_the_methods_of_a_group() -> None:
         assert not getattr(mine, "__isabstractmethod__", False), name
         if inspect.isfunction(member):
             assert inspect.signature(mine) == inspect.signature(member), name
+
+
+def test_groups_that_were_deleted_are_not_kept(service: Service) -> None:
+    with lamina.connect(service.flight_url) as client:
+        for topic in ("t", "u"):
+            client.create_topic(topic)
+            for name in ("g", "h"):
+                client.group(topic, name)
+        client.delete_group("t", "g")
+        client.delete_topic("u")
+        assert set(service.broker._groups._open) == {("t", "h")}

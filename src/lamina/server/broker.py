@@ -198,7 +198,10 @@ class Broker:
                 return shared_groups.call(group, operation.name.split(".")[1], arguments)
         if operation.name == "group":
             return self._groups.open(store, **arguments).describe()
-        return getattr(store, operation.name)(**arguments)
+        result = getattr(store, operation.name)(**arguments)
+        if operation.name in ("delete_group", "delete_topic"):
+            self._groups.forget(arguments[str(operation.topic)], arguments.get("group"))
+        return result
 
     # ------------------------------------------------------------------ records
 

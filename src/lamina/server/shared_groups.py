@@ -35,6 +35,12 @@ class OpenGroups:
         made = self._open[topic, name] = store.group(topic, name, start=start)
         return made
 
+    def forget(self, topic: str, name: str | None) -> None:
+        """Drops a group that was deleted, or all of a topic; names come and go for years."""
+        for each in list(self._open):
+            if each[0] == topic and name in (None, each[1]):
+                self._open.pop(each, None)
+
     @contextlib.contextmanager
     def using(self, store: Store, topic: str, name: str) -> Iterator[Group]:
         """Finds a group for one call; raises UnknownGroup for one that is not there (any more)."""
