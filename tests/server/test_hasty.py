@@ -12,8 +12,8 @@ import pytest
 
 import lamina
 from lamina.server import arriving
-from lamina.server.answers import Answer
 from lamina.server.auth import Caller
+from lamina.server.held_answers import Answer
 from lamina.server.service import Service
 from tests.server.rig import served
 

@@ -11,7 +11,7 @@ import pytest
 
 import lamina
 from lamina.errors import InvalidRequest, UnknownTopic
-from lamina.spark.logs.data_directory import LogDirectory
+from lamina.spark.logs.directory_log import LogDirectory
 from lamina.storage.files import LocalFiles
 from lamina.store.opening import Boot
 from lamina.store.read_only import ReadOnlyStore

@@ -10,9 +10,11 @@ there is room (`limits`), calls the store, counts, and answers.
 `service` is a server's life: listen, recover, serve, and on a signal drain, answer and checkpoint.
 `settings` and `setting_table` say what can be configured and where from. `health` and `metrics`
 are for those who watch. `arriving` reads what an HTTP request brings, `hasty` ends connections
-that do not get on, `sites` refuses web pages that speak for somebody without a key. `jsonrows` are
-records as JSON, and `openapi` describes all routes. `ahead` makes the next batch of a scan while
-one is being sent; `shared_groups` keeps the groups that clients use.
+that do not get on, `sites` refuses web pages that speak for somebody without a key. `held_answers`
+counts an answer until its last byte was taken, `replies` makes pages of JSON, `telling` leaves out
+topics that a key is not for; `jsonrows` are records as JSON, and `openapi` describes all routes.
+`ahead` makes the next batch of a scan while one is being sent; `shared_groups` keeps the groups
+that clients use.
 
 Rules.
 1. No storage logic here, and no method that the table in `lamina.wire.operations` does not have.

@@ -35,9 +35,9 @@ from lamina.errors import (
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
 from lamina.server import limits, shared_groups, telling
 from lamina.server.ahead import Pool, ReadAhead
-from lamina.server.answers import Answer, waited
 from lamina.server.auth import ANYBODY, Caller, Keys
 from lamina.server.health import WallClock, problems_of
+from lamina.server.held_answers import Answer, waited
 from lamina.server.metrics import Metrics, page_of, store_gauges
 from lamina.server.setting_table import ServerSettings
 from lamina.store.store import Store

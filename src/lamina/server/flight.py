@@ -26,9 +26,9 @@ from pyarrow import flight
 
 from lamina.errors import InvalidRequest, LaminaError, NotAllowed, Unavailable
 from lamina.server import limits
-from lamina.server.answers import Answer
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
+from lamina.server.held_answers import Answer
 from lamina.wire import failures, memory, messages, values
 from lamina.wire.operations import OPERATIONS
 

@@ -48,11 +48,11 @@ from lamina.errors import (
 )
 from lamina.inspect.render import render_batch
 from lamina.server import arriving, jsonrows, limits, openapi, replies
-from lamina.server.answers import Answer
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
 from lamina.server.hasty import Hasty
+from lamina.server.held_answers import Answer
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
 from lamina.wire import failures, values
 from lamina.wire.messages import Order, Poll, Question

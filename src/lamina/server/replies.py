@@ -16,7 +16,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from lamina.inspect.render import render_batch
-from lamina.server.answers import Answer
+from lamina.server.held_answers import Answer
 
 PIECE_BYTES = 256 << 10
 RECORDS_MAX = 10_000

@@ -1,7 +1,7 @@
 """The kinds of log that Spark can plan over, behind one interface (`lamina.spark.plan`).
 
     open_log        from options to one of the following
-    data_directory  a directory: no broker and no lock, files are opened where they are read
+    directory_log   a directory: no broker and no lock, files are opened where they are read
     wal_topics      the topics behind a write-ahead log in such a directory
     archived_log    an archive alone: objects read by the executors, by ranges of blocks
     served_log      a running server: cold objects from the object store, the rest by Flight

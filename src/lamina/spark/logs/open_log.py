@@ -7,7 +7,7 @@ import os
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.logs.archived_log import LogArchive
-from lamina.spark.logs.data_directory import LogDirectory
+from lamina.spark.logs.directory_log import LogDirectory
 from lamina.spark.logs.served_log import LogServer
 from lamina.spark.options import SourceOptions
 from lamina.spark.plan import Log
