@@ -28,7 +28,7 @@ from tests.spark.logs import START_MS, values
 KILLED = """
 import os, sys
 from tests.spark import test_server_sink as sink
-from lamina.spark import transactions
+from lamina.spark.commit import transaction as transactions
 left = int(sys.argv[3])
 honest = transactions.Publisher._append
 def counting(self, *given):

@@ -5,11 +5,12 @@
     answers          topics, partitions, segments, gaps, groups, layers, writers: frozen values
     acks             what an append asks for and is answered: levels, stamps, acks
     held_records     records that a consumer holds, and how a call names them
-    bounded_scan     a stream of batches that ends after so many records or bytes
+    record_reads     what bounds a read, and what a diff returns
     writer_counts    what a writer has done, in buckets
     recovery_report  what recovery did when a store was opened
 
-Everything is imported from here: `from lamina.api import StoreApi, Gap`.
+Everything can be imported from here (`from lamina.api import StoreApi, Gap`); a module is loaded
+when one of its names is asked for.
 
 Four kinds of store are subclasses of `StoreApi`: embedded, read-only, archive and served. Each
 overrides what it can do; for the rest, `StoreApi` itself raises InvalidRequest with a sentence
@@ -25,125 +26,108 @@ Rules.
    package loads no kernel and no storage engine.
 2. A value belongs here if a public call takes or returns it; what only the engine's parts say to
    each other stays with them.
-3. What a kind of store cannot do raises a typed error that names the kind and the way out: never
+3. `answers`, `acks`, `writer_counts` and `recovery_report` load no Arrow: commands that look into
+   a small file start in an instant.
+4. What a kind of store cannot do raises a typed error that names the kind and the way out: never
    NotImplementedError, and never an attribute that is not there.
 """
 
 from __future__ import annotations
 
-from lamina.api.acks import (
-    ACKS,
-    DURABLE,
-    NOT_WAITED,
-    OF_TOPIC,
-    UNTIL_ARCHIVED,
-    WRITTEN,
-    Ack,
-    Appended,
-    ProducerId,
-    ProducerStamp,
-    acks_level,
-    stamp,
-)
-from lamina.api.answers import (
-    REASONS,
-    Block,
-    BrokerId,
-    Decision,
-    Diff,
-    Gap,
-    GroupInfo,
-    Isolation,
-    Layer,
-    Move,
-    PartitionInfo,
-    PartitionLag,
-    RawRecord,
-    RouterInfo,
-    SegmentFacts,
-    SinkFacts,
-    Skipped,
-    Start,
-    State,
-    TierStatus,
-    TopicInfo,
-    Window,
-    WriterFacts,
-    window,
-)
-from lamina.api.bounded_scan import BATCH_BYTES, BATCH_RECORDS, bounded
-from lamina.api.group_api import GroupApi
-from lamina.api.held_records import (
-    LEASE_MS_MAX,
-    MORE_FIELDS,
-    OFFSETS_MAX,
-    POLL_BYTES,
-    POLL_RECORDS_MAX,
-    Held,
-    as_offsets,
-    level_of,
-    numbers_of,
-)
-from lamina.api.recovery_report import Event, Kind, RecoveryReport
-from lamina.api.store_api import StoreApi
-from lamina.api.writer_counts import Pulse, bucket_of, least_of, percentile
+import importlib
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from lamina.api.acks import (
+        ACKS,
+        DURABLE,
+        NOT_WAITED,
+        OF_TOPIC,
+        UNTIL_ARCHIVED,
+        WRITTEN,
+        Ack,
+        Appended,
+        ProducerId,
+        ProducerStamp,
+        acks_level,
+        stamp,
+    )
+    from lamina.api.answers import (
+        REASONS,
+        Block,
+        BrokerId,
+        Decision,
+        Gap,
+        GroupInfo,
+        Isolation,
+        Layer,
+        Move,
+        PartitionInfo,
+        PartitionLag,
+        RawRecord,
+        RouterInfo,
+        SegmentFacts,
+        SinkFacts,
+        Skipped,
+        Start,
+        State,
+        TierStatus,
+        TopicInfo,
+        Window,
+        WriterFacts,
+        window,
+    )
+    from lamina.api.group_api import GroupApi
+    from lamina.api.held_records import (
+        LEASE_MS_MAX,
+        MORE_FIELDS,
+        OFFSETS_MAX,
+        POLL_BYTES,
+        POLL_RECORDS_MAX,
+        Held,
+        as_offsets,
+        level_of,
+        numbers_of,
+    )
+    from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
+    from lamina.api.recovery_report import Event, Kind, RecoveryReport
+    from lamina.api.store_api import StoreApi
+    from lamina.api.writer_counts import Pulse, bucket_of, least_of, percentile
+
+# fmt: off
 __all__ = [
-    "ACKS",
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "DURABLE",
-    "LEASE_MS_MAX",
-    "MORE_FIELDS",
-    "NOT_WAITED",
-    "OFFSETS_MAX",
-    "OF_TOPIC",
-    "POLL_BYTES",
-    "POLL_RECORDS_MAX",
-    "REASONS",
-    "UNTIL_ARCHIVED",
-    "WRITTEN",
-    "Ack",
-    "Appended",
-    "Block",
-    "BrokerId",
-    "Decision",
-    "Diff",
-    "Event",
-    "Gap",
-    "GroupApi",
-    "GroupInfo",
-    "Held",
-    "Isolation",
-    "Kind",
-    "Layer",
-    "Move",
-    "PartitionInfo",
-    "PartitionLag",
-    "ProducerId",
-    "ProducerStamp",
-    "Pulse",
-    "RawRecord",
-    "RecoveryReport",
-    "RouterInfo",
-    "SegmentFacts",
-    "SinkFacts",
-    "Skipped",
-    "Start",
-    "State",
-    "StoreApi",
-    "TierStatus",
-    "TopicInfo",
-    "Window",
-    "WriterFacts",
-    "acks_level",
-    "as_offsets",
-    "bounded",
-    "bucket_of",
-    "least_of",
-    "level_of",
-    "numbers_of",
-    "percentile",
-    "stamp",
-    "window",
+    "ACKS", "BATCH_BYTES", "BATCH_RECORDS", "DURABLE", "LEASE_MS_MAX", "MORE_FIELDS",
+    "NOT_WAITED", "OFFSETS_MAX", "OF_TOPIC", "POLL_BYTES", "POLL_RECORDS_MAX", "REASONS",
+    "UNTIL_ARCHIVED", "WRITTEN", "Ack", "Appended", "Block", "BrokerId", "Decision", "Diff",
+    "Event", "Gap", "GroupApi", "GroupInfo", "Held", "Isolation", "Kind", "Layer", "Move",
+    "PartitionInfo", "PartitionLag", "ProducerId", "ProducerStamp", "Pulse", "RawRecord",
+    "RecoveryReport", "RouterInfo", "SegmentFacts", "SinkFacts", "Skipped", "Start", "State",
+    "StoreApi", "TierStatus", "TopicInfo", "Window", "WriterFacts", "acks_level", "as_offsets",
+    "bounded", "bucket_of", "least_of", "level_of", "numbers_of", "percentile", "stamp", "window",
 ]
+_HOMES = {
+    "acks":
+        "ACKS DURABLE NOT_WAITED OF_TOPIC UNTIL_ARCHIVED WRITTEN Ack Appended ProducerId "
+        "ProducerStamp acks_level stamp",
+    "answers":
+        "REASONS Block BrokerId Decision Gap GroupInfo Isolation Layer Move PartitionInfo "
+        "PartitionLag RawRecord RouterInfo SegmentFacts SinkFacts Skipped Start State TierStatus "
+        "TopicInfo Window WriterFacts window",
+    "group_api": "GroupApi",
+    "held_records":
+        "LEASE_MS_MAX MORE_FIELDS OFFSETS_MAX POLL_BYTES POLL_RECORDS_MAX Held as_offsets "
+        "level_of numbers_of",
+    "record_reads": "BATCH_BYTES BATCH_RECORDS Diff bounded",
+    "recovery_report": "Event Kind RecoveryReport",
+    "store_api": "StoreApi",
+    "writer_counts": "Pulse bucket_of least_of percentile",
+}
+# fmt: on
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a name's module when it is first asked for: a few values need no Arrow."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -1,10 +1,10 @@
-"""The values that public calls take and return, apart from appends and records a consumer holds.
+"""The values that public calls take and return, apart from those about records themselves.
 
 The same for every kind of store: what travels on the wire, what commands print and what the
 console draws are these. They carry no behaviour but sums over their own fields.
 
 Rule: a value is frozen, and its fields are plain (numbers, text, bytes, other values), so that it
-can be sent and compared as it is.
+can be sent and compared as it is. No Arrow here: whoever looks into a small file loads none.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
-
-import pyarrow as pa
 
 from lamina.api.writer_counts import Pulse
 from lamina.errors import UNREADABLE, InvalidRequest
@@ -131,19 +129,6 @@ class Gap:
             raise ValueError(f"a gap holds at least one offset, got {self.first} to {self.end}")
         if self.reason not in REASONS and self.reason != UNREADABLE:
             raise ValueError(f"a gap has one of the reasons {REASONS}, got {self.reason!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """What is new to a follower: records, the missing ranges, and where the next read starts.
-
-    `caught_up` says that nothing more was durable when the read ended.
-    """
-
-    records: pa.RecordBatch
-    next_offset: int
-    caught_up: bool
-    gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True, slots=True)

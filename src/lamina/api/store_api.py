@@ -31,7 +31,6 @@ from lamina.api.answers import (
     Block,
     BrokerId,
     Decision,
-    Diff,
     Gap,
     GroupInfo,
     Isolation,
@@ -49,8 +48,8 @@ from lamina.api.answers import (
     WriterFacts,
     window,
 )
-from lamina.api.bounded_scan import BATCH_BYTES, BATCH_RECORDS, bounded
 from lamina.api.group_api import GroupApi
+from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
 from lamina.api.recovery_report import RecoveryReport
 from lamina.arguments import Rule, TypedCalls, unsigned
 from lamina.errors import InvalidRequest

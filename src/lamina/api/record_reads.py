@@ -1,21 +1,36 @@
-"""A stream of batches that ends after so many records, or about so many bytes.
+"""What bounds a read of records, and what a diff returns.
 
-`scan_from` bounds the whole stream, where `scan` bounds each batch of it.
+`scan` bounds each batch of a stream; `scan_from` bounds the whole stream, by `bounded`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from lamina.api.answers import Gap
 from lamina.arguments import whole
 from lamina.errors import InvalidRequest
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1 << 20
 """What one batch of a scan holds at most, unless the caller asks for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What is new to a follower: records, the missing ranges, and where the next read starts.
+
+    `caught_up` says that nothing more was durable when the read ended.
+    """
+
+    records: pa.RecordBatch
+    next_offset: int
+    caught_up: bool
+    gaps: tuple[Gap, ...]
 
 
 class _Scan(Protocol):
