@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.torture.ast_mutants.catching import Verdict, run
+from tests.torture.ast_mutants.catching import BUDGET_S, How, Verdict, run
 from tests.torture.ast_mutants.drawing import draw, named
 from tests.torture.ast_mutants.published import MAY_LIVE
 
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=330)
     parser.add_argument("--seed", type=int, default=18)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for each mutant")
     parser.add_argument("--only", nargs="*", default=[], help="modules, by how their paths begin")
     parser.add_argument("--named", nargs="*", default=[], help="these mutants instead of a draw")
     parser.add_argument("--tests", nargs="*", default=TESTS)
@@ -47,7 +48,9 @@ def main() -> int:
             log.write(json.dumps(_row(verdict)) + "\n")
             log.flush()
 
-        done = run(drawn, given.tests, jobs=given.jobs, kept=given.kept, heard=note)
+        done = run(
+            drawn, given.tests, how=How(given.jobs, given.budget), kept=given.kept, heard=note
+        )
     lived = [each for each in done.verdicts if not each.is_caught]
     for each in lived:
         where = f"{each.mutation.path}:{each.mutation.line}"

@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -30,8 +31,8 @@ from tests.torture.ast_mutants.reaching import Reached, reached_by
 
 SLOW_S = 60.0
 """A test that costs more is left to the suites themselves."""
-BUDGET_S = 60.0
-"""Tests of this cost a mutant must survive, and rows of the matrix of the same cost."""
+BUDGET_S = 30.0
+"""Tests of this cost a mutant must survive, and rows of the matrix of half of it."""
 PATIENCE = 6.0
 """How many times as long as on sound code a test may take on a mutant,"""
 LEAST_S = 45.0
@@ -54,6 +55,13 @@ class Verdict:
         return bool(self.caught_by)
 
 
+class How(NamedTuple):
+    """How many children at a time, and how many seconds of tests for each."""
+
+    jobs: int
+    budget_s: float = BUDGET_S
+
+
 @dataclass(frozen=True)
 class Running:
     """A child that is a mutant: which of its tests it runs, and since when."""
@@ -71,10 +79,11 @@ class Warm:
     """A pytest plugin that runs mutants instead of a plain session."""
 
     def __init__(
-        self, mutations: Sequence[Mutation], jobs: int, kept: Path, heard: Callable[[Verdict], None]
+        self, mutations: Sequence[Mutation], how: How, kept: Path, heard: Callable[[Verdict], None]
     ) -> None:
         self.mutations = mutations
-        self.jobs = jobs
+        self.jobs = how.jobs
+        self.budget_s = how.budget_s
         self.kept = kept
         self.heard = heard
         self.verdicts: list[Verdict] = []
@@ -166,14 +175,13 @@ class Warm:
         ]
         rows = [test for test in usable if "test_matrix" in test]
         others = [test for test in usable if "test_matrix" not in test]
-        return self._within(others) + self._within(rows)
+        return self._within(self.budget_s, others) + self._within(self.budget_s / 2, rows)
 
-    def _within(self, tests: Sequence[str]) -> list[str]:
+    def _within(self, budget_s: float, tests: Sequence[str]) -> list[str]:
         """By turns the quickest and the one that reaches least: it is likely about that line."""
         quickest = sorted(tests, key=lambda each: self.reached.cost[each])
         narrowest = sorted(tests, key=lambda each: self.reached.width[each])
         chosen: dict[str, None] = {}
-        budget_s = BUDGET_S
         for each in (test for pair in zip(narrowest, quickest, strict=True) for test in pair):
             if each not in chosen and budget_s > 0:
                 chosen[each] = None
@@ -265,12 +273,12 @@ def run(
     mutations: Sequence[Mutation],
     tests: Sequence[str],
     *,
-    jobs: int,
+    how: How,
     kept: Path,
     heard: Callable[[Verdict], None],
 ) -> Warm:
     """Judges mutations by those of some tests that run what they change."""
-    plugin = Warm(mutations, jobs, kept, heard)
+    plugin = Warm(mutations, how, kept, heard)
     os.environ["LAMINA_TEST_EXAMPLES"] = "few"
     options = ["-q", "-p", "no:cacheprovider", "--timeout=0", "-p", "no:xdist"]
     options += ["-o", "tmp_path_retention_policy=none"]

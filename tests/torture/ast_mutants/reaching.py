@@ -28,6 +28,7 @@ from tests.torture.ast_mutants.processes import Task, quiet, run_all
 FILE_S = 1800.0
 """So long all tests of one file may take."""
 _ALL = -1
+_KEPT_EACH = 20
 _BUSY = 8
 """At least one of so many seconds of a test counts: it may wait for disks or other processes."""
 
@@ -56,10 +57,14 @@ def reached_by(items: Sequence[pytest.Item], kept: Path, jobs: int) -> Reached:
     for item in items:
         by_file.setdefault(item.path, []).append(item)
     missing = [path for path in by_file if not _is_known(_note_of(kept, path), by_file[path])]
-    tasks = [Task(str(path), _noting(by_file[path], _note_of(kept, path))) for path in missing]
+    digests = {path: _digest(SOURCE / path) for path in modules()}
+    tasks = [
+        Task(str(path), _noting(by_file[path], digests, _note_of(kept, path))) for path in missing
+    ]
     for task, ended in run_all(tasks, jobs, FILE_S):
         print(f"{task}: {ended or 'its tests are traced'}", flush=True)
-    return _loaded([_note_of(kept, path) for path in by_file], {each.nodeid for each in items})
+    notes = [_note_of(kept, path) for path in by_file]
+    return _loaded(notes, digests, {each.nodeid for each in items})
 
 
 def _note_of(kept: Path, path: Path) -> Path:
@@ -78,21 +83,23 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _noting(items: Sequence[pytest.Item], note: Path) -> Callable[[], None]:
+def _noting(
+    items: Sequence[pytest.Item], digests: dict[str, str], note: Path
+) -> Callable[[], None]:
     def act() -> None:
         quiet()
-        digests = {path: _digest(SOURCE / path) for path in modules()}
         tests = {item.nodeid: (-1.0, -1.0, dict[str, str]()) for item in items}
-        for item in items:
+        digest = _digest(items[0].path)
+        for at, item in enumerate(items):
             tests[item.nodeid] = _traced(item)
-            row = {"test_file": _digest(item.path), "modules": digests, "tests": tests}
-            note.write_text(json.dumps(row))
+            if at % _KEPT_EACH == 0 or item is items[-1]:
+                row = {"test_file": digest, "modules": digests, "tests": tests}
+                note.write_text(json.dumps(row))
 
     return act
 
 
-def _loaded(notes: Sequence[Path], wanted: set[str]) -> Reached:
-    digests = {path: _digest(SOURCE / path) for path in modules()}
+def _loaded(notes: Sequence[Path], digests: dict[str, str], wanted: set[str]) -> Reached:
     reached = Reached()
     for note in notes:
         if not note.exists():
