@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -42,6 +43,20 @@ FILES: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any], Any]] = {
     "frame-checkpoint.json": (checkpoint.encode, checkpoint.decode, CHECKPOINT),
     "frame-broker.json": (broker_id.encode, broker_id.decode, BROKER),
 }
+
+
+def test_a_checkpoint_names_its_broker_under_a_checksum() -> None:
+    owned = replace(CHECKPOINT, broker="6f1c24de-0b57-4c1e-9d3a-2f6b8e90a1c4")
+    raw = checkpoint.encode(owned)
+    assert checkpoint.decode(raw) == owned
+    spoilt = raw.replace(b"6f1c24de", b"6f1c24df")
+    without = re.sub(rb'"broker_crc32": "[0-9a-f]*", ', b"", raw)
+    assert len(without) < len(raw)
+    for other in (spoilt, without, raw.replace(b'"broker": ', b'"broken": ')):
+        with pytest.raises(CorruptData):
+            checkpoint.decode(other)
+    with pytest.raises(CorruptData, match="does not match its checksum"):
+        checkpoint.decode(spoilt)
 
 
 def test_the_golden_log_is_made_from_the_tables_of_the_document() -> None:

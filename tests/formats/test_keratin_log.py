@@ -202,6 +202,12 @@ def test_every_prefix_of_the_file_header_is_refused() -> None:
     assert log.decode_header(FILE_HEADER + b"more").base_offset == 7
 
 
+def test_a_file_of_another_kind_is_named_as_one() -> None:
+    for other in (b"NOPE" + FILE_HEADER[4:], b"NOPE", b""):
+        with pytest.raises(CorruptData, match="not this kind of file"):
+            log.decode_header(other)
+
+
 def test_every_single_byte_change_of_the_file_header_is_refused() -> None:
     for position in range(68):
         for change in (0x01, 0x80, 0xFF):
@@ -241,3 +247,4 @@ def test_nothing_continues_the_greatest_offset() -> None:
 def test_a_log_that_ends_inside_its_header_is_torn() -> None:
     found = log.scan(FILE_HEADER[:67])
     assert (len(found), found.end, found.stop) == (0, 67, Stop.TORN)
+    assert found.column_bytes == (0, 0)

@@ -94,9 +94,9 @@ def test_what_no_gap_speaks_of_is_the_rest_of_a_range(
     gaps: list[Gap], first: int, end: int
 ) -> None:
     found = of(gaps)
-    rest = [
-        offset for start, stop in found.unexplained(first, end) for offset in range(start, stop)
-    ]
+    parts = found.unexplained(first, end)
+    assert all(start < stop for start, stop in parts)
+    rest = [offset for start, stop in parts for offset in range(start, stop)]
     assert rest == [offset for offset in range(first, end) if found.at(offset) is None]
 
 

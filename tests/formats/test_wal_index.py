@@ -86,6 +86,15 @@ def test_an_index_grows_piece_by_piece_into_the_same_entries() -> None:
     assert whole["timestamp_ms"].tolist() == [50, 50, 50, 50, 50, 60]
 
 
+def test_the_last_entry_and_the_time_before_it_are_read_from_the_end() -> None:
+    entries = np.zeros(3, dtype=index.ENTRY)
+    entries["position"], entries["length"] = [0, 60, 130], [60, 70, 80]
+    entries["timestamp_ms"] = [5, 6, 9]
+    raw = index.encode(entries)
+    assert index.last_of(raw) == index.last_of(raw[20:]) == (130, 80, 9, 6)
+    assert index.last_of(raw[:20]) == (0, 60, 5, -(1 << 63))
+
+
 def test_an_entry_is_found_by_arithmetic() -> None:
     entries = index.decode(joined(INDEX))
     assert index.position_of(3, 1) == 40

@@ -68,6 +68,7 @@ def lures(count: int, prefix: bytes) -> bytes:
 
 class TestWalLog(LogContract):
     format_name = "wal"
+    value_column = 0
     sample = SAMPLE
     fixed_bytes = 38
     has_order = False
@@ -103,6 +104,7 @@ class TestWalLog(LogContract):
 
 class TestWalSegment(LogContract):
     format_name = "wal"
+    value_column = 0
     sample = SAMPLE
     fixed_bytes = 37
     hostile_inputs = 5_000

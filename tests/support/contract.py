@@ -51,6 +51,8 @@ class LogContract:
     """Bytes of a file header before the first record; `encode` includes it, scans skip it."""
     fixed_bytes: int
     """Bytes of a record before its variable fields."""
+    value_column = 1
+    """Which of a scan's measures is that of the values."""
     has_order = True
     """Whether a search can tell leftovers by their offsets."""
 
@@ -180,6 +182,16 @@ class LogContract:
                 read += plain(self.decode(data, found))
                 position, stop = found.end, found.stop
             assert (read, stop) == (whole, Stop.END)
+
+    def test_a_scan_of_a_part_measures_the_values_of_that_part(self) -> None:
+        data = self.sample_bytes()
+        whole, found = self.read(data)
+        for row, start in enumerate(found.positions.tolist()):
+            for count in (1, 2, len(whole)):
+                part = self.scan(data, int(start), Limit(max_records=count))
+                values = [each["value"] or b"" for each in whole[row : row + count]]
+                assert part.column_bytes[self.value_column] == sum(map(len, values))
+                assert plain(self.decode(data, part)) == whole[row : row + count]
 
     def test_after_damage_the_next_sound_record_is_found(self) -> None:
         data = self.sample_bytes()
