@@ -230,6 +230,14 @@ def _code(tree: ast.Module, path: str, mutation: Mutation) -> types.CodeType:
     raise LookupError(mutation.name)
 
 
+def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code and that of the functions in it: what a decorator made has that one."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType) and each.co_name != "<lambda>":  # a line may have two
+            yield from _with_inner(each)
+
+
 def _being(
     mutation: Mutation | None,
     tests: Sequence[pytest.Item],
@@ -245,8 +253,10 @@ def _being(
         if mutation is not None:
             path = str(SOURCE / mutation.path)
             new = _code(mutated(Path(path).read_text(), mutation), path, mutation)
-            for function in functions[mutation.path, mutation.function, mutation.first_line]:
-                function.__code__ = new
+            for code in _with_inner(new):
+                key = mutation.path, code.co_qualname, code.co_firstlineno
+                for function in functions.get(key, []):
+                    function.__code__ = code
         for at, item in enumerate(tests):
             os.write(writing, b"begins %d\n" % at)
             reports = runtestprotocol(item, log=False, nextitem=None)
