@@ -320,6 +320,31 @@ def test_an_unlisted_newer_object_is_neither_listed_nor_removed(
         assert _read(store) == ([0, 1], [])
 
 
+@pytest.mark.parametrize("format", ["keratin", "wal"])
+def test_a_listed_object_of_a_newer_version_is_refused_by_its_name(
+    tmp_path: Path, format: str
+) -> None:
+    made = Archived(tmp_path, format)
+    path = made.objects[1]
+    newer = bytearray(path.read_bytes())
+    newer[layout.HEADER.at("version") + 1] = 2
+    crc = zlib.crc32(newer[: -layout.UNCOVERED_BYTES])
+    at = len(newer) - layout.UNCOVERED_BYTES
+    newer[at : at + 4] = crc.to_bytes(4, "big")
+    listed = archive_manifest.decode((made.folder / "manifest.json").read_bytes())
+    objects = list(listed.objects)
+    objects[1] = replace(objects[1], index_crc32=zlib.crc32(newer[objects[1].index_offset :]) ^ 1)
+    (made.folder / "manifest.json").write_bytes(
+        archive_manifest.encode(replace(listed, objects=tuple(objects)))
+    )
+    path.write_bytes(newer)
+    for store in made.stores():
+        with pytest.raises(NewerFormat) as refused:
+            _read(store)
+        assert refused.value.path.endswith(path.name)
+    assert path.read_bytes() == newer
+
+
 def test_an_unlisted_object_that_may_be_the_only_copy_is_no_orphan(tmp_path: Path) -> None:
     made = Archived(tmp_path, "keratin")
     path = made.folder / "manifest.json"

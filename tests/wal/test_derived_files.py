@@ -256,3 +256,5 @@ def test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept(tmp_path: Path) -> N
         assert (rows(store, "idle"), store.gaps("idle")) == expected
         keep_busy(store, rounds=1)
         crash(store)
+    kept = [file.read_bytes() for file in tmp_path.glob("quarantine/**/*") if file.is_file()]
+    assert kept.count(b"bad") == 3, "what could not be used is set aside, and not removed"

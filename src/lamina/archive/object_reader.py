@@ -253,8 +253,8 @@ class ColdLog:
         try:
             header = header_of(entry, self.topic, self.partition)
             segment = read_index(self.objects, key, entry, header)
-        except NewerFormat:
-            raise
+        except NewerFormat as error:
+            raise error.at_path(f"{self.objects.url}/{key}") from error
         except (CorruptData, ObjectMissing) as error:
             raise self._missing(entry, offset, entry.next_offset, error) from error
         self.cache.put({(key, entry): segment}, 32 * len(segment) + 512)

@@ -27,6 +27,7 @@ class Snapshots:
         self._covered: list[dict[int, int]] = []
         self._sound: list[int] = []
         """The numbers of those that can be used, ascending: only they count as kept."""
+        self._damaged: set[int] = set()
 
     def _numbers(self) -> list[int]:
         numbers = map(paths.snapshot_number, self._ground.files.list(self._ground.meta))
@@ -46,6 +47,7 @@ class Snapshots:
                 raise error.at_path(path) from error
             except (CorruptData, FileNotFoundError) as error:
                 report.add("note", path, f"the snapshot cannot be used: {error}")
+                self._damaged.add(number)
                 continue
             covered = {each.shard: each.wal_index for each in found.current_wal}
             self._covered.insert(0, covered)
@@ -66,7 +68,10 @@ class Snapshots:
         current: Mapping[int, int],
         routers: tuple[bytes, ...] = (),
     ) -> None:
-        """Writes a snapshot; then all but the newest two that can be used go."""
+        """Writes a snapshot; then all but the newest two that can be used go.
+
+        What cannot be used may be somebody else's file: it is set aside, and not removed.
+        """
         files = self._ground.files
         metas = sorted((meta for _, meta in topics), key=lambda meta: meta.topic_id)
         lowest = min((topic.absorbed_end - 1 for topic, _ in topics), default=0)
@@ -84,8 +89,11 @@ class Snapshots:
         self._covered.append(dict(current))
         self._sound = [*self._sound, number][-KEPT:]
         for old in numbers:
-            if old not in self._sound:
+            if old in self._damaged:
+                self._ground.quarantine(self._path(old))
+            elif old not in self._sound:
                 files.remove(self._path(old))
+        self._damaged.clear()
         files.sync_directory(self._ground.meta)
         del self._covered[:-KEPT]
 
