@@ -116,8 +116,18 @@ class HttpDoor:
 class Client:
     """One client of a door: its name is part of every value that it sends."""
 
-    def __init__(self, name: str, door: Door, *, first: int, seed: object, note: Note) -> None:
+    def __init__(
+        self,
+        name: str,
+        door: Door,
+        *,
+        first: int,
+        seed: object,
+        note: Note,
+        pause_s: float = 0.0,
+    ) -> None:
         self._name = name
+        self._pause_s = pause_s
         self._door = door
         self._luck = random.Random(f"{seed} {name}")  # noqa: S311
         self._note = note
@@ -129,7 +139,7 @@ class Client:
         """Makes one call of each kind, then any, until it is told to end."""
         for call in (self._send, self._poll, self._end):
             call(0)
-        while not ended.is_set():
+        while not ended.wait(self._pause_s):
             partition = self._luck.randrange(PARTITIONS)
             self._luck.choice((self._send, self._send, self._poll, self._end))(partition)
 

@@ -8,7 +8,8 @@ rules need no model of the server and no order between clients but time:
     inconsistent       one offset of a partition had two values
     duplicate          one value has two offsets, though it was sent once
     lost write         an acknowledged value, or one that was read, is not there in the end
-    nonmonotonic send  one client's later append got an earlier offset; a batch is not contiguous
+    nonmonotonic send  one client's later append got an earlier offset; a batch is not contiguous,
+                       or (of one that is told no offsets) its values are not in their order
     nonmonotonic poll  one client's poll went back behind what it had read
     skipped            one client's poll went past a value without reading it
     end moved back     the end was told smaller than it was known to be before that was asked
@@ -29,7 +30,10 @@ Outcome: TypeAlias = Literal["ok", "fail", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a client. Of an append `found` are the offsets of its values, if it has any."""
+    """One call of a client. Of an append `found` are the offsets of its values, if it has any.
+
+    One that succeeded and was told no offsets, as Spark's sink is, is looked for in the end.
+    """
 
     kind: Kind
     client: str
@@ -85,7 +89,7 @@ def judge(history: Iterable[Operation], final: dict[int, dict[int, str]]) -> lis
         ]
         for client in sorted({each.client for each in here}):
             own = [each for each in here if each.client == client]
-            both = (_sends(own), _polls(own, known))
+            both = (_sends(own), _unplaced_sends(own, last), _polls(own, known))
             found += [Anomaly(rule, f"{client}: {what}") for each in both for rule, what in each]
     return found
 
@@ -133,6 +137,10 @@ def _lost(operations: list[Operation], final: dict[int, str]) -> _Found:
     for each in operations:
         if each.outcome != "ok":
             continue
+        if each.kind == "send" and not each.found:
+            for value in each.values:
+                if value not in there:
+                    yield "lost write", f"{value!r} was acknowledged and is not there"
         for offset, value in each.found:
             if value not in there:
                 how = "acknowledged" if each.kind == "send" else "read"
@@ -158,7 +166,7 @@ def _ends(operations: list[Operation], final: dict[int, str]) -> _Found:
 def _sends(own: list[Operation]) -> _Found:
     highest = -1
     for each in own:
-        if each.kind != "send" or each.outcome != "ok":
+        if each.kind != "send" or each.outcome != "ok" or not each.found:
             continue
         offsets = [offset for offset, _ in each.found]
         if offsets != list(range(offsets[0], offsets[0] + len(each.values))):
@@ -166,6 +174,27 @@ def _sends(own: list[Operation]) -> _Found:
         if offsets[0] <= highest:
             yield "nonmonotonic send", f"offset {offsets[0]} came after {highest}"
         highest = max(highest, *offsets)
+
+
+def _unplaced_sends(own: list[Operation], final: dict[int, str]) -> _Found:
+    """Holds appends that were told no offsets to those at which they are found in the end."""
+    place = {value: offset for offset, value in final.items()}
+    placed = [
+        (each, [place[value] for value in each.values if value in place])
+        for each in own
+        if each.kind == "send" and each.outcome == "ok" and not each.found
+    ]
+    for each, offsets in placed:
+        if offsets != sorted(offsets):
+            yield "nonmonotonic send", f"{list(each.values)} have the offsets {offsets}"
+    highest, done = -1, 0
+    by_end = sorted(placed, key=lambda pair: pair[0].ended_ns)
+    for each, offsets in placed:
+        while done < len(by_end) and by_end[done][0].ended_ns < each.began_ns:
+            highest = max([highest, *by_end[done][1]])
+            done += 1
+        if offsets and min(offsets) <= highest:
+            yield "nonmonotonic send", f"offset {min(offsets)} came after {highest}"
 
 
 def _polls(own: list[Operation], known: _Partition) -> _Found:

@@ -1,7 +1,7 @@
 """A process that serves a store and uses it from threads of its own; it can be killed.
 
-Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP LIFE`, it says `ready`,
-then every operation of its clients as a line of JSON, and ends when its input does.
+Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP PAUSE LIFE`, it says
+`ready`, then every operation of its clients as a line of JSON, and ends when its input does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def first_offset(format_name: str) -> int:
 class Host:
     """The process, as the one that started it sees it; starting it again is its next life."""
 
-    def __init__(self, directory: str, format_name: str, ports: tuple[int, int]) -> None:
-        self._words = [directory, format_name, *map(str, ports)]
+    def __init__(
+        self, directory: str, format_name: str, ports: tuple[int, int], pause_s: float = 0.0
+    ) -> None:
+        self._words = [directory, format_name, *map(str, ports), str(pause_s)]
         self._process: subprocess.Popen[str] | None = None
         self._hearing: threading.Thread | None = None
         self._life = 0
@@ -100,7 +102,7 @@ def _say(lock: threading.Lock, operation: Operation) -> None:
 
 def main(words: list[str]) -> None:
     """Serves, and uses what it serves, until its input ends."""
-    directory, format_name, flight_port, http_port, life = words
+    directory, format_name, flight_port, http_port, pause_s, life = words
     settings: dict[str, Any] = {"flight_port": int(flight_port), "http_port": int(http_port)}
     service = Service(directory, ServerSettings(**settings))
     service.start()
@@ -117,6 +119,7 @@ def main(words: list[str]) -> None:
             first=first_offset(format_name),
             seed=life,
             note=lambda operation: _say(lock, operation),
+            pause_s=float(pause_s),
         )
         for number in range(CLIENTS)
     ]

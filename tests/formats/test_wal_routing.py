@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lamina.api import RouterInfo
 
+from lamina.api import RouterInfo
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.wal.cursor import Cursor
 from lamina.formats.wal.routing import (

@@ -12,12 +12,15 @@ import pytest
 
 from lamina.errors import NewerFormat
 from lamina.formats.kernels.crc import crc32c_of
+from lamina.formats.log_format import CODECS
 from tests.support.directories import (
     FORMATS,
     copied,
     files_of,
+    flip,
     offsets,
     opened,
+    positions,
     read_only,
     segments,
     tree,
@@ -333,6 +336,26 @@ def test_overlapping_segments_serve_each_offset_once_and_never_move_the_end_back
     held = b"".join(each.read_bytes() for each in path.rglob("*") if each.is_file())
     assert all(record in held for record in told), "something is gone"
     quiet(path)
+
+
+@BOTH
+def test_records_of_the_next_segment_behind_damage_do_not_count(
+    tmp_path: Path, format_name: str
+) -> None:
+    """The next segment has them itself: only what lies between the two is lost."""
+    path = made(tmp_path, format_name)
+    first, second, codec = log_of(path, 0), log_of(path, 1), CODECS[format_name]
+    stray = second.read_bytes()[codec.header_bytes :]
+    flip(first, positions(first, codec)[3] + 20)
+    first.write_bytes(first.read_bytes() + stray)
+    for index in first.parent.glob(f"{first.stem}.*idx"):
+        index.unlink()
+    for _ in range(2):
+        with opened(path) as store:
+            assert offsets(store) == [0, 1, 2, *range(4, 12)]
+            assert [(gap.first, gap.end) for gap in store.gaps("t")] == [(3, 4)]
+            assert store.latest_offset("t") == 12
+    assert any(stray in each.read_bytes() for each in (path / "quarantine").rglob("*.*"))
 
 
 @BOTH

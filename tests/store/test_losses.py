@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lamina.api import Gap
 
+from lamina.api import Gap
 from lamina.errors import RecordsMissing
 from lamina.formats.documents import tombstone
 from lamina.formats.documents.ledger import Ledger

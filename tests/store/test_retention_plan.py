@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lamina.api import SegmentFacts
 
+from lamina.api import SegmentFacts
 from lamina.config import NO_LIMIT, TopicSettings
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.log import retention

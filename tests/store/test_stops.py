@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from lamina.log.report import RecoveryReport
 
 from lamina.formats.scan import Stop
-from lamina.log.report import RecoveryReport
 from lamina.log.stops import describe_stop, is_prepared_space
 
 ZEROED = "a record that is zeroed, or whose length reaches past the records after it"

@@ -239,7 +239,7 @@ MUTANTS = (
         "wal/held.py",
         "    if marked >= segment.end_sequence - 1:\n",
         "    if marked >= 0:\n",
-        ("F6/tails:wal:300",),
+        ("F6/tails:wal:1500",),
     ),
     Mutant(
         "unfinished-append",
@@ -261,10 +261,8 @@ MUTANTS = (
         "no-snapshot-fallback",
         "a damaged snapshot of metadata gives way to the one before it",
         "wal/snapshots.py",
-        '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
-        "                continue\n",
-        '                report.add("note", path, f"the snapshot cannot be used: {error}")\n'
-        "                return newest\n",
+        "                self._damaged.add(number)\n                continue\n",
+        "                self._damaged.add(number)\n                return newest\n",
         (
             "tests/wal/test_derived_files.py"
             "::test_a_bad_snapshot_is_not_one_of_the_two_that_are_kept",
@@ -364,13 +362,43 @@ MUTANTS = (
         ("tests/spark/test_transactions.py",),
     ),
     Mutant(
+        "sink-forgets-rows",
+        "every row of a decided write is stored before the sink acknowledges it",
+        "spark/commit/transaction.py",
+        "        places = [(place, list(some)) for place, some in",
+        "        places = [(place, list(some)[1:]) for place, some in",
+        ("F1/spark:keratin:1",),
+    ),
+    Mutant(
+        "sink-stores-twice",
+        "a write that is stored is not stored again: its number says so, and so does its producer",
+        "spark/commit/transaction.py",
+        "        is_new = state is None or transaction.number > state.number\n",
+        "        is_new = True\n"
+        "        self._producer = lambda *_: (id(transaction) & (1 << 60) - 1, None)\n",
+        ("F1/spark:keratin:1",),
+    ),
+    Mutant(
+        "source-out-of-order",
+        "a task of Spark's source gives rows in the order of the log",
+        "spark/pieces/task.py",
+        "            yield projection.apply(batch, origin)\n",
+        "            half = batch.num_rows // 2\n"
+        "            for some in (batch.slice(half), batch.slice(0, half)):\n"
+        "                yield projection.apply(some, origin)\n",
+        ("F1/spark:keratin:1",),
+    ),
+    Mutant(
         "misplaced-segment",
         "a misplaced file does not speak for its neighbours' records",
         "log/recovery.py",
         "            if following is not None and self.codec.offset_at(buffer, following)"
         " >= end_offset:\n",
         "            if following is not None and end_offset < 0:\n",
-        ("F10/swap:frame:60",),
+        (
+            "tests/log/test_strange_files.py::"
+            "test_records_of_the_next_segment_behind_damage_do_not_count",
+        ),
     ),
     Mutant(
         "misplaced-wal-segment",

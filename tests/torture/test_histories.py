@@ -90,3 +90,43 @@ def test_partitions_are_judged_each_by_itself() -> None:
     other = [replace(each, partition=1) for each in SOUND]
     assert "duplicate" not in rules([*SOUND, *other], {0: FINAL[0], 1: FINAL[0]})
     assert "lost write" in rules([*SOUND, *other], FINAL)
+
+
+# ---------------------------------------------------------------- appends that are told no offsets
+
+SPARK = [
+    *SOUND,
+    op("send", "spark", 8, values=("s0", "s1")),
+    op("send", "spark", 9, "info", values=("t0",)),
+    op("send", "spark", 10, values=("u0", "u1")),
+]
+SPARK_FINAL = {0: FINAL[0] | {3: "s0", 5: "s1", 6: "u0", 7: "u1"}}
+
+
+def test_appends_that_are_told_no_offsets_are_looked_for_in_the_end() -> None:
+    assert judge(SPARK, SPARK_FINAL) == []
+    assert judge(SPARK, {0: SPARK_FINAL[0] | {8: "t0"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "final"),
+    [
+        ("lost write", {3: "s0", 6: "u0", 7: "u1"}),
+        ("duplicate", {3: "s0", 5: "s1", 6: "u0", 7: "u1", 8: "s0", 9: "s1"}),
+        ("nonmonotonic send", {3: "s1", 5: "s0", 6: "u0", 7: "u1"}),
+        ("nonmonotonic send", {3: "u0", 4: "u1", 5: "s0", 6: "s1"}),
+        ("never sent", {3: "s0", 5: "s1", 6: "u0", 7: "u1", 8: "s2"}),
+    ],
+    ids=["a row is lost", "a batch is there twice", "rows", "batches", "a row of nobody"],
+)
+def test_what_is_wrong_with_them_is_seen(rule: str, final: dict[int, str]) -> None:
+    assert rule in rules(SPARK, {0: FINAL[0] | final})
+
+
+def test_parts_of_one_batch_may_lie_in_any_order() -> None:
+    parts = [
+        replace(SPARK[-1], values=("u0",)),
+        replace(SPARK[-1], values=("u1",), began_ns=SPARK[-1].began_ns + 1),
+    ]
+    mixed = {0: FINAL[0] | {3: "s0", 5: "s1", 6: "u1", 7: "u0"}}
+    assert judge([*SPARK[:-1], *parts], mixed) == []

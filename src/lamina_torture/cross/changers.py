@@ -176,8 +176,12 @@ def groups(ground: Ground) -> Saw:
         batch = group.poll(3, LEASE_MS)
         if batch.num_rows:
             group.extend(batch, LEASE_MS)
+            group.reject(batch.slice(0, 1))
             group.release(batch)
         group.commit(store.earliest_offset(TOPIC))
+        told = [each.committed for each in group.describe().partitions]
+        demand(told == [group.committed()], "I6", f"a group is told at {told} and elsewhere")
+        demand(sum(each.records for each in group.lag()) >= 0, "I6", "a group's lag is negative")
         store.reset_group(TOPIC, "other", to="earliest", execute=True)
         store.delete_group(TOPIC, "other")
         if (TOPIC, GROUP) in store.groups():

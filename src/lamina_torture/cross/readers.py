@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
 import lamina
 from lamina.client.consumer import Consumer
-from lamina.errors import RecordsMissing
+from lamina.client.message import TopicPartition
+from lamina.errors import LaminaError, RecordsMissing
 from lamina_torture.cross.ground import (
     IN_ARCHIVE,
     Ground,
@@ -191,9 +193,26 @@ def by_consumer(store: Any) -> Saw:
                 break
             for message in messages:
                 saw.served[message.topic(), message.offset()] = message.value() or b""
+        _ask(reader)
     for topic in BOTH:
         saw.told |= given_reasons(store, topic)
     return saw
+
+
+def _ask(reader: Consumer) -> None:
+    """Asks a consumer for all that it tells of its partitions; a typed refusal is an answer."""
+    places = [TopicPartition(topic, 0) for topic in BOTH]
+    times = [TopicPartition(topic, 0, offset=0) for topic in BOTH]
+    calls: list[Callable[[], object]] = [
+        lambda: reader.position(places),
+        reader.commit,
+        lambda: reader.committed(places),
+        lambda: reader.offsets_for_times(times),
+        lambda: [reader.get_watermark_offsets(place) for place in places],
+    ]
+    for call in calls:
+        with contextlib.suppress(LaminaError):
+            call()
 
 
 def consumer(ground: Ground) -> Saw:

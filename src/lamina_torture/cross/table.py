@@ -42,6 +42,21 @@ NOT_USERS |= {
     f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"
     for name in ("append_batch", "create_router", "alter_router", "delete_router")
 }
+NOT_USERS |= {
+    f"RemoteGroup.{name}": f"the same operation as Group.{name}, which is a user"
+    for name in ("extend", "release", "reject", "commit", "committed", "lag", "describe")
+}
+NOT_USERS |= {
+    f"Consumer.{name}": "says what `consume`, which is a user, reads; touches no file"
+    for name in ("assign", "assignment", "unsubscribe", "seek", "pause", "resume")
+}
+NOT_USERS |= dict.fromkeys(
+    ("Consumer.poll", "Consumer.consume_batch"), "`consume`, which is a user, in another shape"
+)
+NOT_USERS |= {
+    f"Producer.{name}": "hands records to the store's own append, which is a user"
+    for name in ("produce", "produce_batch", "poll", "flush", "close")
+}
 
 
 def every_user() -> dict[str, User]:

@@ -1,8 +1,9 @@
 """Everybody who uses a directory or an archive: what each does, and what of the product it covers.
 
-`covers` names what a user exercises: a store's method (`Store.scan`), a command (`lamina verify`),
-a route (`GET /metrics`), a feed or an action of the console. A test compares all of them with the
-product: whatever it has is covered by a user, or named in `NOT_USERS` with the reason.
+`covers` names what a user exercises: a method of a store, a group, a consumer or a producer
+(`Store.scan`), a command (`lamina verify`), a route (`GET /metrics`), an action of the console. A
+test compares all of them with the product: whatever it has is covered by a user, or named in
+`NOT_USERS` with the reason.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _STORE = "Store."
 _READ_ONLY = "ReadOnlyStore."
 _ARCHIVE = "ArchiveStore."
 _REMOTE = "RemoteStore."
+_GROUP = "Group."
 _IN_EVERY_STORE = (
     "topics", "describe_topic", "format_of", "segments", "gaps", "earliest_offset",
     "latest_offset", "routers",
@@ -55,9 +57,10 @@ USERS: dict[str, User] = {
         User("scan", readers.scan, _of(_STORE, "scan", "close")),
         User("fetch", readers.fetch, _of(_STORE, "fetch")),
         User("diff", readers.diff, _of(_STORE, "diff")),
-        User("group", readers.group, _of(_STORE, "group")),
+        User("group", readers.group, (*_of(_STORE, "group"), *_of(_GROUP, "poll", "ack"))),
         User("old-group", readers.old_group, _of(_STORE, "groups", "describe_group")),
-        User("consumer", readers.consumer, ("Consumer",)),
+        User("consumer", readers.consumer, _of("Consumer.", "subscribe", "consume", "close",
+             "position", "committed", "commit", "get_watermark_offsets", "offsets_for_times")),
         User("read-only", readers.read_only, _of(_READ_ONLY, "scan", "close")),
         User("read-only-fetch", readers.read_only_fetch, _of(_READ_ONLY, "fetch")),
         User("read-only-diff", readers.read_only_diff, _of(_READ_ONLY, "diff")),
@@ -82,14 +85,17 @@ USERS: dict[str, User] = {
         User("delete", changers.delete, _of(_STORE, "delete"), formats=("wal",)),
         User("archive", changers.archive, _of(_STORE, "archive"), needs_archive=True),
         User("delete-topic", changers.delete_topic, _of(_STORE, "delete_topic")),
-        User("group-changes", changers.groups, _of(_STORE, "reset_group", "delete_group")),
+        User("group-changes", changers.groups, (*_of(_STORE, "reset_group", "delete_group"),
+             *_of(_GROUP, "extend", "release", "reject", "commit", "committed", "lag",
+             "describe"))),
         User("alter", changers.alter, _of(_STORE, "alter_topic", "create_topic", "create_router",
              "alter_router", "delete_router")),
         User("flight-scan", doors.remote_scan, ("lamina serve", *_of(_REMOTE, "scan", "close"))),
         User("flight-fetch", doors.remote_fetch, _of(_REMOTE, "fetch")),
         User("flight-diff", doors.remote_diff, _of(_REMOTE, "diff")),
-        User("flight-group", doors.remote_group, _of(_REMOTE, "group")),
-        User("flight-consumer", doors.remote_consumer, ("Consumer",)),
+        User("flight-group", doors.remote_group,
+             (*_of(_REMOTE, "group"), *_of("RemoteGroup.", "poll", "ack"))),
+        User("flight-consumer", doors.remote_consumer, _of("Consumer.", "subscribe", "consume")),
         User("flight-describe", doors.remote_describe, _of(_REMOTE, *_LOOKED_AT, "failures",
              "explain_retention", "offset_for_time", "producer_position")),
         User("flight-change", doors.remote_change, _of(_REMOTE, "append", "append_async", "flush",
