@@ -83,6 +83,7 @@ def announced(stream: pa.Buffer) -> Announced:
         described, at = _message_at(stream, 0)
         if described.type != "schema":  # Arrow would read any other as if it were one
             _refuse("it does not begin with its schema")
+        _refuse_swapped(described)
         schema = pa.ipc.read_schema(described)
         _ = schema.names  # those that are no text fail here
         message, at = _message_at(stream, at)
@@ -90,7 +91,7 @@ def announced(stream: pa.Buffer) -> Announced:
             _refuse("its schema is not followed by a batch")
         if stream.slice(at).to_pybytes() not in (b"", _END):
             _refuse("it holds more than one batch")
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, struct.error) as error:
         _refuse(str(error)[:300], error)
     return Announced(schema, message, *_size_of(message))
 
@@ -168,6 +169,7 @@ def _refuse(problem: str, cause: BaseException | None = None) -> NoReturn:
 # raises struct.error all the same.
 
 _HEADER, _BUFFERS, _NODES, _COMPRESSION, _VARIADIC, _ROWS = 2, 2, 1, 3, 4, 0
+_ENDIANNESS = 0
 
 
 class _Table:
@@ -203,6 +205,15 @@ class _Table:
         if end > len(self.data):
             raise struct.error("a vector leaves the message")
         return list(_PAIR.iter_unpack(self.data[at + 4 : end]))
+
+
+def _refuse_swapped(described: pa.Message) -> None:
+    """Refuses a stream whose numbers are big-endian: decoded by itself, a batch is not swapped."""
+    data = memoryview(described.metadata)
+    schema = _Table(data, struct.unpack_from("<I", data, 0)[0]).table(_HEADER)
+    at = schema.place_of(_ENDIANNESS) if schema is not None else 0
+    if at and struct.unpack_from("<h", data, at)[0] != 0:
+        _refuse("its numbers are big-endian")
 
 
 def _size_of(message: pa.Message) -> tuple[int, bool]:

@@ -70,6 +70,21 @@ def two_batches() -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
+def big_endian() -> bytes:
+    """Says that numbers are big-endian: its schema's field for that lies on any 1 there is."""
+    stream = bytearray(stream_of(headers(b"name")))
+
+    def number(kind: str, at: int) -> int:
+        return int(struct.unpack_from(f"<{kind}", stream, at)[0])
+
+    root = 8 + number("I", 8)
+    header = root + number("H", root - number("i", root) + 8)
+    schema = header + number("I", header)
+    one = next(at for at in range(schema + 2, 8 + number("i", 4), 2) if number("h", at) == 1)
+    struct.pack_into("<H", stream, schema - number("i", schema) + 4, one - schema)
+    return bytes(stream)
+
+
 LIES: dict[str, Callable[[], bytes]] = {
     "offsets beyond the data": lambda: lying_offsets(0, 24, 48, 72, 1 << 20),
     "offsets far beyond the data": lambda: lying_offsets(0, 24, 48, 72, (1 << 31) - 1),
@@ -103,6 +118,7 @@ LIES: dict[str, Callable[[], bytes]] = {
         pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"y"])], ["value", "value"])
     ),
     "two batches": two_batches,
+    "big-endian": big_endian,
     "half a stream": lambda: stream_of(values())[:300],
     "no stream": lambda: b"no stream at all",
 }
