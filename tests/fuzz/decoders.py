@@ -25,6 +25,7 @@ from lamina.formats.documents import (
     archive_manifest,
     broker_id,
     checkpoint,
+    cold_location,
     group_copy,
     group_roster,
     ledger,
@@ -376,6 +377,10 @@ def locations() -> list[bytes]:
     return [archive_location.encode(archive_location.ArchiveLocation("s3://bucket/prefix"))]
 
 
+def cold_locations() -> list[bytes]:
+    return [cold_location.encode(cold_location.ColdLocation("/slow/cold", "/srv/data"))]
+
+
 def positions() -> list[bytes]:
     read = position_file.TopicPosition("orders", 1, {0: 23, 1: 7})
     unread = position_file.TopicPosition("t", 2, {})
@@ -524,6 +529,13 @@ _DOCUMENTS = (
         "location",
         locations,
         same(archive_location.decode, archive_location.encode),
+        sealing.document,
+        True,
+    ),
+    Target(
+        "cold-location",
+        cold_locations,
+        same(cold_location.decode, cold_location.encode),
         sealing.document,
         True,
     ),

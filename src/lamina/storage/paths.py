@@ -1,7 +1,7 @@
 """The names of files: built here, parsed here, and nowhere else. parse(build(x)) = x.
 
     data/
-      meta/{broker.id,checkpoint.json,archive.json,snapshot-<n>.bin,lock,recovery.json,reserve}
+      meta/{broker.id,checkpoint.json,archive.json,cold.json,snapshot-<n>.bin,lock,recovery.json,reserve}
       topics/<topic>/topic.json
       topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
       topics/<topic>/<partition>/manifest.bin
@@ -49,6 +49,7 @@ SINK_LOCK = "sink/lock"
 BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
 ARCHIVE_LOCATION = "meta/archive.json"
+COLD_LOCATION = "meta/cold.json"
 LOCK = "meta/lock"
 RECOVERY_REPORT = "meta/recovery.json"
 ROSTER = "meta/groups.json"

@@ -191,7 +191,7 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         from lamina.wal.ground import Ground
 
         boot = self._boot
-        ground = Ground.of(boot, self._wal_settings)
+        ground = Ground.of(boot, self._wal_settings).recalling(writes=True)
         return WalEngine(ground, self._writer_settings, self._executor)
 
     def write_ahead_log(self) -> WalEngine:

@@ -3,18 +3,19 @@
 wal/[shard-NN/]{CURRENT, wal-<n>.log}      shard 0 of one shard has no directory of its own
 segments/<topic_id hex>/seg-<first>.{data,idx}
 <cold.dir>/{broker.id, <topic_id hex>/seg-<first>.{data,idx}}
-meta/snapshot-<n>.bin
+meta/{snapshot-<n>.bin, cold.json}
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lamina.config import WalSettings
 from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
+from lamina.wal import cold_recall
 
 SHARDS_MAX = 8
 
@@ -29,6 +30,11 @@ class Ground(DataDirectory):
     def of(cls, home: DataDirectory, settings: WalSettings) -> Ground:
         """Makes the write-ahead log's view of a data directory."""
         return cls(home.files, home.data, home.now_ms, home.steady_ms, home.spares, settings)
+
+    def recalling(self, *, writes: bool) -> Ground:
+        """Returns the same with the cold directory that is remembered, where none is named."""
+        settings = cold_recall.recalled(self.files, self.data, self.settings, writes=writes)
+        return self if settings is self.settings else replace(self, settings=settings)
 
     @property
     def shard_count(self) -> int:

@@ -3,7 +3,8 @@
     <cold.dir>/broker.id     a copy of the owner's, laid down before its first segment
 
 Rules.
-1. Nothing is moved to, removed from or read from a directory that holds another store's identity.
+1. Nothing is moved to, removed from or read from a directory that holds another store's identity,
+   and nothing is opened without one that the store remembers (`cold_location`).
 2. A directory without one, as older releases left it, is adopted by the first store that opens it
    for writing and has claimed every topic id in it. Readers change nothing, and adopt nothing.
 """
@@ -14,19 +15,29 @@ import errno
 import os
 
 from lamina.api import BrokerId
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, NewerFormat, Unavailable
 from lamina.formats.documents import broker_id
+from lamina.formats.documents import cold_location as location_file
+from lamina.formats.documents.cold_location import ColdLocation
 from lamina.storage import paths
+from lamina.storage.bad_pages import is_unreadable
+from lamina.wal import cold_recall
+from lamina.wal.cold_recall import MARKER
 from lamina.wal.ground import Ground
 
-MARKER = os.path.basename(paths.BROKER_ID)
 LOCK = "lock"
 
 
 def check(ground: Ground) -> bool:
-    """Tells whether a cold directory is known to be ours; raises CorruptData for another's."""
+    """Tells whether a cold directory is known to be ours; raises CorruptData for another's.
+
+    Raises Unavailable for one that the store remembers and that is not there.
+    """
     root = ground.cold_root
-    if root is None or not ground.files.exists(os.path.join(root, MARKER)):
+    if root is None:
+        return False
+    if not ground.files.exists(os.path.join(root, MARKER)):
+        _refuse_away(ground, root)
         return False
     theirs = _identity(ground, os.path.join(root, MARKER))
     ours = _identity(ground, os.path.join(ground.data, paths.BROKER_ID))
@@ -41,10 +52,43 @@ def check(ground: Ground) -> bool:
     )
 
 
+def _refuse_away(ground: Ground, root: str) -> None:
+    known = cold_recall.remembered(ground.files, ground.data)
+    if known is None or known.path != root or cold_recall.is_there(ground.files, root):
+        return
+    raise Unavailable(
+        f"the cold directory {root} is not there: mount it, or name where it is now (cold.dir,"
+        f" TOPICS_COLD_DIR); to go on without what it holds, remove {paths.COLD_LOCATION}"
+    )
+
+
+def remember(ground: Ground) -> None:
+    """Keeps where the cold directory is, durably, if that is not known yet."""
+    root = ground.cold_root
+    assert root is not None, "there is one"
+    wanted = ColdLocation(root, os.path.abspath(ground.data))
+    path = os.path.join(ground.data, paths.COLD_LOCATION)
+    try:
+        if cold_recall.remembered(ground.files, ground.data) == wanted:
+            return
+    except NewerFormat:
+        raise
+    except CorruptData:
+        ground.quarantine(path)
+    except OSError as error:
+        if is_unreadable(error):  # it may be read another time
+            return
+        raise
+    ground.files.replace(path, location_file.encode(wanted))
+
+
 def adopt(ground: Ground, next_topic_id: int) -> None:
     """Takes over a directory that holds segments and nobody's identity, if they can be ours."""
     root = ground.cold_root
-    if root is None or check(ground):
+    if root is None:
+        return
+    if check(ground):
+        remember(ground)
         return
     held = {paths.wal_topic_id(name): name for name in ground.files.list(root)}
     held.pop(None, None)
@@ -72,6 +116,7 @@ def claim(ground: Ground) -> None:
             ground.files.replace(os.path.join(root, MARKER), own)
     finally:
         lock.release()
+    remember(ground)
 
 
 def _identity(ground: Ground, path: str) -> BrokerId:

@@ -95,7 +95,7 @@ class WalView:
         return metadata, replayed, taken is not None
 
     def _look(self, about: TopicFile, numbers: Sequence[int]) -> list[TopicReader]:
-        ground, report = self._ground, RecoveryReport()
+        ground, report = self._ground.recalling(writes=False), RecoveryReport()
         ownership.check(ground)
         metadata, replayed, has_snapshot = self._metadata(report)
         sources = Sources(ground.files, replayed.files, Arrivals())

@@ -47,6 +47,7 @@ from lamina.storage.objects import Objects
 from lamina.store import rewrite
 from lamina.store.rewrite import Sealed, Staged
 from lamina.store.store import Store
+from lamina.wal import cold_recall
 from lamina.wal import segment_rewrite as wal_erasing
 
 TIERS = ("hot", "wal", "cold", "quarantine", "other")
@@ -354,7 +355,8 @@ _TIER_OF = {
 
 def _cold_directory(store: Store) -> Iterator[Descriptor[str]]:
     """Yields the files of wal topics that lie elsewhere, where segments are moved to when old."""
-    named = WalSettings.from_environment(os.environ).cold_directory
+    settings = WalSettings.from_environment(os.environ)
+    named = cold_recall.recalled(LocalFiles(), store.path, settings, writes=False).cold_directory
     lying = {
         os.path.dirname(s.directory) for p in store.wal_partitions() for s in p.layers.segments
     }
