@@ -331,7 +331,7 @@ def test_what_was_created_replaced_or_deleted_survives_a_power_loss() -> None:
 
 def after_power_loss(files: SimulatedFiles) -> DirectoryObjects:
     """The directory when nothing was kept that was not synced."""
-    return DirectoryObjects(files.snapshot().crash("lost"), "/srv/archive")
+    return DirectoryObjects(files.snapshot().crash("dropped"), "/srv/archive")
 
 
 def test_a_writer_waits_for_another_and_then_gives_up(
