@@ -14,9 +14,9 @@ each of them against `promises`.
 
 Real faults. `worker`, `witness`, `lives` and `hosting` are processes that are killed for real,
 `bad_disk` is a device with unreadable sectors, `network` loses answers, `interrupted` raises
-Ctrl-C and MemoryError anywhere. `driving` runs clients through every door at once, and `histories`
-judges what they saw by the rules of Jepsen's workload for Kafka. `cross` is the product of
-formats, tiers, damages and users.
+Ctrl-C and MemoryError anywhere. `driving` and `spark_driving` run clients through every door at
+once, and `histories` judges what they saw by the rules of Jepsen's workload for Kafka. `cross` is
+the product of formats, tiers, damages and users.
 
 `client` is a program that survives errors and remembers what it was told, `small` a directory with
 a file of each kind, `clocks` a clock that a row sets, and `command` is `lamina torture`.

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from lamina.api import Gap
+from lamina.log.report import RecoveryReport
 
+from lamina.api import Gap
 from lamina.errors import (
     NewerFormat,
     RecordsMissing,
@@ -24,7 +25,6 @@ from lamina.errors import (
 from lamina.formats.documents import ledger, strict_json
 from lamina.formats.documents.ledger import Ledger
 from lamina.log.directory import Place
-from lamina.log.report import RecoveryReport
 from lamina.log.settling import cut_behind
 from lamina.log.sound_copies import Mended, Piece, archived, holes, joined
 from lamina_torture.simulated import SimulatedFiles

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lamina.api import StoreApi
+from lamina.api import GroupApi, StoreApi
 from lamina.client.message import TopicPartition
 from lamina.errors import LaminaError
 
@@ -133,8 +133,8 @@ VALID: dict[str, Any] = {
 _OVER = frozenset({"close"})
 """Called last, by its own test."""
 
-BUILT_ON = {"append_batch": "append", "scan_from": "scan"}
-"""What `StoreApi` does itself, and the method that a kind of store has to have for it."""
+BUILT_ON = {"append_batch": "append", "scan_from": "scan", "describe": "lag"}
+"""What a face does itself, and the method that a class has to have for it."""
 
 
 @dataclass
@@ -167,8 +167,9 @@ def public_names(kind: type) -> list[str]:
 
 
 def answers(kind: type, name: str) -> bool:
-    """Whether a kind of store does something itself, and does not leave it to `StoreApi`."""
-    own = kind.__mro__[: kind.__mro__.index(StoreApi)]
+    """Whether a class does something itself, and does not leave it to its face in `lamina.api`."""
+    faces = [each for each in kind.__mro__ if each in (StoreApi, GroupApi)]
+    own = kind.__mro__[: kind.__mro__.index(faces[0])] if faces else kind.__mro__
     return any(BUILT_ON.get(name, name) in vars(each) for each in own)
 
 

@@ -23,8 +23,9 @@ groups that must be whole; `metadata` gathers what control frames and snapshots 
 `topic_recovery` puts each topic together from its segments and the WAL.
 
 Shared by these: `ground` (files, clock and directories), `wal_partition` (one partition as the
-store sees it), `archived` (what the archive holds of a topic), `ownership` (whose a cold directory
-is), `held` and `torn` (what a crash left in the WAL, and at the end of a segment).
+store sees it), `archived` (what the archive holds of a topic), `cold_recall` (where the cold
+directory was), `ownership` (whose a cold directory is), `held` and `torn` (what a crash left in
+the WAL, and at the end of a segment).
 
 Rules.
 1. The WAL is the truth until a checkpoint says that segments hold a record durably.

@@ -5,6 +5,7 @@
     broker_id          meta/broker.id: whose directory this is
     checkpoint         meta/checkpoint.json: how far each partition was durable, a hint
     archive_location   meta/archive.json: where the archive is
+    cold_location      meta/cold.json: where the write-ahead log's cold directory is
     group_roster       meta/groups.json: which groups there are, apart from their own files
     group_copy         state/<group>.json in the archive: a group's state, to be found again
     position_file      positions/of-<group>.json: where a reader without a store stands

@@ -42,8 +42,7 @@ bytes, a tag or node, a null value that has a payload) surface as one header; no
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. `scan` never raises on bad bytes; it stops and says why. Another version is a newer format only
-   where the checksum is good, and damage otherwise.
+2. `scan` never raises: it stops and says why. Another version is newer if the checksum is good.
 3. `decode` is only called on what `scan` accepted.
 """
 
