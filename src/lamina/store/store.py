@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from lamina.api import BrokerId, Decision, RecoveryReport, TierStatus
 from lamina.archive.open_archive import Archive, Memory
-from lamina.archive.spare_copies import ArchiveSpares
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import (
     ArchiveUnavailable,
@@ -153,10 +152,11 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
         objects = memory.objects
         if objects is None:
             return None
-        self._boot = replace(self._boot, spares=ArchiveSpares(objects, memory.is_own))
+        from lamina.archive.spare_copies import ArchiveSpares
         from lamina.archive.tier import Tier
         from lamina.archive.topic_copies import Metadata
 
+        self._boot = replace(self._boot, spares=ArchiveSpares(objects, memory.is_own))
         metadata = Metadata(objects, lambda: self._groups)
         return Tier(objects, self._archivable, lambda: self._topics, metadata)
 
