@@ -162,7 +162,7 @@ def test_python_functions_take_any_buffer() -> None:
 
 ON_A_PLAIN_PROCESSOR = """
 import json, sys
-from lamina.formats import crc
+from lamina.formats.kernels import crc
 from lamina.formats.frame import log
 from lamina.records import prepare
 golden = open(sys.argv[1], "rb").read()

@@ -325,3 +325,11 @@ def test_a_missing_and_an_unknown_field_are_refused() -> None:
         topic_file.decode(
             sealed(topic_file.encode(TOPIC), lambda document: document.update(extra=1))
         )
+
+
+def test_topic_ids_are_kept_one_for_each_partition() -> None:
+    topic = TopicFile("w", "wal", partitions=2, epoch=1, created_ms=5, topic_ids=[7, 9])
+    assert topic_file.decode(topic_file.encode(topic)) == topic
+    assert b"topic_ids" not in topic_file.encode(TOPIC)
+    with pytest.raises(ValueError, match="one topic id"):
+        TopicFile("w", "wal", partitions=2, epoch=1, created_ms=5, topic_ids=[7])

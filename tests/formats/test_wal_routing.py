@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lamina.api import RouterInfo
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.wal.cursor import Cursor
 from lamina.formats.wal.routing import (
@@ -19,7 +18,7 @@ from lamina.formats.wal.routing import (
     problem_of,
     router_of,
 )
-from lamina.log.router_rule import Rule, require_name, rule_of
+from lamina.log.router_rule import Rule, info_of, require_name, rule_of
 
 RULE = Router("red ones", 7, Match.TAG, 0xA0B, 0xC0D, b"red")
 
@@ -114,7 +113,7 @@ def test_what_is_no_name_of_a_router_is_refused(name: object) -> None:
 
 def test_a_rule_is_described_by_what_it_looks_at() -> None:
     found = [
-        RouterInfo.of("r", "a", "b", Router("r", 1, match, 1, 2, b"x"))
+        info_of("r", "a", "b", Router("r", 1, match, 1, 2, b"x"))
         for match in (Match.TAG, Match.TAG_PREFIX, Match.NODE)
     ]
     assert [(each.tag, each.tag_prefix, each.node) for each in found] == [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from lamina.spark.session import java_home
+from lamina.spark.spark_session import java_home
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from lamina.log.report import RecoveryReport
 
-from lamina.api import Gap
+from lamina.api import Gap, RecoveryReport
 from lamina.errors import (
     NewerFormat,
     RecordsMissing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from lamina.log.report import RecoveryReport
 
+from lamina.api import RecoveryReport
 from lamina.formats.scan import Stop
 from lamina.log.stops import describe_stop, is_prepared_space
 

@@ -96,7 +96,7 @@ MUTANTS = (
         "no-tombstone",
         "a tombstone before a segment's files go",
         "log/partition.py",
-        "        self.place.files.replace(os.path.join(self.place.segments, name), tomb"
+        "        self.place.files.replace(os.path.join(self.place.segments, name), tombstone"
         ".encode(marker))\n",
         "        self.place.files.create(os.path.join(self.place.segments, name))\n",
         ("F7/names:frame:200",),

@@ -117,7 +117,7 @@ def spark_session(master: str, config: Mapping[str, str] | None = None) -> Itera
         from pyspark.sql import SparkSession
 
         from lamina.spark.jobs.lane import typed_failures
-        from lamina.spark.session import session
+        from lamina.spark.spark_session import session
     except ImportError as error:
         raise InvalidRequest(
             f"`lamina pipeline` needs Spark ({error.name} is missing): pip install 'lamina[spark]'"

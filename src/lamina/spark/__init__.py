@@ -13,8 +13,8 @@ packed. What there is to plan over is in `logs` (a directory, an archive, a serv
 read in `pieces`. `stream` has the offsets of micro-batches, `admission` how much of what is new a
 batch takes, `query_positions` publishes where a query stands, so that lag and retention can see
 it. `gaps` names and judges records that a query does not get. `access` opens an object store in
-another process, with credentials that never print. `session` starts Spark, `worker_daemon` forks
-its Python workers.
+another process, with credentials that never print. `spark_session` starts Spark, `worker_daemon`
+forks its Python workers.
 
 Rules.
 1. Importing this package costs nothing: every Python worker of Spark does it before anything else.
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lamina.spark.batch import explain
     from lamina.spark.commit.handover import publishing
-    from lamina.spark.session import session
     from lamina.spark.source import LaminaSource
+    from lamina.spark.spark_session import session
 
 __all__ = ["LaminaSource", "explain", "publishing", "session"]
 
@@ -41,7 +41,7 @@ _LAZY = {
     "LaminaSource": "lamina.spark.source",
     "explain": "lamina.spark.batch",
     "publishing": "lamina.spark.commit.handover",
-    "session": "lamina.spark.session",
+    "session": "lamina.spark.spark_session",
 }
 
 
