@@ -92,6 +92,19 @@ def test_a_log_that_is_none_is_found(
 
 
 @pytest.mark.parametrize("format_name", ["frame", "keratin"])
+def test_a_log_of_another_format_is_found_though_no_index_contradicts_it(
+    tmp_path: Path, lamina: Any, format_name: str
+) -> None:
+    path = made(tmp_path / "data", format_name)
+    other = made(tmp_path / "other", "keratin" if format_name == "frame" else "frame")
+    log = logs(path, format_name)[1]
+    log.write_bytes(files_of(other, "log")[1].read_bytes())
+    for index in log.parent.glob(f"{log.stem}.*idx"):
+        index.unlink()
+    assert any("in a topic of format" in problem for problem in damage(lamina, path))
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
 def test_overlapping_segments_are_found(tmp_path: Path, lamina: Any, format_name: str) -> None:
     path = made(tmp_path / "data", format_name)
     with opened(tmp_path / "other") as store:

@@ -545,6 +545,22 @@ def test_an_exclusive_action_cut_off_at_its_very_end_gives_the_tail_back(
     assert rig.start(b"next").result(SOON_S).base_offset == 0
 
 
+def test_one_cut_off_right_behind_its_wait_for_the_tail_gives_it_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_over = rig.writer._take_over
+
+    def cut_off(token: object) -> None:
+        take_over(token)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.writer, "_take_over", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            rig.writer.exclusively(lambda: None)
+    assert rig.start(b"next").result(SOON_S).base_offset == 0
+
+
 def test_one_cut_off_while_it_waits_for_the_tail_blocks_nobody(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,11 @@ def test_the_page_names_every_row_with_what_it_does() -> None:
         assert failed == ("0" if is_run else "–"), "a row that failed is not published"
 
 
+def test_every_row_holds_a_promise() -> None:
+    held = PAGE.split("## The promise")[1].split("## Not promised")[0]
+    assert [row.key for row in rows() if f"`{row.key}`" not in held] == []
+
+
 def test_the_page_names_no_row_that_is_not_there() -> None:
     keys = {row.key for row in rows()}
     named = {word for word in PAGE.replace("`", " ").split() if word.split("/")[0] in FAULTS}

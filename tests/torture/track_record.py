@@ -5,8 +5,9 @@
 
 `make track-record` writes down, in `track_record.json`, at which commit each was last seen to be
 caught; `docs/track-record.md` is made of both. A defect is put back by the few lines that mended it
-(`pieces`: a file, what stands there, what stood there), in a forked child in which the functions
-that hold them get the code of before. What cannot be put back says why.
+(`pieces`: a file, what stands there, what stood there): in a forked child in which the functions
+that hold them get the code of before, or, where what catches it starts processes of its own (a
+server, Spark), in a copy of the source. What cannot be put back says why.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.torture.ast_mutants.drawing import SOURCE
+from tests.torture.catching import ROW_FAILED, TEST_FAILED, run_catcher
 from tests.torture.defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +48,7 @@ class Seen:
     """How it ended: with the defect put back, and without."""
 
     defect: Defect
-    caught_by: str
+    caught: bool
     sound: bool
 
 
@@ -65,11 +69,33 @@ class Putting:
         for defect in self.defects:
             items = [item for item in session.items if _names(defect, item.nodeid)]
             caught = _in_child(defect, items, functions, put_back=True)
-            sound = _in_child(defect, items, functions, put_back=False)
-            self.seen.append(Seen(defect, defect.caught_by if caught else "", not sound))
-            words = "is caught" if caught and not sound else "IS NOT CAUGHT"
-            print(f"{defect.name}: {words} by {defect.caught_by}", flush=True)
+            sound = not _in_child(defect, items, functions, put_back=False)
+            self.seen.append(_said(Seen(defect, caught, sound)))
         return True
+
+
+def _said(seen: Seen) -> Seen:
+    words = "is caught" if seen.caught else "IS NOT CAUGHT"
+    words += "" if seen.sound else ", and WITHOUT IT FAILS AS WELL"
+    print(f"{seen.defect.name}: {words} by {seen.defect.caught_by}", flush=True)
+    return seen
+
+
+def _apart(defect: Defect) -> Seen:
+    """Puts a defect back in a copy of the source; what catches it is run on both."""
+    failed = ROW_FAILED if defect.is_row else TEST_FAILED
+    with tempfile.TemporaryDirectory(prefix="lamina-defect-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(SOURCE.parent, copy)
+        for path, text in defect.sources(SOURCE).items():
+            (copy / SOURCE.name / path).write_text(text)
+        ended, told = run_catcher(defect.caught_by, copy)
+    if ended not in (0, failed, None):
+        raise RuntimeError(f"{defect.name}: {defect.caught_by} ends with {ended}: {told[-400:]}")
+    sound, told = run_catcher(defect.caught_by, SOURCE.parent)
+    if sound != 0:
+        print(told[-2000:])
+    return _said(Seen(defect, ended != 0, sound == 0))
 
 
 def _names(defect: Defect, test: str) -> bool:
@@ -128,7 +154,7 @@ def _in_child(
 
 
 def _fails(defect: Defect, items: Sequence[pytest.Item]) -> bool:
-    if defect.caught_by.startswith("F"):
+    if defect.is_row:
         from lamina_torture.rows import rows
         from lamina_torture.running import run_row
 
@@ -189,49 +215,47 @@ def _codes(module: types.CodeType) -> dict[str, types.CodeType]:
 def page() -> str:
     """The page of the track record, from the defects and what was seen."""
     record = json.loads(RECORD.read_text())
+    put_back = [each for each in DEFECTS if each.pieces]
     lines = [
         "# Track record",
         "",
         "Every defect that was ever found in Lamina, by its own harness, by fuzzing, by review or",
-        "by people who attacked it from outside, as far as it has been entered. Each is kept as",
-        "data (`tests/torture/defects.py`) with the lines that put it back and the test or row",
-        "that must catch it then. `make track-record` puts each back, runs what catches it with",
-        "and without it, and writes down the last commit to the source when that was seen;",
-        "this page is made of that.",
+        "by people who attacked it from outside. Each is kept as data (`tests/torture/found`) with",
+        "the lines that put it back and the test or row that must catch it then.",
+        "`make track-record` puts each back, runs what catches it with and without it, and writes",
+        "down the last commit to the source when that was seen; this page is made of that.",
         "",
-        "| defect | what happened | caught by | last seen caught at |",
-        "|---|---|---|---|",
+        f"{len(DEFECTS)} defects; {len(put_back)} of them can be put back, and are caught.",
     ]
-    for each in DEFECTS:
-        if each.pieces:
-            seen = record.get(each.name, "not yet")
-            lines.append(f"| `{each.name}` | {each.what} | `{each.caught_by}` | {seen} |")
-    lines += [
-        "",
-        "## Not put back",
-        "",
-        "Found and mended, held by the test or row named, but not put back by a few lines.",
-        "",
-        "| defect | what happened | held by | why it is not put back |",
-        "|---|---|---|---|",
-    ]
-    for each in DEFECTS:
-        if not each.pieces:
-            held = f"`{each.caught_by}`" if each.caught_by else "–"
-            lines.append(f"| `{each.name}` | {each.what} | {held} | {each.not_put_back} |")
+    for chapter in dict.fromkeys(each.chapter for each in DEFECTS):
+        lines += ["", f"## {chapter}", "", *_table(chapter, record)]
     return "\n".join(lines) + "\n"
+
+
+def _table(chapter: str, record: dict[str, str]) -> Iterator[str]:
+    yield "| defect | what happened | caught by | last seen caught at |"
+    yield "|---|---|---|---|"
+    for each in DEFECTS:
+        if each.chapter == chapter:
+            seen = f"not put back: {each.not_put_back}"
+            if each.pieces:
+                seen = record.get(each.name, "not yet")
+            held = f"`{each.caught_by}`" if each.caught_by else "–"
+            yield f"| `{each.name}` | {each.what} | {held} | {seen} |"
 
 
 def run(defects: Sequence[Defect]) -> list[Seen]:
     """Puts defects back, one after the other."""
-    plugin = Putting(defects)
-    files = {
-        each.caught_by.partition("::")[0] for each in defects if not each.caught_by.startswith("F")
-    }
-    files = files or {"tests/torture/test_mutants.py"}
-    options = ["-q", "-p", "no:cacheprovider", "--timeout=0", "-p", "no:xdist", "--capture=no"]
-    pytest.main([*options, "--no-header", "--no-summary", *sorted(files)], [plugin])
-    return plugin.seen
+    here = [each for each in defects if not each.apart]
+    plugin = Putting(here)
+    if here:
+        files = {each.caught_by.partition("::")[0] for each in here if not each.is_row}
+        files = files or {"tests/torture/test_mutants.py"}
+        options = ["-q", "-p", "no:cacheprovider", "--timeout=0", "-p", "no:xdist", "--capture=no"]
+        pytest.main([*options, "--no-header", "--no-summary", *sorted(files)], [plugin])
+        if len(plugin.seen) < len(here):
+            raise RuntimeError("not every defect was put back")
+    return plugin.seen + [_apart(each) for each in defects if each.apart]
 
 
 def main() -> int:
@@ -252,11 +276,11 @@ def main() -> int:
     ).stdout.strip()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     record = {name: at for name, at in record.items() if name in {each.name for each in DEFECTS}}
-    record |= {each.defect.name: commit for each in seen if each.caught_by and each.sound}
+    record |= {each.defect.name: commit for each in seen if each.caught and each.sound}
     if not given.check:
         RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
         PAGE.write_text(page())
-    missed = [each.defect.name for each in seen if not each.caught_by or not each.sound]
+    missed = [each.defect.name for each in seen if not each.caught or not each.sound]
     print(f"{len(seen) - len(missed)} of {len(seen)} defects are caught", *missed, sep="\n")
     return 1 if missed else 0
 
