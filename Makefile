@@ -4,10 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CHROMIUM := $(VENV)/.chromium
+KCAT := $(VENV)/.kcat
+KAFKA_CLIENTS := build/kafka-clients
+OLD_KAFKA_CLIENTS := kafka-python==2.0.2 kafka-python==2.1.5 kafka-python==2.2.15 kafka-python==2.3.0 \
+	aiokafka==0.12.0
 VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
-	torture torture-long mutants mutants-ast track-record bench-log bench-groups bench-server bench-spark bench-tier \
+	torture torture-long mutants mutants-ast track-record bench-kafka bench-log bench-groups bench-server \
+	bench-spark bench-tier \
 	bench-wal bench-formats map clean
 
 $(READY): pyproject.toml
@@ -17,6 +22,7 @@ $(READY): pyproject.toml
 	touch $@
 
 demo: $(READY)
+	$(BIN)/lamina warm
 	$(BIN)/lamina demo
 
 lint: $(READY)
@@ -33,7 +39,23 @@ $(CHROMIUM): $(READY)
 	tests/server/console/chromium.sh $(BIN)/playwright
 	touch $@
 
-test: lint $(CHROMIUM)
+# A Kafka client of Debian's, older than those of PyPI. Without it its tests are skipped.
+$(KCAT): $(READY)
+	-command -v kcat >/dev/null || apt-get install --yes --quiet kcat
+	touch $@
+
+# Old Kafka clients, each in a directory of its own, and those of npm where there is node. What
+# cannot be installed is skipped by its tests.
+$(KAFKA_CLIENTS)/.ready: $(READY) tests/server/kafka/node/package-lock.json
+	mkdir -p $(KAFKA_CLIENTS)
+	-for each in $(OLD_KAFKA_CLIENTS); do $(BIN)/python -m pip install --quiet --no-deps \
+		--disable-pip-version-check --upgrade --target $(KAFKA_CLIENTS)/$$each $$each; done
+	-command -v npm >/dev/null && cd tests/server/kafka/node && \
+		npm ci --ignore-scripts --no-audit --no-fund --silent
+	touch $@
+
+test: lint $(CHROMIUM) $(KCAT) $(KAFKA_CLIENTS)/.ready
+	$(BIN)/lamina warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(READY)
@@ -89,6 +111,10 @@ mutants-ast: $(READY)
 # Puts every defect that was ever found back, and writes down that it is caught.
 track-record: $(READY)
 	$(BIN)/python -m tests.torture.track_record
+
+# The brokers beside Lamina come with `make bench`; what is not there is reported as not run.
+bench-kafka: build/field/.ready
+	$(BIN)/python -m benchmarks.kafka
 
 bench-log: $(READY)
 	$(BIN)/python -m benchmarks.log

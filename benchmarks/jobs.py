@@ -32,7 +32,6 @@ from lamina.archive.encode import Naming, encode_object
 from lamina.formats.log_format import CODECS
 from lamina.formats.scan import Limit
 from lamina.formats.strm.layout import Compression
-from lamina.inspect.findings import map_file
 from lamina.spark.jobs import archive, verify
 from lamina.store.store import Store
 
@@ -112,8 +111,8 @@ def make_plain(path: Path, megabytes: int) -> list[Path]:
 def scan_alone(logs: list[Path]) -> None:
     codec = CODECS["keratin"]
     for path in logs:
-        buffer, position = map_file(str(path)), codec.header_bytes
-        size = memoryview(buffer).nbytes
+        buffer, position = path.read_bytes(), codec.header_bytes
+        size = len(buffer)
         while position < size:
             found = codec.scan(buffer, position, expected_offset=None, limit=Limit())
             assert len(found), "a sound log"

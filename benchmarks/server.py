@@ -232,7 +232,7 @@ def main() -> None:
     console = Console(width=120)
     folder = tempfile.mkdtemp(prefix="lamina-bench-", dir=os.environ.get("BENCH_DIR"))
     data = os.path.join(folder, "served")
-    ports = ["--set=flight.port=0", "--set=http.port=0", "--quiet"]
+    ports = ["--set=flight.port=0", "--set=http.port=0", "--set=kafka.port=-1", "--quiet"]
     server, url = start("-m", "lamina.cli.main", "serve", "--data", data, *ports)
     bare_server, bare = start("-c", "from benchmarks.server import serve_bare; serve_bare()")
     try:

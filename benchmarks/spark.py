@@ -229,7 +229,7 @@ def micro_batch_ms(folder: str) -> float:
         given = {"path": path, "subscribe": "many", "startingOffsets": "latest"}
         source = LaminaSource(CaseInsensitiveDict(given))
         reading = source.streamReader(source.schema())
-        start = reading.initialOffset()
+        start = reading.latestOffset(reading.initialOffset(), ReadAllAvailable())
         times = []
         for _ in range(20):
             store.append("many", [b"v" * VALUE_BYTES] * 30)
@@ -266,7 +266,7 @@ def idle_asks(cold: str) -> tuple[float, float]:
             CaseInsensitiveDict({"path": cold, "subscribePattern": ".*", "startingOffsets": LATEST})
         )
         reading = source.streamReader(source.schema())
-        start = reading.initialOffset()
+        start = reading.latestOffset(reading.initialOffset(), ReadAllAvailable())
         lists, asked = counted.lists, counted.asked
         for _ in range(IDLE_S * IDLE_ASKS):
             assert reading.latestOffset(start, ReadAllAvailable()) == start

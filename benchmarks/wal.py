@@ -68,8 +68,9 @@ def quiet_store(path: str) -> Store:
 
 def engine_of(store: Store) -> WalEngine:
     """The write-ahead log below a store: `flush` would also checkpoint what a rotation made due."""
-    assert store._wal is not None, "there are wal topics"
-    return store._wal
+    engine = store._write_ahead.engine
+    assert engine is not None, "there are wal topics"
+    return engine
 
 
 # ---------------------------------------------------------------- counting fsyncs
@@ -79,6 +80,7 @@ class CountingFiles(LocalFiles):
     """The local files, every fsync counted in `syncs`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncs = 0
 
     def create(self, path: str) -> LocalFile:

@@ -1,10 +1,11 @@
-"""Systems that speak Kafka's protocol, all with confluent-kafka: Kafka 0.9, Tansu, and a mock."""
+"""What speaks Kafka's protocol, all by confluent-kafka: Lamina, Kafka 0.9, Tansu, and a mock."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ class KafkaClient(System):
 
     port: int
     extra: dict[str, Any] = {}  # noqa: RUF012
+    acks = "all"
     _producer: Any = None
     _lone: Any = None
     first_offset = 0
@@ -70,7 +72,7 @@ class KafkaClient(System):
             self._producer = Producer(
                 self.settings()
                 | {
-                    "acks": "all",
+                    "acks": self.acks,
                     "linger.ms": 5,
                     "batch.num.messages": 10_000,
                     "batch.size": 1_000_000,
@@ -98,14 +100,14 @@ class KafkaClient(System):
 
     def append(self, value: bytes) -> None:
         if self._lone is None:
-            self._lone = self._appender(value)
+            self._lone = self.appender(value)
         self._lone()
 
     def append_from(self, producers: int, value: bytes, seconds: float) -> float:
         """One client with so many records under way, each sent when another was acknowledged."""
         from confluent_kafka import Producer
 
-        producer = Producer(self.settings() | {"acks": "all", "linger.ms": 0})
+        producer = Producer(self.settings() | {"acks": self.acks, "linger.ms": 0})
         count = 0
         deadline = time.perf_counter() + seconds
 
@@ -123,11 +125,11 @@ class KafkaClient(System):
             producer.poll(0.1)
         return count / (time.perf_counter() - started)
 
-    def _appender(self, value: bytes) -> Any:
+    def appender(self, value: bytes) -> Any:
         """A producer without linger that waits for each record, in a thread of its own."""
         from confluent_kafka import Producer
 
-        producer = Producer(self.settings() | {"acks": "all", "linger.ms": 0})
+        producer = Producer(self.settings() | {"acks": self.acks, "linger.ms": 0})
 
         def append() -> None:
             done = threading.Event()
@@ -138,7 +140,8 @@ class KafkaClient(System):
         append()
         return append
 
-    def _consumer(self) -> Any:
+    def reader(self) -> Any:
+        """Opens a consumer that fetches much at once."""
         from confluent_kafka import Consumer
 
         return Consumer(
@@ -156,7 +159,7 @@ class KafkaClient(System):
     def chunks(self, count: int) -> Iterator[list[Any]]:
         from confluent_kafka import TopicPartition
 
-        consumer = self._consumer()
+        consumer = self.reader()
         consumer.assign([TopicPartition(TOPIC, 0, self.first_offset)])
         deadline = time.monotonic() + ACK_TIMEOUT_S
         while count > 0 and time.monotonic() < deadline:
@@ -168,6 +171,41 @@ class KafkaClient(System):
 
     def values(self, chunk: list[Any]) -> Sequence[bytes]:
         return [message.value() for message in chunk]
+
+
+class LaminaByKafka(KafkaClient, Server):
+    """`lamina serve` on the port for Kafka clients; `acks=all` waits for an fsync."""
+
+    name = "Lamina by Kafka clients"
+    kind = "served"
+    start_s = 1.5
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return _needs_client()
+
+    @classmethod
+    def version(cls) -> str:
+        return f"{importlib.metadata.version('lamina')}, {_client()}"
+
+    def command(self) -> list[str]:
+        self.flight_port = free_port()
+        return [
+            *(sys.executable, "-m", "lamina", "serve", "--data", os.path.join(self.folder, "data")),
+            *("--quiet", "--set", f"kafka.port={self.port}", "--set", f"http.port={free_port()}"),
+            *("--set", f"flight.port={self.flight_port}"),
+        ]
+
+    def connect(self) -> None:
+        super().connect()
+        self.acks = "all" if self.durability == FSYNC else "1"
+        _create_topic(self.settings(), {"lamina.format": "keratin"})
+
+    def size_bytes(self) -> int:
+        return folder_bytes(os.path.join(self.folder, "data"))
+
+    def seek(self, timestamp_ms: int) -> bytes:
+        return _sought(self.reader(), timestamp_ms)
 
 
 class Kafka(KafkaClient, Server):
@@ -270,26 +308,13 @@ class TansuMemory(KafkaClient, Server):
 
     def start(self) -> None:
         super().start()
-        from confluent_kafka.admin import AdminClient, NewTopic
-
-        admin = AdminClient(self.settings())
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        _create_topic(self.settings(), {})
 
     def size_bytes(self) -> int:
         raise NotOffered
 
     def seek(self, timestamp_ms: int) -> bytes:
-        from confluent_kafka import TopicPartition
-
-        consumer = self._consumer()
-        try:
-            sought = TopicPartition(TOPIC, 0, timestamp_ms)
-            (found,) = consumer.offsets_for_times([sought], 10)
-            consumer.assign([found])
-            (message,) = consumer.consume(1, 10)
-            return message.value()  # type: ignore[no-any-return]
-        finally:
-            consumer.close()
+        return _sought(self.reader(), timestamp_ms)
 
 
 class TansuS3(TansuMemory):
@@ -357,6 +382,28 @@ class MockBroker(KafkaClient):
 
     def size_bytes(self) -> int:
         raise NotOffered
+
+
+def _create_topic(settings: dict[str, Any], config: dict[str, str]) -> None:
+    """Makes the topic, unless it is there: a server that was killed has it still."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient(settings)
+    if TOPIC not in admin.list_topics(timeout=10).topics:
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+
+
+def _sought(consumer: Any, timestamp_ms: int) -> bytes:
+    """Finds the first record at or after a time, and reads it."""
+    from confluent_kafka import TopicPartition
+
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, timestamp_ms)], 10)
+        consumer.assign([found])
+        (message,) = consumer.consume(1, 10)
+        return message.value()  # type: ignore[no-any-return]
+    finally:
+        consumer.close()
 
 
 def _client() -> str:

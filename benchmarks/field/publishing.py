@@ -30,8 +30,8 @@ def _section(results: Results) -> str:
     durable = [row for row in results.rows if row.is_durable]
     short = [bar for bar in judging.bars(results) if not bar.ok]
     reached = len(judging.bars(results)) - len(short)
-    verdict = f"Of {reached + len(short)} bars {reached} are reached"
+    verdict = f"{reached} of {reached + len(short)} targets are met"
     if short:
         listed = ", ".join(f"`{bar.name}` {bar.measured:.2f} of {bar.wanted:g}" for bar in short)
-        verdict += f"; short are {listed}"
+        verdict += f". Not met: {listed}"
     return f"{table(results, SHOWN, durable)}\n{verdict}.\n"

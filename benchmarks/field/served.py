@@ -38,7 +38,7 @@ class Served(Read, Server):
         return [
             *(sys.executable, "-m", "lamina", "serve", "--data", os.path.join(self.folder, "data")),
             *("--quiet", "--set", f"flight.port={self.port}"),
-            *("--set", f"http.port={free_port()}"),
+            *("--set", f"http.port={free_port()}", "--set", "kafka.port=-1"),
         ]
 
     def connect(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.field.embedded import Frame, Keratin, KeratinObjects, Wal
 from benchmarks.field.files import ArrowFile, ParquetFiles
-from benchmarks.field.kafka import Kafka, MockBroker, TansuMemory, TansuS3
+from benchmarks.field.kafka import Kafka, LaminaByKafka, MockBroker, TansuMemory, TansuS3
 from benchmarks.field.nats_stream import Nats
 from benchmarks.field.queues import LiteQueue, PersistQueue, Sqlite
 from benchmarks.field.rabbit import RabbitStreams
@@ -14,7 +14,7 @@ from benchmarks.field.system import System
 
 SYSTEMS: tuple[type[System], ...] = (
     *(Keratin, KeratinObjects, Frame, Wal, Served, ServedByMany, ServedOnce),
-    *(Kafka, TansuMemory, TansuS3, Nats, RedisStreams, RabbitStreams),
+    *(LaminaByKafka, Kafka, TansuMemory, TansuS3, Nats, RedisStreams, RabbitStreams),
     *(Sqlite, PersistQueue, LiteQueue, ArrowFile, ParquetFiles, MockBroker),
 )
 

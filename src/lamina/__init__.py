@@ -65,35 +65,53 @@ _LAZY = {
 
 
 @overload
-def open(path: str, *, read_only: Literal[False] = False, archive: Any = None) -> Store: ...
+def open(
+    path: str,
+    *,
+    read_only: Literal[False] = False,
+    archive: Any = None,
+    open_files: int | None = None,
+) -> Store: ...
 @overload
 def open(
-    path: str, *, read_only: Literal[True], archive: Any = None
+    path: str, *, read_only: Literal[True], archive: Any = None, open_files: int | None = None
 ) -> ReadOnlyStore | ArchiveStore: ...
 def open(
-    path: str, *, read_only: bool = False, archive: Any = None
+    path: str, *, read_only: bool = False, archive: Any = None, open_files: int | None = None
 ) -> Store | ReadOnlyStore | ArchiveStore:
     """Opens a data directory; makes it on the first boot, recovers it on later ones.
 
     One process may have it open for writing; any number may read beside it with `read_only=True`.
     `archive` is the object store for topics with `remote.storage.enable`: `s3://bucket/prefix` or a
     directory. With an object store's URL as `path` the archive itself is read, without any broker.
+    `open_files` is how many files stay open while nobody uses them (`LAMINA_OPEN_FILES_MAX`, or
+    512); never more than half of what the process may open.
     """
-    from lamina.arguments import flag, location, text
+    from lamina.arguments import count, flag, location, text
 
     path, read_only = location("path", path), flag("read_only", read_only)
+    if open_files is not None:
+        open_files = count("open_files", open_files)
     if archive is not None and not hasattr(archive, "read_range"):
         archive = location("archive", archive) if archive else text("archive", archive)
     if not read_only:
         if "://" in path:
             raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
+        from lamina.storage.kept_file import local_files
         from lamina.store.store import Store
 
-        return Store(path, archive=archive)
+        store = Store.__new__(Store)
+        try:
+            Store.__init__(store, path, files=local_files(open_files), archive=archive)
+        except BaseException:  # an interrupt right behind it, too: nobody else has it yet
+            store._abandon()
+            raise
+        return store
     if "://" not in path:
+        from lamina.storage.kept_file import local_files
         from lamina.store.read_only import ReadOnlyStore
 
-        return ReadOnlyStore(path, archive=archive)
+        return ReadOnlyStore(path, files=local_files(open_files), archive=archive)
     from lamina.archive.open_archive import open_archive
     from lamina.store.archive_store import ArchiveStore
 

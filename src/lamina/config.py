@@ -10,13 +10,14 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from lamina.errors import InvalidRequest
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 DURABILITIES = ("memory", "disk", "fsync")
 DISCARDS = ("old", "new")
+CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 WAL_ONLY_KEYS = ("durability", "retention.records", "discard")
 """Topic settings that only topics of format wal have."""
 
@@ -29,7 +30,6 @@ NO_LIMIT = -1
 AS_RETENTION = -2
 """For local retention: the same as the whole partition's."""
 _MS_PER_DAY = 86_400_000
-_Settings = TypeVar("_Settings", bound="Settings")
 
 
 def setting(
@@ -52,6 +52,7 @@ class Settings:
     """The base of each group of settings: parsing, checking and listing."""
 
     kind: ClassVar[str] = "setting"
+    environment: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -61,6 +62,12 @@ class Settings:
     def parse(cls, given: Mapping[str, Any]) -> Self:
         """Makes settings from text keys; what is not given keeps its default."""
         return cls().updated(given)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Makes settings from the variables that are set; the rest are the defaults."""
+        names = cls.environment.items()
+        return cls.parse({key: environment[name] for name, key in names if name in environment})
 
     def updated(self, given: Mapping[str, Any]) -> Self:
         """Returns these settings with some keys changed."""
@@ -188,6 +195,13 @@ class TopicSettings(Settings):
         "how long a poll holds records for its consumer, unless it says otherwise",
         allowed=(1, 12 * 3_600_000),
     )
+    record_locks_max: int = setting(
+        2_000,
+        "group.share.partition.max.record.locks",
+        "records of a partition and group",
+        "Kafka's share consumers are given no more while so many are held",
+        allowed=(1, 1 << 20),
+    )
     groups_max: int = setting(
         500,
         "max.groups",
@@ -206,8 +220,16 @@ class TopicSettings(Settings):
         16 << 20,
         "max.message.bytes",
         "bytes",
-        "a record whose key, value and headers together are larger is refused",
+        "a larger record (key, value, headers) is refused, and a larger batch of a Kafka client",
         allowed=(1, 16 << 20),
+    )
+    cleanup_policy: str = setting(
+        "delete",
+        "cleanup.policy",
+        ", ".join(CLEANUP_POLICIES[:2]) + " or both",
+        "compact refuses records without a key and keeps all others, superseded ones too; with"
+        " compact alone, retention removes nothing",
+        allowed=CLEANUP_POLICIES,
     )
     timestamp_type: str = setting(
         "CreateTime",
@@ -293,6 +315,11 @@ class TopicSettings(Settings):
         """Whether sealed segments go to the archive."""
         return self.remote_storage_enable == "true"
 
+    @property
+    def needs_keys(self) -> bool:
+        """Whether a record without a key is refused, as Kafka does where it would compact."""
+        return self.cleanup_policy != "delete"
+
     def for_local_copies(self) -> TopicSettings:
         """Returns the settings whose retention is that of local copies of archived records."""
         by_age, by_size = self.local_retention_ms, self.local_retention_bytes
@@ -300,6 +327,8 @@ class TopicSettings(Settings):
             self,
             retention_ms=self.retention_ms if by_age == AS_RETENTION else by_age,
             retention_bytes=self.retention_bytes if by_size == AS_RETENTION else by_size,
+            retention_records=NO_LIMIT,
+            discard="old",
         )
 
 
@@ -454,8 +483,18 @@ class WalSettings(Settings):
         allowed=(0, 1 << 30),
     )
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Makes settings from the variables that are set; the rest are the defaults."""
-        names = cls.environment.items()
-        return cls.parse({key: environment[name] for name, key in names if name in environment})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings(Settings):
+    """How many descriptors a store keeps. Also set by the environment, or by `lamina.open`."""
+
+    kind: ClassVar[str] = "file setting"
+    environment: ClassVar[dict[str, str]] = {"LAMINA_OPEN_FILES_MAX": "open.files.max"}
+
+    open_files: int = setting(
+        512,
+        "open.files.max",
+        "files, at most half of what the process may open",
+        "idle files of segments, journals and the WAL beyond this are closed, and opened again",
+        allowed=(1, 1 << 20),
+    )

@@ -8,6 +8,7 @@
     │   ├── UnknownGroup        … or make the group
     │   ├── OffsetOutOfRange    … or start at an offset that is there
     │   ├── OutOfSequence       … or continue where this producer left off
+    │   │   └── DuplicateSequence   … or nothing: it was stored long ago
     │   └── NotAllowed          … or use a key that may: the server refused this one
     ├── Unavailable           try again later
     │   ├── QueueFull           … when the writer has caught up
@@ -97,6 +98,10 @@ class OffsetOutOfRange(InvalidRequest):
 
 class OutOfSequence(InvalidRequest):
     """An idempotent producer skipped sequence numbers, or repeats one too old to remember."""
+
+
+class DuplicateSequence(OutOfSequence):
+    """An idempotent producer repeats a batch that was stored long ago; it is not stored again."""
 
 
 class NotAllowed(InvalidRequest):

@@ -69,7 +69,7 @@ class Client:
 
     def _note(self, error: LaminaError) -> None:
         self.errors.append(error)
-        if self.careful and self.store is not None and not self.store._closed:
+        if self.careful and self.store is not None and not self.store._lookup.is_closed:
             self.check(self.store)
 
     def open(self) -> None:

@@ -1,16 +1,17 @@
 """A clock that a row sets: the wall clock jumps, the steady one only goes on.
 
-It stands behind `lamina.store.opening`, where a store takes its time from: there is no other clock.
+It stands behind `lamina.storage.files`, where a store takes its time from: there is no other clock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest import mock
 
-from lamina.store import opening
+from lamina.storage import files
 from lamina_torture.promises import NOW_MS
 
 
@@ -29,6 +30,10 @@ class Clocks:
         """Returns the steady clock's time."""
         return self.steady_ms * 1_000_000
 
+    def sleep(self, seconds: float) -> None:
+        """Waits for real: others need the time."""
+        time.sleep(seconds)
+
     def pass_ms(self, elapsed_ms: int) -> None:
         """Lets time pass on both."""
         self.wall_ms += elapsed_ms
@@ -43,5 +48,5 @@ class Clocks:
 def clocks() -> Iterator[Clocks]:
     """Has every store that is opened go by these clocks."""
     made = Clocks()
-    with mock.patch.object(opening, "time", made):
+    with mock.patch.object(files, "time", made):
         yield made

@@ -5,7 +5,7 @@
     http       JSON, asked once
 
 A client sends values that nobody else sends, reads on from where it was, and asks for ends. What
-it writes down is a history for `torture.histories`.
+it writes down is a history for `histories`.
 """
 
 from __future__ import annotations

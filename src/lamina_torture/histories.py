@@ -20,7 +20,7 @@ Rule: an append without an answer may have been stored or not; nothing else is e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -75,15 +75,31 @@ class _Partition:
     read: set[str] = field(default_factory=set)
 
 
-def judge(history: Iterable[Operation], final: dict[int, dict[int, str]]) -> list[Anomaly]:
-    """Returns every anomaly of a history, given all records as they are read in the end."""
+def _once(value: str) -> bool:
+    del value
+    return False
+
+
+def judge(
+    history: Iterable[Operation],
+    final: dict[int, dict[int, str]],
+    may_repeat: Callable[[str], bool] = _once,
+) -> list[Anomaly]:
+    """Returns every anomaly of a history, given all records as they are read in the end.
+
+    Values that `may_repeat` were perhaps sent twice: by a library that asks again by itself and
+    whose producer is not idempotent.
+    """
     operations = sorted(history, key=lambda each: each.began_ns)
     found: list[Anomaly] = []
     for number in sorted({each.partition for each in operations} | final.keys()):
         here = [each for each in operations if each.partition == number]
         last = final.get(number, {})
         known = _known(here, last)
-        rules = (_unsent(known), _inconsistent(known), _lost(here, last), _ends(here, last))
+        rules = (
+            *(_unsent(known), _inconsistent(known, may_repeat)),
+            *(_lost(here, last), _ends(here, last)),
+        )
         found += [
             Anomaly(rule, f"partition {number}: {what}") for each in rules for rule, what in each
         ]
@@ -123,12 +139,12 @@ def _unsent(known: _Partition) -> _Found:
             yield "aborted read", f"{value!r} was read, and answered as not stored"
 
 
-def _inconsistent(known: _Partition) -> _Found:
+def _inconsistent(known: _Partition, may_repeat: Callable[[str], bool]) -> _Found:
     for offset, values in sorted(known.at.items()):
         if len(values) > 1:
             yield "inconsistent", f"offset {offset} had {sorted(values)}"
     for value, offsets in sorted(known.places.items()):
-        if len(offsets) > 1:
+        if len(offsets) > 1 and not may_repeat(value):
             yield "duplicate", f"{value!r} has the offsets {sorted(offsets)}"
 
 

@@ -7,6 +7,7 @@ Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP PAUSE 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 from lamina.server.service import Service
 from lamina.server.setting_table import ServerSettings
+from lamina_torture.budgets import open_below
 from lamina_torture.driving import PARTITIONS, TOPIC, Client, StoreDoor
 from lamina_torture.histories import Operation
 from lamina_torture.rows import demand
@@ -23,6 +25,8 @@ from lamina_torture.rows import demand
 CLIENTS = 2
 _READY = "ready"
 _START_S = 120
+_HOLDS = 5
+"""How a process ends that keeps files of its store open behind its end."""
 
 
 def first_offset(format_name: str) -> int:
@@ -82,7 +86,9 @@ class Host:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._over()
-        demand(self._process.returncode == 0, "I12", f"ended with {self._process.returncode}")
+        code = self._process.returncode
+        demand(code != _HOLDS, "I12", "let go: files of the store are open behind its end")
+        demand(code == 0, "I12", f"ended with {code}")
 
     def _over(self) -> None:
         assert self._process is not None
@@ -131,7 +137,11 @@ def main(words: list[str]) -> None:
     for thread in threads:
         thread.join()
     service.stop()
-    os._exit(0)  # streams of clients would be waited for
+    gc.collect()
+    held = open_below(f"{os.path.abspath(directory)}/")
+    if held:
+        os.write(2, f"still open: {held[:5]}\n".encode())
+    os._exit(_HOLDS if held else 0)  # streams of clients would be waited for
 
 
 if __name__ == "__main__":

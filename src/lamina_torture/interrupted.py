@@ -4,6 +4,8 @@ Started as `python -m lamina_torture.interrupted`, it takes errands as a worker 
 
     interrupt:<n>     KeyboardInterrupt at the n-th place in Lamina's code where it can be
     memory:<n>        MemoryError at the n-th allocation
+    open:<n>          KeyboardInterrupt at the n-th place of an opening
+    close:<n>         … and of a close
 
 and hits whatever the thread does then. The program goes on as one would that survives it. It says
 what a worker says; a call that the break got out of is refused as Broken, and at the end is
@@ -24,8 +26,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any
 
@@ -34,7 +37,8 @@ from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import LaminaError
 from lamina.store.store import Store
-from lamina_torture.worker import GROUP, PRODUCER, TOPIC, Errand, count_of, say, serve, value_of
+from lamina_torture.forked import say
+from lamina_torture.worker import GROUP, PRODUCER, TOPIC, Errand, count_of, serve, value_of
 
 BROKEN = "Broken"
 NEVER_MS = 1 << 30
@@ -49,12 +53,13 @@ LOOKING = frozenset(
 """The bytecodes behind which Python looks for signals."""
 
 
-def open_still(directory: str) -> Store:
+def open_still(directory: str, archive: str | None = None) -> Store:
     """Opens a store in which nothing happens by itself."""
     wal = WalSettings(
         shards=1, wal_bytes=2 << 10, segment_events=8, segment_bytes=1 << 10, hot_segments=1
     )
-    return Store(directory, writer=WriterSettings(flush_ms=NEVER_MS), wal=wal, tick_ms=NEVER_MS)
+    writer = WriterSettings(flush_ms=NEVER_MS)
+    return Store(directory, writer=writer, wal=wal, tick_ms=NEVER_MS, archive=archive)
 
 
 class Bytecodes:
@@ -94,6 +99,7 @@ class Bytecodes:
                 self.count += 1
                 if self.count == self._at:
                     sys.settrace(None)
+                    self._before.clear()  # or the frames, and what they hold, would stay
                     raise KeyboardInterrupt
         return self.step
 
@@ -234,6 +240,55 @@ class Program:
             say("error", json.dumps(f"appends are seen in part: {halves}"))
 
 
+class Lifecycle(Program):
+    """Opens a store or closes it, cut off there; then nothing of it may be left behind."""
+
+    def run(self) -> None:
+        """Cuts an opening or a close off, looks for what stayed, and goes on."""
+        kind, at = self.errand.breaks.split(":")
+        self.append("plain-0")
+        self.append("plain-1", ProducerStamp(PRODUCER, 0, 0) if self.is_segmented else None)
+        self.consume()
+        if kind == "open":
+            self.store.close()
+        with broken("interrupt", int(at)) as seen:
+            self.attempt(kind, self.reopen if kind == "open" else self.store.close)
+        self.store.close()
+        left = left_below(self.errand.directory)
+        if left:
+            say("error", json.dumps(f"these stayed: {left}"))
+        self.reopen(close=False)
+        for name in ("after-1", "after-2"):
+            self.append(name)
+        self.look()
+        self.store.close()
+        say("closed")
+        say("events", seen.count)
+
+    @property
+    def is_segmented(self) -> bool:
+        """Whether the topic has a log of its own."""
+        return self.errand.format != "wal"
+
+    def reopen(self, *, close: bool = True) -> None:
+        """Opens the store again, with an archive."""
+        opened = open_still(self.errand.directory, f"{self.errand.directory}-archive")
+        if close:
+            opened.close()
+        else:
+            self.store = opened
+
+
+def left_below(directory: str) -> list[str]:
+    """Names threads of Lamina, and files below a directory that are open."""
+    found = [each.name for each in threading.enumerate() if each.name.startswith("lamina-")]
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of this listing
+            path = os.readlink(f"/proc/self/fd/{number}")
+            found += [path] if path.startswith(directory) else []
+    return found
+
+
 def warm_up() -> None:
     """Runs the program once for each format, unheard: a child then loads and compiles nothing."""
     heard, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
@@ -241,7 +296,9 @@ def warm_up() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             for name in ("keratin", "frame", "wal"):
-                Program(Errand(f"{folder}/{name}", name, "", 0, breaks="interrupt:0")).run()
+                for breaks in ("interrupt:0", "open:0"):
+                    where = f"{folder}/{name}-{breaks}"
+                    program_of(Errand(where, name, "", 0, breaks=breaks)).run()
     finally:
         os.dup2(heard, 1)
         os.close(heard)
@@ -252,7 +309,12 @@ def run(errand: Errand) -> None:
     """Runs the program; a finalizer that runs at another time would make another case of it."""
     gc.disable()
     faulthandler.dump_traceback_later(GIVE_UP_S, exit=True)
-    Program(errand).run()
+    program_of(errand).run()
+
+
+def program_of(errand: Errand) -> Program:
+    """Returns the program that an errand is for."""
+    return (Lifecycle if errand.breaks.startswith(("open", "close")) else Program)(errand)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from pathlib import Path
 from lamina.errors import Closed, LaminaError, Locked
 from lamina.storage import paths
 from lamina.store.store import Store
-from lamina_torture.worker import TOPIC, Errand, count_of, open_store, say, serve, value_of
+from lamina_torture.forked import say
+from lamina_torture.worker import TOPIC, Errand, count_of, open_store, serve, value_of
 
 APPENDS = 12
 

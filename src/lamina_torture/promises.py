@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from lamina.api import ProducerStamp
+from lamina.api import ProducerStamp, StoreApi
 from lamina.errors import RecordsMissing
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from lamina_torture.rows import demand, violated
 
@@ -99,7 +98,7 @@ def _comparable(row: dict[str, Any]) -> Fields:
     return tuple(sorted((name, repr(given)) for name, given in kept.items()))
 
 
-def read(store: StoreReader, topic: str) -> dict[int, Fields]:
+def read(store: StoreApi, topic: str) -> dict[int, Fields]:
     """Returns every durable record by its offset, over gaps."""
     found: dict[int, Fields] = {}
     at = store.earliest_offset(topic)

@@ -122,6 +122,8 @@ class Trial:
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Violation] = field(default_factory=list)
     failures_max: int = 10
+    behind_case: Callable[[], None] = lambda: None
+    """Called when a case has ended."""
 
     def luck(self, case: object = "") -> random.Random:
         """Returns the case's own source of choices; the number of rounds does not change it."""
@@ -147,6 +149,7 @@ class Trial:
             self._fail(violation.invariant, violation.what, str(name), violation)
         except Exception as error:
             self._fail("I12", f"{type(error).__name__}: {error}", str(name), error)
+        self.behind_case()
 
     def _fail(self, invariant: str, what: str, case: str, cause: BaseException) -> None:
         found = Violation(invariant, what, self.command(case))

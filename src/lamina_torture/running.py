@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from lamina_torture.budgets import Budget
 from lamina_torture.rows import Column, Row, Trial, Violation, rows
 
 _SPAWNING = multiprocessing.get_context("spawn")
@@ -47,10 +48,13 @@ def run_row(
         trial = Trial(
             row, format_name, seed, rounds, Path(scratch), case, failures_max=failures_max
         )
+        budget = Budget(trial)
         try:
             row.run(trial)
             if not trial.counts:
                 raise Violation("I12", "nothing was tried: there is no such case")
+            if not trial.failures:  # what failed holds whatever it was about
+                budget.check()
         except Violation as violation:
             if violation not in trial.failures:  # not in a case: the whole trial runs again
                 trial.failures.append(

@@ -7,6 +7,7 @@ step of the workload, so that the same workload makes the same moments.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from typing import Any
 
 from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
+from lamina.errors import LaminaError
 from lamina.store.store import Store
 from lamina_torture.disk import Disk
 from lamina_torture.promises import GROUP, NOW_MS, Life, Promise, row_of, tag_of
@@ -129,10 +131,13 @@ class Scribe:
     def kill(self) -> None:
         """Ends the process in the middle: what it had not synced is still not safe."""
         self.look()
-        self.store = None
+        dead, self.store = self.store, None
         self.files.before = None
         self.files = self.files.snapshot().restart()
         self.files.before = self._before
+        if dead is not None:  # its disk is left behind; its threads would stay
+            with contextlib.suppress(LaminaError, OSError):
+                dead.close()
 
     def close(self) -> None:
         """Closes the store."""
@@ -203,6 +208,13 @@ class Scribe:
         self._know(topic, going=max(before, self.life(topic).going))
         earliest = self.opened.trim(topic, 0, before)
         demand(earliest <= max(before, self.life(topic).gone), "I8", f"trimmed to {earliest}")
+        self._know(topic, gone=earliest, going=earliest)
+
+    def delete_records(self, topic: str, before: int) -> None:
+        """Deletes all below an offset: to the record, in every format."""
+        self._know(topic, going=max(before, self.life(topic).going))
+        earliest = self.opened.delete_records(topic, 0, before)
+        demand(earliest == max(before, self.life(topic).gone), "I8", f"deleted to {earliest}")
         self._know(topic, gone=earliest, going=earliest)
 
     def retain(self, topic: str, **config: int) -> None:

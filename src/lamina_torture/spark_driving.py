@@ -4,7 +4,7 @@
     spark-read     `spark.read` of what is new in a partition
     spark-stream   a query that notes its micro-batches, started again where it ended
 
-Each writes its history down as the clients of `torture.driving` do. The sink tells no offsets: what
+Each writes its history down as the clients of `driving` do. The sink tells no offsets: what
 it has acknowledged must be found where the log is read to its end.
 """
 

@@ -1,4 +1,4 @@
-"""Starts workers, listens to what they say, and holds the directory they left against it.
+"""Listens to what workers say, and holds the directory that they left against it.
 
 A witness knows of one directory, over many errands: which appends were acknowledged where, what a
 group acked, what was asked to be trimmed, and what a reader saw when it last looked.
@@ -6,88 +6,19 @@ group acked, what was asked to be trimmed, and what a reader saw when it last lo
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import IO, Self
 
 from lamina.errors import LaminaError, RecordsMissing
 from lamina.groups import dead_letters
 from lamina.store.store import Store
 from lamina_torture.rows import demand, violated
-from lamina_torture.worker import GROUP, TOPIC, Errand, count_of, open_store, value_of
+from lamina_torture.worker import GROUP, TOPIC, count_of, open_store, value_of
 
 Listener = Callable[[list[str]], None]
 DEAD = TOPIC + dead_letters.SUFFIX
 """Where records go that were given out too often without an ack."""
-
-
-class Workers:
-    """The warm process that forks a worker for each errand; `module` says what that does."""
-
-    def __init__(self, module: str = "lamina_torture.worker") -> None:
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        first = _words(self._stdout)
-        demand(first == ["ready"], "I12", f"the worker did not start: {first}")
-
-    @property
-    def _stdout(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def send(self, errand: Errand) -> int:
-        """Starts a worker; returns its process id."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(errand.encode())
-        self._process.stdin.flush()
-        kind, process_id = _words(self._stdout)
-        demand(kind == "child", "I12", f"the worker said {kind}")
-        return int(process_id)
-
-    def listen(self) -> Iterator[list[str]]:
-        """Yields what the worker says until it is gone; the last words are that."""
-        while True:
-            words = _words(self._stdout)
-            yield words
-            if words[0] == "gone":
-                return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        if error is not None:
-            self._process.kill()
-        self._process.wait()
-        self._stdout.close()
-
-
-def _words(stream: IO[bytes]) -> list[str]:
-    line = stream.readline()
-    demand(line.endswith(b"\n"), "I12", "the process that starts workers died")
-    return line.decode().split()
-
-
-def kill(process_id: int) -> None:
-    """Kills a process that may be gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process_id, signal.SIGKILL)
 
 
 @dataclass(repr=False)

@@ -1,10 +1,7 @@
 """A process that uses a store until it is killed or told to stop, and says what was acknowledged.
 
-Started as `python -m lamina_torture.worker`, it imports and compiles everything once, then forks a
-child for each line of JSON on its standard input (an `Errand`). All write to standard output, each
-line in one atomic write:
+`python -m lamina_torture.worker` runs an `Errand` in a child (see `forked`), which says:
 
-    child <pid>                        the child of this errand; stopped, if it was told to wait
     open                               its store is open
     ack <offset> <count> <name>        an append was acknowledged as fsynced
     trim <before>                      is about to be trimmed
@@ -12,9 +9,7 @@ line in one atomic write:
     asking <offset> …                  and is about to ack these
     acked <offset> …                   the ack has answered
     refused <class> <doing>            a typed error, after which one more call is made
-    error <traceback as JSON>          something was raised that should not be
     closed                             the store is closed
-    gone <pid> <status>                the child is dead and reaped
 
 The name of an append determines its bytes (`value_of`).
 """
@@ -25,8 +20,6 @@ import functools
 import json
 import os
 import random
-import signal
-import sys
 import tempfile
 import threading
 import traceback
@@ -38,10 +31,11 @@ from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import LaminaError
 from lamina.store.store import Store
+from lamina_torture import forked
+from lamina_torture.forked import say
 
 TOPIC, GROUP = "t", "g"
 SEGMENT_BYTES = 8 << 10
-GIVE_UP_S = 60
 PRODUCER = 9
 
 
@@ -76,11 +70,6 @@ def value_of(name: str, row: int) -> bytes:
 def count_of(name: str) -> int:
     """Returns how many records an append has."""
     return 1 + zlib.crc32(name.encode()) % 12
-
-
-def say(*words: object) -> None:
-    """Writes one line, atomically."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def open_store(directory: str) -> Store:
@@ -213,29 +202,8 @@ def warm_up() -> None:
 
 
 def serve(run: Callable[[Errand], None]) -> None:
-    """Forks a child for each errand that is asked for."""
-    warm_up()
-    say("ready")
-    for line in sys.stdin:
-        errand = Errand(**json.loads(line))
-        process_id = os.fork()
-        if process_id == 0:
-            signal.alarm(GIVE_UP_S)
-            say("child", os.getpid())
-            if errand.waits:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            try:
-                run(errand)
-            except LaminaError as error:
-                say("refused", type(error).__name__, "open")
-            except SystemExit:  # the interpreter is to end as it does
-                raise
-            except BaseException:
-                say("error", json.dumps(traceback.format_exc()[-3000:]))
-                os._exit(1)
-            os._exit(0)
-        _, status = os.waitpid(process_id, 0)
-        say("gone", process_id, status)
+    """Runs a child for each errand that is asked for."""
+    forked.serve(warm_up, lambda told: run(Errand(**told)))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ def _trim(scribe: Scribe) -> None:
     scribe.trim(TOPIC, max(life.gone, life.durable - 1))
 
 
+def _delete_records(scribe: Scribe) -> None:
+    life = scribe.life(TOPIC)
+    scribe.delete_records(TOPIC, max(life.gone, life.durable - 2))
+
+
 def _delete(scribe: Scribe) -> None:
     if scribe.format_name == "wal" and scribe.life(TOPIC).epoch == scribe.life(TOPIC).first:
         return _delete_tag(scribe)
@@ -83,7 +88,7 @@ OPERATIONS: dict[str, Callable[[Scribe], None]] = {
     "reopen": _reopen,
 }
 """`write` is an append that is not fsynced (acks=1); `snapshot` is all that maintenance does."""
-MORE = {**OPERATIONS, "kill": _kill}
+MORE = {**OPERATIONS, "kill": _kill, "delete-records": _delete_records}
 
 
 def short_workloads(length_max: int = SHORT_MAX) -> Iterator[str]:
@@ -147,6 +152,7 @@ def _log_life(scribe: Scribe) -> None:
     scribe.append("orders", [400, 500, 30], sequence=2)
     scribe.append("orders", [10], acks=1)
     scribe.trim("orders", 9)
+    scribe.delete_records("orders", 12)
     scribe.create("other", **{"segment.bytes": 4096})
     scribe.append("other", [700], acks=1)
     store.maintain()
@@ -196,6 +202,7 @@ def _wal_life(scribe: Scribe) -> None:
     store.roll("orders")
     scribe.append("other", [500, 20, 20, 5])
     scribe.trim("orders", 4)
+    scribe.delete_records("orders", 6)
     store.maintain()
     scribe.retain("orders", **{"retention.records": 6})
     scribe.remove_tag("other", b"green")

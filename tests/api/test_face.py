@@ -16,7 +16,7 @@ import lamina.api
 FOLDER = Path(inspect.getfile(lamina.api)).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
 WITHOUT_ARROW = ("acks", "answers", "recovery_report", "writer_counts")
-INNER = {"store_api": {"RULES"}, "writer_counts": {"BUCKETS"}}
+INNER = {"memberships": {"RULES"}, "store_api": {"RULES"}, "writer_counts": {"BUCKETS"}}
 """Names that only modules of the package itself use."""
 
 

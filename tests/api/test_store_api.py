@@ -32,19 +32,24 @@ REFUSED = {
     "read-only": {
         *("append", "append_async", "append_batch", "producer_position", "create_topic"),
         *("alter_topic", "delete_topic", "create_router", "alter_router", "delete_router"),
-        *("trim", "delete", "explain_retention", "apply_retention", "roll", "flush", "maintain"),
-        *("archive", "group", "reset_group", "delete_group", "failures", "layers", "blocks"),
+        *("trim", "delete_records", "delete", "explain_retention", "roll", "flush", "maintain"),
+        *("apply_retention", "archive", "group", "reset_group", "delete_group", "failures"),
+        *("layers", "blocks", "add_partitions"),
         *("raw_record", "extents", "writers", "sinks", "tier", "segmented", "wal_partitions"),
-        *("write_ahead_log", "purge_wal", "identity", "recovery_report"),
+        *("write_ahead_log", "purge_wal", "identity", "recovery_report", "coordinator"),
+        *("join_group", "sync_group", "heartbeat", "leave_group", "commit_offsets"),
+        *("describe_members", "new_producer_id"),
     },
     "served": {
         *("path", "identity", "recovery_report", "gone_from", "layers", "blocks", "raw_record"),
         *("extents", "writers", "sinks", "tier", "segmented", "wal_partitions"),
-        *("write_ahead_log", "purge_wal"),
+        *("write_ahead_log", "purge_wal", "coordinator", "new_producer_id"),
     },
 }
 """What each kind cannot do; everything else it does itself."""
-REFUSED["archive"] = REFUSED["read-only"] | {"path", "groups", "describe_group", "tier_status"}
+REFUSED["archive"] = REFUSED["read-only"] | {
+    *("path", "groups", "describe_group", "tier_status", "committed_offsets"),
+}
 SENTENCES = {
     "read-only": "the store is open read-only; {} works on one that is open for writing",
     "archive": "an archive is read-only; `lamina tier restore` makes a store of it, for {}",

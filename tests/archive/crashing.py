@@ -118,7 +118,7 @@ def kill(story: Story, when: When, steps: Steps) -> int:
             story.fill(store, promise)
         with _said(name), story.opened(files.snapshot().restart(), objects.inner) as again:
             story.hold(again, objects.inner, promise.now())
-        store._closed = True
+        store._lookup.is_closed = True
     return len(calls)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from collections.abc import Iterator
@@ -244,6 +245,22 @@ def _rebuild(made: Archived) -> tuple[int, str]:
 def _orphans(made: Archived) -> list[str]:
     objects = DirectoryObjects(LocalFiles(), made.archive)
     return [info.key for info in orphans(objects, 1 << 62, 0)]
+
+
+@pytest.mark.parametrize("format", ["keratin", "wal"])
+def test_rebuilding_tells_what_it_found_as_json(tmp_path: Path, format: str) -> None:
+    made = Archived(tmp_path, format)
+    (made.folder / "manifest.json").unlink()
+    asked = ["tier", "rebuild", made.archive, TOPIC, "--json"]
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == 0
+    assert json.loads(found.output) == {"topic": TOPIC, "objects": 3, "problems": []}
+    made.objects[1].write_bytes(b"garbage" * 99)
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == 1
+    (told,) = json.loads(found.output)["problems"]
+    assert told["key"].endswith(made.objects[1].name)
+    assert told["problem"]
 
 
 @pytest.mark.parametrize("format", ["keratin", "wal"])

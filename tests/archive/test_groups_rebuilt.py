@@ -329,6 +329,7 @@ def test_a_reset_without_space_changes_nothing() -> None:
     with opened(files, objects) as store:
         for call in range(1, 4):
             files.fail("write_at", at=call, error=errno.ENOSPC)
+            files.fail("write_at", at=call + 1, error=errno.ENOSPC)  # with the reserve as well
             with pytest.raises(StorageFull):
                 store.reset_group(TOPIC, "billing", to=first, execute=True)
         assert store.group(TOPIC, "billing").committed() == first + 6
@@ -475,7 +476,7 @@ def test_a_store_that_was_taken_over_says_nothing_about_records_it_did_not_archi
         store.archive()
     old.append(TOPIC, values(100, 6))
     old.group(TOPIC, "billing").ack([tail, tail + 1])
-    stale = old._groups.copies(old._topics[TOPIC], 0, tail)["billing"]
+    stale = old._groups.copies(old._open.topics[TOPIC], 0, tail)["billing"]
     objects.replace(KEY, stale, objects.read(KEY).etag)
     old.close()
     third = SimulatedFiles()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,8 @@ from lamina.errors import Fenced, ObjectConflict
 from lamina.formats.documents import archive_manifest as archive
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
 from lamina.formats.documents.ledger import Ledger
+from lamina.storage.files import LocalFiles
+from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
 from lamina.storage.paths import ObjectKey, archive_manifest
 from lamina.store.archive_store import ArchiveStore, archived_topics
@@ -145,7 +149,7 @@ def test_killed_at_every_call_of_a_join(when: When) -> None:
             assert again.tier_status()[0].last_error == ""
             assert len(listed(objects.inner).objects) == 1, f"call {step}"
             assert read(again) == archived(objects.inner) == numbered(0, JOINED_MIN)
-        store._closed = True
+        store._lookup.is_closed = True
 
 
 # ---------------------------------------------------------------- by a job, beside a store
@@ -181,6 +185,53 @@ def test_a_reader_with_an_older_list_asks_again_when_an_object_is_gone() -> None
         join(shelf, shelf.manifest.objects, Ledger(), Policy(), NOW_MS)
         clean(objects, orphans(objects, LATER_MS))
         assert read(store) == numbered(0, 4)
+
+
+def test_an_object_that_was_replaced_is_as_old_as_what_replaced_it(tmp_path: Path) -> None:
+    """Readers may have the list that named it: one that was joined just now stays for them."""
+    objects = DirectoryObjects(LocalFiles(), str(tmp_path))
+    with opened(SimulatedFiles(), objects) as store:
+        store.create_topic(TOPIC, config=LARGE)
+        grow(store, JOINED_MIN + 1)
+    keys = {info.key for info in objects.list("data") if info.key.endswith(".seg")}
+    (whole, *_) = listed(objects).objects
+    joined = ObjectKey(TOPIC, 0, whole.base_offset, whole.generation).name
+    assert whole.record_count >= JOINED_MIN
+    old, new = 1_000, 1_000_000
+    for key in keys:
+        os.utime(tmp_path / key, (new, new) if key == joined else (old, old))
+    assert orphans(objects, 1000 * new + 10, 1000) == []
+    os.utime(tmp_path / joined, (old, old))
+    assert len(orphans(objects, 1000 * new + 10, 1000)) == whole.record_count
+
+
+def test_whoever_joins_says_whether_there_may_be_more_to_join() -> None:
+    objects = memory()
+    with opened(SimulatedFiles(), objects) as store:
+        store.create_topic(TOPIC, config=LARGE)
+        grow(store, 4)
+        kept = store.tier._kept[store._partitions[TOPIC, 0]]  # type: ignore[union-attr]
+        assert not kept.archiver.join_small(Policy(), Ledger(), NOW_MS)
+        eager = Policy(target_bytes=kept.shelf.manifest.objects[0].size_bytes * 2)
+        assert kept.archiver.join_small(eager, Ledger(), NOW_MS)
+        assert len(listed(objects).objects) < 4
+
+
+def test_only_a_sound_object_has_an_entry() -> None:
+    objects = memory()
+    with opened(SimulatedFiles(), objects) as store:
+        store.create_topic(TOPIC, config=LARGE)
+        grow(store, 1)
+    shelf = job(objects)
+    (info,) = shelf.listed()
+    found, known = shelf.entry_from_headers(info), shelf.manifest.objects[0]
+    assert found is not None
+    assert (found.base_offset, found.record_count) == (known.base_offset, known.record_count)
+    raw = bytes(objects.read(info.key).data)
+    objects.delete(info.key)
+    objects.create(info.key, raw[: len(raw) // 2])
+    (info,) = shelf.listed()
+    assert shelf.entry_from_headers(info) is None
 
 
 def test_what_is_not_listed_any_more_is_not_replaced() -> None:

@@ -94,3 +94,34 @@ def test_every_offset_of_a_damaged_local_segment_is_read_from_the_archive(
         for number, value in enumerate(values):
             (row,) = store.fetch(TOPIC, 0, first + number, max_records=1).to_pylist()
             assert (row["offset"], row["value"]) == (first + number, value)
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin", "wal"])
+def test_damaged_bytes_are_set_aside_before_their_segment_goes(
+    tmp_path: Path, format_name: str
+) -> None:
+    """Nobody has read the record since it was damaged: archiving is the first to see it."""
+    with opened(tmp_path) as store:
+        config = {**settings(format_name), "remote.storage.enable": False}
+        store.create_topic(TOPIC, format=format_name, config=config)
+        values = [b"%d " % number + b"." * 200 for number in range(COUNT)]
+        for value in values:
+            store.append(TOPIC, [value], partition=0)
+        store.roll(TOPIC)
+    suffix = "data" if format_name == "wal" else "log"
+    victim = sorted((tmp_path / "data").rglob(f"*.{suffix}"))[1]
+    whole = victim.read_bytes()
+    hurt = next(value for value in values if value in whole[300:])
+    left = hurt[:-9] + b"!" + hurt[-8:]
+    victim.write_bytes(whole.replace(hurt, left))
+    with opened(tmp_path) as store:
+        config = {"remote.storage.enable": True, "local.retention.bytes": 1}
+        store.alter_topic(TOPIC, config)
+        store.append(TOPIC, [b"last"], partition=0)
+        store.archive()
+        store.maintain()
+        assert not victim.exists()
+        lost = [gap.end - gap.first for gap in store.gaps(TOPIC) if gap.reason == "lost"]
+        assert lost == [1]
+    kept = [path for path in (tmp_path / "data/quarantine").rglob("*") if path.is_file()]
+    assert any(left in path.read_bytes() for path in kept)

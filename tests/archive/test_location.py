@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 import lamina
+from lamina.api import RecoveryReport
 from lamina.archive import location
+from lamina.archive.location import recalled, remember
+from lamina.archive.open_archive import Memory
 from lamina.errors import ArchiveUnavailable, CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.documents import archive_location as location_file
 from lamina.formats.documents import strict_json
 from lamina.formats.documents.archive_location import ArchiveLocation
 from lamina.storage.files import LocalFiles
 from lamina.store.store import Store
+from lamina_torture.simulated import SimulatedFiles
 from tests.archive.rig import NEVER, SETTINGS, TOPIC, memory, values
 from tests.archive.rig import read as rows
 
@@ -224,3 +228,29 @@ def test_doctor_says_whether_the_archive_answers(tmp_path: Path) -> None:
     assert found()[0] == "problem"
     (data / "meta/archive.json").write_bytes(b"{}")
     assert "cannot be read" in found()[1]
+
+
+def test_remembering_makes_the_directory_and_keeps_a_damaged_note_aside() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/d/meta")
+    files.replace("/d/meta/archive.json", b"somebody else's")
+    remember(files, "/d", "/archive")
+    assert files.is_directory("/archive"), "one that is not there is away from now on"
+    assert recalled(files, "/d") == ("/archive", "")
+    kept = [data for path, data in files.contents().items() if path.startswith("/d/quarantine/")]
+    assert kept == [b"somebody else's"]
+
+
+def test_an_archive_is_its_own_unless_another_one_is_remembered() -> None:
+    files = SimulatedFiles()
+    files.make_directory("/d/meta")
+
+    def is_own(archive: Any) -> bool:
+        return Memory(archive, files, "/d", RecoveryReport()).is_own
+
+    assert is_own("/archive"), "none is remembered"
+    remember(files, "/d", "/archive")
+    assert is_own("/archive")
+    files.make_directory("/other")
+    assert not is_own("/other")
+    assert is_own("memory://"), "nobody remembers such a one"

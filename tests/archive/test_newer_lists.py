@@ -9,6 +9,9 @@ import pytest
 import lamina
 from lamina.errors import NewerFormat
 from lamina.formats.documents import ledger
+from lamina.storage.files import LocalFiles
+from lamina.storage.object_directory import DirectoryObjects
+from lamina.store.archive_store import archived_topic
 from lamina.store.store import Store
 from lamina_torture.cross import damages
 from tests.archive.rig import NEVER, SETTINGS, TOPIC
@@ -62,6 +65,14 @@ def test_a_newer_copy_of_topic_json_is_refused_by_its_name_and_stays(tmp_path: P
         assert len([row for batch in store.scan(TOPIC) for row in batch.to_pylist()]) == 40
         store.delete_topic(TOPIC)
     assert file.read_bytes() == newer
+
+
+def test_an_archive_alone_refuses_a_newer_copy_of_topic_json(tmp_path: Path) -> None:
+    file = archived(tmp_path).parent / "topic.json"
+    _newer(file)
+    with pytest.raises(NewerFormat) as refused:
+        archived_topic(DirectoryObjects(LocalFiles(), str(tmp_path / "cold")), TOPIC, 1)
+    assert refused.value.path.endswith(f"data/{TOPIC}/topic.json")
 
 
 def test_a_newer_copy_of_a_group_is_refused_and_stays(tmp_path: Path) -> None:

@@ -330,6 +330,24 @@ def test_a_sound_object_with_other_records_is_left_alone() -> None:
         assert store._partitions[TOPIC, 0].layout.earliest_offset == 100
 
 
+def test_an_object_of_an_upload_that_was_cut_off_is_taken_whatever_its_bytes() -> None:
+    """The same records, compressed in another way: the last one is the last that is sealed."""
+    config = SETTINGS | {"segment.bytes": 1 << 20}
+    first, second = memory(), memory()
+    for objects, compression in ((first, "zstd"), (second, "lz4")):
+        with opened(SimulatedFiles(), objects) as store:
+            store.create_topic(TOPIC, config=config | {"archive.compression.type": compression})
+            store.append(TOPIC, values(0, 20))
+            store.roll(TOPIC)
+            if objects is second:
+                key = ObjectKey(TOPIC, 0, 0).name
+                second.create(key, bytes(first.read(key).data))
+            store.archive()
+            assert store.tier_status()[0].archived_offset == 20
+    assert second.read(key).data == first.read(key).data
+    assert archived(second) == numbered(0, 20)
+
+
 def test_an_object_made_by_hand_is_read_without_list_or_topic_file() -> None:
     objects = memory()
     objects.create(ObjectKey("orders", 0, 100).name, VECTOR)

@@ -164,7 +164,7 @@ def test_archived_objects_count_for_retention_and_the_last_segment_stays() -> No
         facts = store.segments(TOPIC)
         assert facts[0].base_offset == 1
         assert [each.next_offset for each in facts[:-1]] == [each.base_offset for each in facts[1:]]
-        assert len(store._partitions[TOPIC, 0].layers.segments) == 1, "it knows where it ends"
+        assert len(store._partitions[TOPIC, 0].layout.segments) == 1, "it knows where it ends"
         store.alter_topic(TOPIC, {"retention.records": 10})
         store.apply_retention(TOPIC)
         assert 1 < store.earliest_offset(TOPIC) <= END - 10
@@ -186,7 +186,7 @@ def test_a_damaged_local_record_is_read_from_the_archive() -> None:
     with created(objects, files, **{"local.retention.bytes": -1}) as store:
         grow(store, END - 1)
         settle(store)
-        segment = store._partitions[TOPIC, 0].layers.segments[0]
+        segment = store._partitions[TOPIC, 0].layout.segments[0]
         path = segment.path("data")
         files.open(path).write_at(files.size(path) // 2, b"\xff\xff\xff")
         assert live(store) == list(range(1, END))
@@ -306,7 +306,7 @@ def test_a_crash_before_the_snapshot_forgets_no_delete_of_archived_records() -> 
     with opened(after, objects_down) as again:  # opening asks the archive for nothing
         objects_down.fail_at = None
         assert live(again) == expected
-    store._closed = True
+    store._lookup.is_closed = True
 
 
 def test_what_was_deleted_since_an_upload_that_was_cut_off_is_no_conflict() -> None:

@@ -75,7 +75,7 @@ def hold(store: Store, objects: Objects, kept: frozenset[int], gone: frozenset[i
         assert not gone & set(held(objects))
     clean(objects, orphans(objects, NOW_MS, 0))
     assert held(objects) == live(store, 1) == found
-    assert len(store._partitions[TOPIC, 0].layers.segments) <= 1
+    assert len(store._partitions[TOPIC, 0].layout.segments) <= 1
 
 
 STORY = crashing.Story(

@@ -65,12 +65,19 @@ def test_a_sound_store_has_no_finding_and_no_note(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_a_missing_middle_segment_is_found_until_the_ledger_knows_it(
-    tmp_path: Path, lamina: Any, format_name: str
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_missing_segment_is_found_until_the_ledger_knows_it(
+    tmp_path: Path, lamina: Any, format_name: str, which: tuple[int, ...]
 ) -> None:
     path = made(tmp_path / "data", format_name)
-    logs(path, format_name)[1].unlink()
-    assert any("missing" in problem for problem in damage(lamina, path))
+    there = logs(path, format_name)
+    for row in which:
+        there[row].unlink()
+    assert any("missing" in each or "log ends at" in each for each in damage(lamina, path))
+    end = 13 if format_name == "wal" else 12
+    with opened(path, wal=WalSettings(shards=1, segment_events=4)) as store:
+        lost = sum(gap.end - gap.first for gap in store.gaps("t") if gap.reason == "lost")
+        assert (lost, store.latest_offset("t")) == (4 * len(which), end)
     with opened(path, wal=WalSettings(shards=1, segment_events=4)):
         pass
     assert damage(lamina, path) == []
@@ -212,3 +219,12 @@ def test_an_object_that_the_list_names_and_is_gone_is_found(tmp_path: Path, lami
     stray.write_bytes(kept)
     rows = lamina("verify", "--json", archive).rows
     assert any("no list names" in row["problem"] for row in rows)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_missing_identity_is_found(lamina: Any, tmp_path: Path, format_name: str) -> None:
+    path = made(tmp_path / "data", format_name)
+    (path / "meta/broker.id").unlink()
+    found = damage(lamina, path)
+    assert [problem for problem in found if "no identity" in problem] == found
+    assert found

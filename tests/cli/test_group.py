@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import lamina as library
+from lamina.wire.kafka.consumer_protocol import encode_assignment
 from tests.cli.test_topic import ok
-from tests.server.rig import served
+from tests.server.rig import joined, served
 
 
 @pytest.fixture(params=["data", "server"])
@@ -53,6 +54,42 @@ def test_groups_are_listed_and_described(lamina: Any, where: list[str]) -> None:
     assert rows[0]["lag_seconds"] > 1_000_000
     heading = ok(lamina("group", "describe", "g", *where)).out.splitlines()[0].split()
     assert heading[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+
+
+def test_members_are_described_with_what_they_read(lamina: Any, tmp_path: Path) -> None:
+    with served(tmp_path / "data") as service:
+        store = service.broker.store
+        store.create_topic("a", partitions=4)
+        share = encode_assignment({"a": [2, 3], "b": [0]})
+        who = joined(store, "readers", share)
+        asked = ("group", "describe", "readers", "--members", "--server", service.flight_url)
+        (row,) = ok(lamina(*asked, "--json")).rows
+        assert row == {
+            "group": "readers",
+            "consumer_id": who.member_id,
+            "instance_id": None,
+            "host": "/10.0.0.7",
+            "client_id": "till",
+            "partitions": 3,
+            "assignment": {"a": [2, 3], "b": [0]},
+            "assignor": "range",
+            "state": "Stable",
+        }
+        (row,) = ok(lamina(*asked, "--topics", "a", "--json")).rows
+        assert row["assignment"] == {"a": [2, 3]}
+        heading, line = ok(lamina(*asked)).out.splitlines()
+        assert heading.split()[:3] == ["GROUP", "CONSUMER-ID", "INSTANCE-ID"]
+        assert "a(2,3) b(0)" in line
+        joined(store, "connectors", share, kind="connect")
+        asked = ("group", "describe", "connectors", "--members", "--server", service.flight_url)
+        (row,) = ok(lamina(*asked, "--json")).rows
+        assert (row["partitions"], row["assignment"]) == (None, None)
+        unknown = lamina("group", "describe", "no", "--members", "--server", service.flight_url)
+        assert unknown.code != 0
+        assert "no classic group 'no'" in unknown.err
+    refused = lamina("group", "describe", "readers", "--members", "--data", tmp_path / "data")
+    assert refused.code != 0
+    assert "--server" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lamina.cli.offsets import Point, Range, parse, parse_kcat, resolve
+from lamina.cli.output import moment
 from lamina.cli.percent import KCAT, RPK, compile_format
 from lamina.errors import InvalidRequest
 
@@ -142,6 +143,14 @@ ROW = {
 )
 def test_formats_are_rendered(table: Any, text: str, rendered: bytes) -> None:
     assert compile_format(text, table, b"NULL").render(ROW) == rendered
+
+
+@pytest.mark.parametrize("timestamp_ms", [(1 << 63) - 1, -(1 << 63), 253_402_300_800_000])
+def test_a_time_that_no_calendar_has_is_rendered_as_its_number(timestamp_ms: int) -> None:
+    rendered = compile_format("%d{strftime[%Y]}", RPK).render({**ROW, "timestamp_ms": timestamp_ms})
+    assert rendered == str(timestamp_ms).encode()
+    assert moment(timestamp_ms) == str(timestamp_ms)
+    assert moment(0) == "1970-01-01 00:00:00"
 
 
 @pytest.mark.parametrize("text", ["%z", "%", "\\", "%v{big32}", "%o{base64}", "%v{nothing}"])

@@ -85,8 +85,11 @@ def test_a_group_is_consumed_until_it_is_interrupted_and_keeps_its_place(tmp_pat
 
 
 def test_serve_says_when_it_is_ready_and_ends_on_ctrl_c(data: str) -> None:
-    terminal = spawn(*("serve", "--data", data, "--set", "flight.port=0", "--set", "http.port=0"))
-    terminal.expect(r"ready (grpc://127\.0\.0\.1:\d+) http://127\.0\.0\.1:\d+")
+    ports = (f"--set={door}.port=0" for door in ("flight", "http", "kafka"))
+    terminal = spawn(*("serve", "--data", data, *ports))
+    terminal.expect(
+        r"ready (grpc://127\.0\.0\.1:\d+) http://127\.0\.0\.1:\d+ kafka://127\.0\.0\.1:\d+"
+    )
     url = terminal.match[1].decode()
     with lamina.connect(url) as store:
         assert store.topics() == ["t"]
@@ -109,11 +112,11 @@ def test_a_terminal_gets_colours_and_a_pipe_does_not(data: str) -> None:
 def test_whoever_waits_for_the_compiler_is_told_why(data: str, tmp_path: Path) -> None:
     """At a terminal: a script's error stream stays clean."""
     path = f"{data}/topics/t/0/segments/00000000000000000000.log"
-    cache = str(tmp_path / "cache")
-    cold = spawn("dump", path, NUMBA_CACHE_DIR=cache)
+    nowhere_else = dict.fromkeys(("XDG_CACHE_HOME", "TMPDIR"), str(tmp_path))
+    cold = spawn("dump", path, **nowhere_else)
     cold.expect("compiling kernels, once on this machine")
     cold.expect(pexpect.EOF)
-    warm = spawn("dump", path, NUMBA_CACHE_DIR=cache)
+    warm = spawn("dump", path, **nowhere_else)
     warm.expect(pexpect.EOF)
     assert b"first" in warm.before
     assert b"compiling" not in warm.before
@@ -135,7 +138,9 @@ def completed(words: str, **more: str) -> set[str]:
 
 
 def test_a_shell_completes_verbs_and_topics(data: str) -> None:
-    assert completed("lamina topic de") == {"describe", "delete"}
+    assert completed("lamina topic de") == {
+        *("describe", "delete", "delete-records"),
+    }
     assert completed("lamina topic describe t", LAMINA_DATA=data) == {"t"}
     with lamina.open(data) as store:
         store.group("t", "billing")

@@ -96,6 +96,16 @@ def test_ranges_are_consumed_to_their_end(
     assert len(ok(lamina("topic", "consume", "t", "-o", "-5", "-n", 2, *where)).rows) == 2
 
 
+def test_a_dry_trim_does_not_go_back_behind_what_was_deleted(
+    lamina: Any, where: list[str], typed: Any
+) -> None:
+    fill(lamina, where, typed)
+    ok(lamina("topic", "delete-records", "t", "--before", 3, "--yes", *where))
+    dry = ok(lamina("topic", "trim", "t", "--before", 3, "--json", *where)).rows[0]
+    done = ok(lamina("topic", "trim", "t", "--before", 3, "--json", "--yes", *where)).rows[0]
+    assert dry["new_earliest"] == done["new_earliest"] == 3
+
+
 def test_trim_and_retention_are_dry_runs_until_yes(
     lamina: Any, where: list[str], typed: Any
 ) -> None:
@@ -112,6 +122,38 @@ def test_trim_and_retention_are_dry_runs_until_yes(
     removed = ok(lamina("topic", "retention", "t", "--yes", *where))
     assert "segments removed: " in removed.out
     assert len(ok(lamina("segment", "list", "t", "--json", *where)).rows) == 1
+
+
+def test_records_are_deleted_to_the_offset_only_with_yes(
+    lamina: Any, where: list[str], typed: Any
+) -> None:
+    fill(lamina, where, typed)
+    asked = ("topic", "delete-records", "t", "--before", 7, "--json")
+    dry = ok(lamina(*asked, *where)).rows[0]
+    assert (dry["status"], dry["earliest"]) == ("would be deleted (--yes)", 0)
+    done = ok(lamina(*asked, "--yes", *where)).rows[0]
+    assert (done["status"], done["earliest"], done["new_earliest"]) == ("deleted", 0, 7)
+    assert dry["new_earliest"] == 7
+    read = ok(lamina("topic", "consume", "t", "-o", "start", "-n", 1, *where)).rows
+    assert read[0]["offset"] == 7
+    for beyond in ((), ("--yes",)):
+        ran = lamina("topic", "delete-records", "t", "--before", 10**6, *beyond, *where)
+        assert ran.code != 0
+    drawn = ok(lamina("topic", "describe", "t", "--segments", *where)).out
+    assert "(trim)" in drawn
+    if "--data" in where:
+        path = where[where.index("--data") + 1]
+        assert ok(lamina("verify", "--json", path)).rows == []
+        ok(lamina("doctor", "--data", path))
+
+
+def test_partitions_are_added(lamina: Any, where: list[str]) -> None:
+    ok(lamina("topic", "create", "t", *where))
+    row = ok(lamina("topic", "add-partitions", "t", "--total", 3, "--json", *where)).rows[0]
+    assert row == {"topic": "t", "before": 1, "partitions": 3}
+    refused = lamina("topic", "add-partitions", "t", "--total", 3, *where)
+    assert refused.code != 0
+    assert "only grow" in refused.err.replace("\n", " ")
 
 
 def test_the_layers_of_a_partition_are_drawn(lamina: Any, where: list[str], typed: Any) -> None:

@@ -31,6 +31,7 @@ with store, lamina.Producer(store) as producer:
     consumer = lamina.Consumer(store, {"group.id": "readers", "auto.offset.reset": "earliest"})
     consumer.subscribe(["plain"])
     assert [each.value() for each in consumer.consume(2, 5)] == [b"first", b"second"]
+    consumer.close()
     group = store.group("plain", "workers")
     assert group.ack(group.poll()) == 2
     assert store.describe_group("plain", "workers").lag == 0
@@ -77,7 +78,9 @@ def test_appending_reading_and_consuming_load_no_engine(server: str) -> None:
 def test_only_keyed_records_for_several_partitions_load_a_kernel(server: str) -> None:
     found = heavy(loaded(USED.replace("plain", "again") + KEYED, server))
     assert "numba" in found
-    assert {name.split(".")[1] for name in found if name.startswith("lamina.")} == {"formats"}
+    kept_in = {"lamina.storage", "lamina.storage.kernel_cache"}  # compiled kernels
+    others = {name for name in found if name.startswith("lamina.")} - kept_in
+    assert {name.split(".")[1] for name in others} == {"formats"}
 
 
 def test_a_module_of_the_engine_would_be_seen() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lamina.errors import InvalidRequest
 from lamina.formats.frame import log as frame
 from lamina.formats.keratin import log as keratin
-from lamina.formats.kernels.plain_values import PlainValues
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.strm import segment, write
 from lamina.formats.strm.layout import Coding
 from lamina.formats.wal import log as wal

@@ -185,7 +185,7 @@ print(json.dumps({
 
 def test_a_processor_without_the_instructions_gives_the_same_bytes(tmp_path: Path) -> None:
     golden = Path(__file__).parents[1] / "golden" / "frame-log.bin"
-    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "LAMINA_KERNEL_CACHE": str(tmp_path)}
     environment.pop("NUMBA_CPU_FEATURES", None)
     result = subprocess.run(
         [sys.executable, "-c", ON_A_PLAIN_PROCESSOR, str(golden)],
@@ -203,7 +203,7 @@ def test_a_processor_without_the_instructions_gives_the_same_bytes(tmp_path: Pat
         "damaged": "BAD_CHECKSUM",
         "crc32c": 0xE3069283,
     }
-    assert any(tmp_path.rglob("*.nbi")), "nothing was cached where it should be"
+    assert any(tmp_path.rglob("frame.log._scan-*")), "nothing was cached where it should be"
 
 
 # ---------------------------------------------------------------- the cache of compiled kernels
@@ -230,12 +230,14 @@ def test_the_digest_changes_with_any_source(
     assert compiling.source_digest() != digest
 
 
-def test_the_cache_key_of_a_kernel_holds_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_kept_under_the_digest_of_the_sources_and_the_name_of_the_processor() -> None:
     crc32_by_tables(DATA, 0, 10)
     dispatcher: Any = crc32_by_tables
     signature = dispatcher.signatures[0]
     codegen = dispatcher.targetctx.codegen()
-    key = dispatcher._cache._index_key(signature, codegen)
-    assert compiling.source_digest() in key
-    monkeypatch.setattr(compiling, "_DIGEST", "of other sources")
-    assert dispatcher._cache._index_key(signature, codegen) != key
+    assert Path(str(compiling.CACHE.directory())).name == compiling.source_digest()[:32]
+    name = dispatcher._cache._name(signature, codegen)
+    assert compiling.CACHE.load(name) is not None
+    other = type("Other", (), {"magic_tuple": lambda _: ("another processor",)})()
+    assert dispatcher._cache._name(signature, other) != name
+    assert dispatcher._cache._name(signature[:1], codegen) != name

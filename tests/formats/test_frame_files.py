@@ -45,6 +45,20 @@ FILES: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any], Any]] = {
 }
 
 
+def test_a_checkpoint_keeps_a_floor_under_a_checksum() -> None:
+    kept = checkpoint.checkpoint_of([PartitionCheckpoint("orders", 0, 20, 0, 86, 20, floor=12)])
+    raw = checkpoint.encode(kept)
+    assert checkpoint.decode(raw) == kept
+    without = re.sub(rb', "floor_crc32": "[0-9a-f]*"', b"", raw)
+    assert len(without) < len(raw)
+    for other in (raw.replace(b'"floor": 12', b'"floor": 13'), without):
+        with pytest.raises(CorruptData, match="does not match its checksum"):
+            checkpoint.decode(other)
+    assert b"floor" not in checkpoint.encode(CHECKPOINT), "older releases read it"
+    with pytest.raises(ValueError, match="no more can be removed"):
+        PartitionCheckpoint("orders", 0, 20, 0, 86, 20, floor=21)
+
+
 def test_a_checkpoint_names_its_broker_under_a_checksum() -> None:
     owned = replace(CHECKPOINT, broker="6f1c24de-0b57-4c1e-9d3a-2f6b8e90a1c4")
     raw = checkpoint.encode(owned)
@@ -325,6 +339,7 @@ def partitions(draw: st.DrawFn) -> PartitionCheckpoint:
         active_segment_base_offset=draw(st.integers(0, end)),
         active_segment_size_bytes=draw(COUNTS),
         last_flushed_offset=draw(st.none() | st.integers(0, end)),
+        floor=draw(st.integers(0, end)),
     )
 
 

@@ -37,6 +37,7 @@ def frame_by_hand(offset: int, timestamp_ms: int, key: bytes, value: bytes, **wr
 class TestFrameLog(LogContract):
     format_name = "frame"
     fixed_bytes = 32
+    length_bytes = range(24, 32)
     sample = [
         {"timestamp": 1_700_000_000_000, "key": None, "value": b"first"},
         {"timestamp": -1, "key": b"k", "value": b""},

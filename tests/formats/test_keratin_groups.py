@@ -121,6 +121,8 @@ def test_a_snapshot_that_cannot_be_stored_is_refused() -> None:
         Snapshot(*good, one, one, np.array([-1])),
         Snapshot(*good, one, one, np.array([1 << 32])),
         Snapshot(*good, one, np.array([1, 2]), one),
+        Snapshot(*good, np.array([1, 2]), one, one),
+        Snapshot(*good, np.array([1, 2]), np.array([1, 2]), one),
         Snapshot(*good[:3], -1, one, one, one),
     ):
         with pytest.raises(ValueError, match=r".+"):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats import sparse_index
 from lamina.formats.keratin import index, log, time_index
-from lamina.formats.scan import Limit
+from lamina.formats.offset_log import OffsetLog
+from lamina.formats.scan import Limit, Run, runs
 from lamina.formats.sparse_choice import Stride
 from tests.formats.test_keratin_golden import (
     NOW,
@@ -135,12 +136,12 @@ def test_every_offset_is_found_from_where_the_index_points() -> None:
     entries = index.rebuild(segment, stride=Stride(bytes=1_000))
     assert len(entries) == 125
     for offset in (42, 43, 50, 524, 999, 1_041):
-        position = sparse_index.position_for(entries, offset)
-        assert position is not None
-        found = log.scan(segment, position, limit=Limit(max_records=8))
+        entry = sparse_index.entry_for(entries, offset)
+        assert entry is not None
+        found = log.scan(segment, entry[1], limit=Limit(max_records=8))
         assert offset in log.decode(segment, found).column("offset").to_pylist()
-    assert sparse_index.position_for(entries, 41) is None
-    assert sparse_index.position_for(entries[:0], 42) is None
+    assert sparse_index.entry_for(entries, 41) is None
+    assert sparse_index.entry_for(entries[:0], 42) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,24 +152,19 @@ def test_no_record_at_or_after_a_time_is_before_the_place_to_start(
     batch = batch_of([{"timestamp": time, "value": b"x" * 30} for time in times], "keratin")
     segment = log.encode_header(42, NOW) + log.encode(batch, 42)[0].tobytes()
     entries = time_index.rebuild(segment, stride=Stride(bytes=200))
-    start = sparse_index.first_offset_at_or_after(entries, wanted)
-    assert start is not None
+    row = sparse_index.row_before_time(entries, wanted)
+    start = 42 if row < 0 else int(entries["offset"][row]) + 1
     assert all(time < wanted for time in times[: start - 42])
     data = time_index.encode_header(42, NOW) + time_index.encode(entries, base_offset=42)
     assert time_index.decode(data).entries.tolist() == entries.tolist()
 
 
-def test_an_index_agrees_only_with_its_own_log() -> None:
+def test_a_time_index_agrees_only_with_its_own_index() -> None:
     segment = segment_of_a_thousand()
     entries = index.rebuild(segment)
-    assert sparse_index.agrees(log, entries, segment)
-    assert not sparse_index.agrees(log, entries, segment[:131_180])
-    assert not sparse_index.agrees(log, entries, segment[:1_000])
+    assert sparse_index.times_agree(time_index.rebuild(segment), entries)
     shifted = entries.copy()
     shifted["offset"] += 1
-    assert not sparse_index.agrees(log, shifted, segment)
-    assert not sparse_index.agrees(log, entries[:0], segment)
-    assert sparse_index.agrees(log, entries[:0], segment[:68])
     assert not sparse_index.times_agree(time_index.rebuild(segment), shifted)
 
 
@@ -178,16 +174,17 @@ def test_a_rebuild_goes_on_after_a_damaged_spot() -> None:
     segment[70_000] ^= 1
     entries = index.rebuild(segment)
     assert entries.tolist() == whole.tolist()
-    rows = sum(len(found) for found, _ in sparse_index.runs(log, segment))
+    steps = list(runs(OffsetLog(log, segment), log.FILE_HEADER_BYTES))
+    rows = sum(len(step.found) for step in steps if isinstance(step, Run))
     assert rows == 999
     assert sparse_index.times_agree(time_index.rebuild(segment), entries)
-    firsts = [first for _, first in sparse_index.runs(log, segment)]
+    firsts = [step.first for step in steps if isinstance(step, Run)]
     assert firsts == [42, 42 + (70_000 - 68) // 136 + 1]
 
 
 def test_an_empty_log_has_an_empty_index() -> None:
     head = log.encode_header(42, NOW)
     assert len(index.rebuild(head)) == len(time_index.rebuild(head)) == 0
-    assert sparse_index.first_offset_at_or_after(time_index.rebuild(head), 0) is None
+    assert sparse_index.row_before_time(time_index.rebuild(head), 0) == -1
     assert plain(log.decode(head, log.scan(head))) == []
     assert crc(head[:64]) == head[64:]

@@ -26,6 +26,7 @@ class TestKeratinLog(LogContract):
     format_name = "keratin"
     header_bytes = 68
     fixed_bytes = 32
+    length_bytes = range(8, 16)
     sample = [
         {"timestamp": NOW, "key": None, "value": b"first", "headers": None},
         {"timestamp": -1, "key": b"", "value": None, "headers": []},
@@ -61,7 +62,7 @@ class TestKeratinLog(LogContract):
         out, size = FILE_HEADER, 68 + count * (37 + 32)
         for row in range(count):
             out += by_hand(7 + row)
-            lengths = struct.pack(">II", 0, max(0, size - len(out) - 36))
+            lengths = struct.pack(">II", 0, max(0, size - len(out) - 37))
             out += b"KR" + struct.pack(">HHH", 1, 0, 0) + lengths + struct.pack(">qq", 0, row)
         return out
 

@@ -17,6 +17,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger, strict_json, topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.ranges import Ranges
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 GAPS = st.builds(
@@ -124,6 +125,34 @@ def test_the_gaps_of_a_range_are_those_with_an_offset_in_it(
         gap for gap in found.gaps if any(first <= each < end for each in range(gap.first, gap.end))
     )
     assert found.between(first, end) == touching
+
+
+@given(st.lists(GAPS, max_size=6), st.sets(st.sampled_from(REASONS)))
+def test_the_offsets_of_some_reasons_are_a_set_of_ranges(
+    gaps: list[Gap], reasons: set[str]
+) -> None:
+    known = Ledger()
+    for gap in gaps:
+        known = known.with_gap(gap)
+    offsets = {
+        offset for first, end in known.ranges(*reasons).pairs() for offset in range(first, end)
+    }
+    reason_of = {offset: known.at(offset) for offset in range(50)}
+    assert offsets == {each for each, gap in reason_of.items() if gap and gap.reason in reasons}
+    others = known.ranges_but(*reasons)
+    assert len(others.common(known.ranges(*reasons))) == 0
+    every = {offset for gap in known.gaps for offset in range(gap.first, gap.end)}
+    assert {each for span in others.pairs() for each in range(*span)} == every - offsets
+
+
+def test_deleted_records_are_gaps_of_a_ledger() -> None:
+    deleted = Ranges.of([(3, 5), (9, 10)])
+    known = Ledger(tuple(ledger.deleted_gaps(deleted)))
+    assert [(gap.first, gap.end, gap.reason) for gap in known.gaps] == [
+        (3, 5, "deleted"),
+        (9, 10, "deleted"),
+    ]
+    assert known.ranges(ledger.DELETED).pairs() == deleted.pairs()
 
 
 def test_joined_gaps_keep_the_time_and_the_detail_of_the_later_one() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import InvalidRequest
-from lamina.formats.partitioning import NO_KEY, partition_of, partitions_of, split_by_key
+from lamina.formats.kernels.xxh3 import xxh3_of
+from lamina.formats.partitioning import NO_KEY, partitions_of, split_by_key
 from lamina.records import INPUT_SCHEMAS
 from tests.support.directories import FORMATS, opened, rows, values
 from tests.support.strategies import batch_of
@@ -21,6 +22,10 @@ KEYS = st.lists(
     st.one_of(st.none(), st.binary(max_size=20), st.integers(0, 600).map(lambda size: b"k" * size)),
     max_size=30,
 )
+
+
+def partition_of(key: bytes, count: int) -> int:
+    return xxh3_of(key) % count
 
 
 @settings(max_examples=200, deadline=None)

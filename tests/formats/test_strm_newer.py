@@ -110,3 +110,9 @@ def test_an_object_cut_off_is_not_a_newer_one() -> None:
         with pytest.raises(CorruptData) as caught:
             segment.open_segment(data[:size])
         assert not isinstance(caught.value, NewerFormat)
+
+
+def test_an_object_of_a_header_and_a_footer_alone_has_a_checksum() -> None:
+    least = HEADER.size + FOOTER.size
+    assert segment.has_own_checksum(resealed(bytes(least)))
+    assert not segment.has_own_checksum(bytes(least - 1))

@@ -11,12 +11,14 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
+from numpy.typing import NDArray
 
 from lamina.formats.scan import Stop
 from lamina.formats.wal import control, current, index, log, snapshot
-from lamina.formats.wal.headers import body_of, headers, select
+from lamina.formats.wal.headers import Headers, body_of, headers, select
 from lamina.formats.wal.layout import FrameType
 from lamina.formats.wal.routing import Match, RoutedMark, Router, Verdict, router_of
 from lamina.records import prepare
@@ -80,6 +82,12 @@ def joined(pieces: Pieces) -> bytes:
 
 def frame_by_hand(kind: int, sequence: int, data: bytes, **rest: Any) -> bytes:
     return joined(frame_pieces(kind, sequence, rest.pop("timestamp_ms", 1), data, **rest))
+
+
+def appends_of(columns: Headers, topic_id: int) -> NDArray[np.bool_]:
+    """Marks the rows that are records of a topic."""
+    mine: NDArray[np.bool_] = columns.topic_ids == np.uint64(topic_id)
+    return mine & (columns.types == int(FrameType.APPEND))
 
 
 NOW = 1_700_000_000_000
@@ -212,9 +220,9 @@ def test_the_golden_wal_is_read() -> None:
     assert columns.timestamps.tolist() == [NOW, NOW, *range(NOW + 5, NOW + 10)]
     assert columns.flags.tolist() == [4, 4, 7, 4, 4, 4, 4]
     assert columns.lengths.tolist() == [*(found.positions[1:] - found.positions[:-1]), 55]
-    records = select(found, columns, columns.appends_of(TOPIC))
+    records = select(found, columns, appends_of(columns, TOPIC))
     assert plain(log.decode(data, records)) == ROWS
-    assert len(select(found, columns, columns.appends_of(TOPIC + 1))) == 0
+    assert len(select(found, columns, appends_of(columns, TOPIC + 1))) == 0
     bodies = [body_of(data, found, columns, row) for row in range(7)]
     assert bodies[1:3] == [ROWS[0]["value"], ROWS[1]["value"]]
     kinds = {int(columns.types[row]): bodies[row] for row in (0, 3, 4, 5, 6)}

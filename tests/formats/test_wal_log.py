@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from lamina.errors import InvalidRequest
 from lamina.formats.scan import Budget, Limit, Scan, Stop
-from lamina.formats.wal import log
+from lamina.formats.wal import log, search
 from lamina.formats.wal.headers import headers, headers_segment, select
 from lamina.formats.wal.layout import BODY_BYTES_MAX, FrameType
 from lamina.records import prepare
-from tests.formats.test_wal_golden import TOPIC, frame_by_hand
+from tests.formats.test_wal_golden import TOPIC, appends_of, frame_by_hand
 from tests.support.contract import LogContract, plain
 
 SAMPLE: list[dict[str, Any]] = [
@@ -60,7 +60,7 @@ def lures(count: int, prefix: bytes) -> bytes:
     out, size = b"", count * unit
     for row in range(count):
         out += prefix + frame_by_hand(1, 7 + row, b"v")[1:]
-        data_len = max(0, size - len(out) - len(prefix) - 45)
+        data_len = max(0, size - len(out) - len(prefix) - 46)
         out += prefix + struct.pack("<IBQQq", 41 + data_len, 4, TOPIC, row, 0)
         out += struct.pack("<HHI", 0, 0, data_len)
     return out
@@ -86,7 +86,7 @@ class TestWalLog(LogContract):
     def resync(
         self, data: bytes, start: int, *, minimum: int = 0, budget: Budget | None = None
     ) -> int | None:
-        return log.resync(data, start, budget=budget)
+        return search.resync(data, start, budget=budget)
 
     def reseal(self, record: bytes) -> bytes:
         return record[:1] + resealed(record[1:], 0 if record[0] == 1 else record[0])
@@ -121,7 +121,7 @@ class TestWalSegment(LogContract):
     def resync(
         self, data: bytes, start: int, *, minimum: int = 0, budget: Budget | None = None
     ) -> int | None:
-        return log.resync_segment(
+        return search.resync_segment(
             data, start, topic_id=TOPIC, minimum_sequence=minimum, budget=budget
         )
 
@@ -152,10 +152,10 @@ def test_a_topic_id_of_all_bits_and_a_frame_not_durable() -> None:
     found = log.scan(data)
     columns = headers(data, found)
     assert columns.topic_ids.tolist() == [top]
-    assert columns.appends_of(top).tolist() == [True]
+    assert appends_of(columns, top).tolist() == [True]
     assert len(log.scan_segment(data[1:], topic_id=top)) == 1
     assert len(log.scan_segment(data[1:])) == 1
-    assert log.resync_segment(data, 0, topic_id=top) == 1
+    assert search.resync_segment(data, 0, topic_id=top) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,6 +233,13 @@ def test_a_segment_holds_one_topic() -> None:
     assert (found.end, found.stop) == (0, Stop.BAD_OFFSET)
 
 
+def test_too_few_bytes_for_a_frame_are_a_torn_tail_of_whatever_topic() -> None:
+    segment = frame_by_hand(1, 1, b"v")[1:]
+    for left in range(1, 5):
+        found = log.scan_segment(segment + segment[:left], len(segment), topic_id=None)
+        assert (found.end, found.stop, len(found)) == (len(segment), Stop.TORN, 0)
+
+
 def test_records_of_one_topic_are_chosen_from_a_mixed_wal() -> None:
     parts = [
         frame_by_hand(1, 1, b"mine", tag=b"a"),
@@ -244,7 +251,7 @@ def test_records_of_one_topic_are_chosen_from_a_mixed_wal() -> None:
     found = log.scan(wal)
     columns = headers(wal, found)
     assert columns.lengths.tolist() == [len(part) for part in parts]
-    mine = select(found, columns, columns.appends_of(TOPIC))
+    mine = select(found, columns, appends_of(columns, TOPIC))
     assert mine.column_bytes == (12, 1, 4)
     batch = log.decode(wal, mine)
     batch.validate(full=True)
@@ -277,15 +284,15 @@ def test_resync_skips_other_topics_and_older_sequences() -> None:
     new = frame_by_hand(1, 12, b"new")[1:]
     data = b"\x00" * 9 + old + other + new
     expected = 9 + len(old) + len(other)
-    assert log.resync_segment(data, 0, topic_id=TOPIC, minimum_sequence=10) == expected
-    assert log.resync_segment(data, 0, minimum_sequence=10) == 9 + len(old)
-    assert log.resync_segment(data, 0) == 9
-    assert log.resync_segment(data, 0, minimum_sequence=30) is None
+    assert search.resync_segment(data, 0, topic_id=TOPIC, minimum_sequence=10) == expected
+    assert search.resync_segment(data, 0, minimum_sequence=10) == 9 + len(old)
+    assert search.resync_segment(data, 0) == 9
+    assert search.resync_segment(data, 0, minimum_sequence=30) is None
 
 
 def test_resync_finds_a_control_frame() -> None:
     frame = frame_by_hand(8, 3, b"mark")
-    assert log.resync(b"\x07" * 13 + frame, 0) == 13
+    assert search.resync(b"\x07" * 13 + frame, 0) == 13
 
 
 def test_encoding_goes_into_the_given_buffer_when_it_has_room() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lamina.api import Ack, Appended, Gap, ProducerStamp
 from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
-from lamina.formats import producer_journal
+from lamina.formats import committed_offsets, producer_journal
 from lamina.formats.documents import (
     archive_location,
     archive_manifest,
@@ -28,8 +28,10 @@ from lamina.formats.documents import (
     cold_location,
     group_copy,
     group_roster,
+    group_settings,
     ledger,
     position_file,
+    producer_ids,
     sink_transaction,
     tombstone,
     topic_file,
@@ -37,6 +39,7 @@ from lamina.formats.documents import (
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import log as frame_log
 from lamina.formats.frame import time_index as frame_timeindex
+from lamina.formats.kafka import batch as kafka_batch
 from lamina.formats.keratin import delta, manifest, snapshot
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
@@ -48,6 +51,7 @@ from lamina.formats.strm import write as strm_write
 from lamina.formats.wal import control, current, headers, places, routing
 from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
+from lamina.formats.wal import search as wal_search
 from lamina.formats.wal import snapshot as wal_snapshot
 from lamina.formats.wal.layout import FrameType
 from lamina.records import INPUT_SCHEMAS
@@ -163,7 +167,7 @@ def check_wal_log(data: bytes) -> None:
         if found.stop is Stop.END:
             return
         after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
-        position_file = wal_log.resync(data, after, budget=budget)
+        position_file = wal_search.resync(data, after, budget=budget)
 
 
 def read_wal_run(data: bytes, found: Any) -> None:
@@ -228,7 +232,7 @@ def check_wal_segment(data: bytes) -> None:
         if found.stop is Stop.END:
             return
         after = found.end if found.stop is Stop.LIMIT else min(found.end + 1, len(data))
-        position_file = wal_log.resync_segment(data, after, budget=budget)
+        position_file = wal_search.resync_segment(data, after, budget=budget)
 
 
 def wal_segments() -> list[bytes]:
@@ -315,6 +319,25 @@ def check_producers(data: bytes) -> None:
     assert all(0 <= position_file < len(data) for position_file, _ in producer_journal.walk(data))
     entries = producer_journal.decode(data)
     assert producer_journal.decode(producer_journal.encode(entries)) == entries
+
+
+def check_offsets(data: bytes) -> None:
+    """Every byte behind the header is an entry or part of damage, in order and without overlap."""
+    position = committed_offsets.FILE_HEADER_BYTES
+    entries = []
+    for piece in committed_offsets.walk(data):
+        assert position <= piece.position < piece.end <= max(len(data), position)
+        position = piece.end
+        entries += [piece.entry] if piece.entry is not None else []
+    again = committed_offsets.encode_header(NOW) + committed_offsets.encode(entries)
+    assert [piece.entry for piece in committed_offsets.walk(again)] == entries
+    committed_offsets.decode_header(data)
+
+
+def check_kafka_batch(data: bytes) -> None:
+    found = kafka_batch.decode(data, 1 << 20)
+    assert found.records.num_rows > 0
+    found.records.validate(full=True)
 
 
 def check_wal_index(data: bytes) -> None:
@@ -417,6 +440,33 @@ def journals() -> list[bytes]:
     return [producer_journal.encode(entries)]
 
 
+def offset_journals() -> list[bytes]:
+    entries = [
+        committed_offsets.Entry(committed_offsets.Kind.COMMIT, "g", "t", n, 1, n, 0, "note", NOW)
+        for n in range(3)
+    ]
+    entries.append(committed_offsets.Entry(committed_offsets.Kind.FORGET_GROUP, "g"))
+    return [committed_offsets.encode_header(NOW) + committed_offsets.encode(entries)]
+
+
+def kafka_batches() -> list[bytes]:
+    rows = [
+        {"offset": n, "timestamp": NOW, "key": b"k", "value": b"v" * n, "headers": []}
+        for n in range(3)
+    ]
+    made = pa.RecordBatch.from_pylist(rows, schema=kafka_batch.INPUT_SCHEMA)
+    return [bytes(kafka_batch.encode(made))]
+
+
+def settings_of_groups() -> list[bytes]:
+    found = {"billing": {"share.auto.offset.reset": "earliest", "share.session.timeout.ms": 9000}}
+    return [group_settings.encode(found), group_settings.encode({})]
+
+
+def reserved_ids() -> list[bytes]:
+    return [producer_ids.encode(producer_ids.Reserved(3000))]
+
+
 # ---------------------------------------------------------------- messages
 
 
@@ -513,10 +563,26 @@ _FILES = (
         sealing.metadata,
     ),
     Target("producers", journals, check_producers, sealing.journal),
+    Target("offsets", offset_journals, check_offsets, sealing.offsets),
+    Target("kafka-batch", kafka_batches, check_kafka_batch, sealing.kafka_batch),
     Target("CURRENT", lambda: golden("wal-current.bin"), same(current.decode, current.encode)),
 )
 _DOCUMENTS = (
     Target("ledger", ledgers, same(ledger.decode, ledger.encode), sealing.document, True),
+    Target(
+        "group-settings",
+        settings_of_groups,
+        same(group_settings.decode, group_settings.encode),
+        sealing.document,
+        True,
+    ),
+    Target(
+        "producer-ids",
+        reserved_ids,
+        same(producer_ids.decode, producer_ids.encode),
+        sealing.document,
+        True,
+    ),
     Target("roster", rosters, same(in_order, group_roster.encode), sealing.document, True),
     Target(
         "group-copy",

@@ -1,4 +1,4 @@
-"""Both network doors of a real server as targets: whatever comes in, the answer is typed.
+"""The network doors of a real server as targets: whatever comes in, the answer is typed.
 
     flight-append   the metadata of an append, on an open stream
     flight-batch    the same with a batch as an Arrow stream
@@ -6,6 +6,7 @@
     flight-ticket   the ticket of a DoGet
     flight-action   the first line is the action's name, the rest its body
     http            the first line is method and path, the rest the body
+    kafka           one frame of Kafka's protocol, without its length (`kafka_frames`)
 
 An answer that says "the server failed" is a defect: nobody foresaw the input.
 """
@@ -29,7 +30,7 @@ from lamina.server.service import Service
 from lamina.store.store import Store
 from lamina.wire import failures, messages
 from lamina.wire.operations import OPERATIONS
-from tests.fuzz import arrow
+from tests.fuzz import arrow, kafka_frames
 from tests.fuzz.decoders import orders, questions, row_bodies
 from tests.fuzz.target import Target
 from tests.server.rig import served
@@ -62,6 +63,7 @@ class Doors:
         self._url = service.flight_url
         self._client = flight.connect(service.flight_url)
         self._http = httpx.Client(base_url=service.http_url, timeout=HANGS_S)
+        self._kafka = kafka_frames.KafkaFrames(service.kafka_address or "")
         self._stream: Any = None
         self._calls = 0
 
@@ -130,6 +132,11 @@ class Doors:
         if method != "HEAD" and is_ours:
             refuse_unforeseen(answer.content)
 
+    def frame(self, data: bytes) -> None:
+        """Sends a frame of Kafka's protocol."""
+        self._see_to_topics()
+        self._kafka.send(data)
+
     def works(self) -> bool:
         """Whether the server still serves."""
         self._calls = 0
@@ -144,6 +151,7 @@ class Doors:
             self._stream[0].close()
         self._client.close()
         self._http.close()
+        self._kafka.close()
 
 
 def refuse_unforeseen(answer: bytes) -> None:
@@ -180,6 +188,7 @@ def opened(targets: list[Target]) -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         limits = {"request_bytes": 1 << 20, "inflight_bytes": 8 << 20, "wait_ms": 20}
+        limits["kafka_port"] = 0
         with served(Path(folder) / "data", **limits) as service:
             _DOORS.append(Doors(service))
             try:
@@ -241,6 +250,7 @@ DOORS: dict[str, Target] = {
         Target("flight-ticket", questions, lambda data: _door().ticket(data), is_text=True),
         Target("flight-action", calls, lambda data: _door().action(data), is_text=True),
         Target("http", requests, lambda data: _door().request(data), is_text=True),
+        Target("kafka", kafka_frames.frames, lambda data: _door().frame(data)),
     )
 }
 """Each way into a server by name."""

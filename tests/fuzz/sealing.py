@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from lamina.formats import producer_journal
+from lamina.formats import committed_offsets, producer_journal
 from lamina.formats.documents import strict_json
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta, manifest, snapshot
@@ -161,6 +161,29 @@ def journal(data: bytes) -> bytes:
     out, size = bytearray(data), producer_journal.ENTRY.size
     for at in range(0, len(out) - size + 1, size):
         put(out, at + size - 4, crc32c_of(bytes(out[at : at + size - 4])), "<")
+    return bytes(out)
+
+
+def offsets(data: bytes) -> bytes:
+    """Seals the entries of the journal of committed offsets, as far as their lengths lead."""
+    out, at = bytearray(data), committed_offsets.FILE_HEADER_BYTES
+    size = committed_offsets.ENTRY.size
+    while at + size + 4 <= len(out):
+        fields = committed_offsets.ENTRY.unpack(bytes(out), at)
+        end = at + size + fields["group_len"] + fields["topic_len"] + fields["metadata_len"]
+        if end + 4 > len(out):
+            break
+        out[end : end + 4] = crc32c_of(bytes(out[at + 2 : end])).to_bytes(4, "big")
+        at = end + 4
+    return bytes(out)
+
+
+def kafka_batch(data: bytes) -> bytes:
+    """Seals a record batch of Kafka: its length, and the checksum behind it."""
+    out = bytearray(data)
+    if len(out) > 21:
+        out[8:12] = (len(out) - 12).to_bytes(4, "big")
+        out[17:21] = crc32c_of(bytes(out[21:])).to_bytes(4, "big")
     return bytes(out)
 
 

@@ -1,4 +1,4 @@
-"""A fixed number of inputs for every decoder and both doors; `make fuzz` runs more of the same."""
+"""A fixed number of inputs for every decoder and every door; `make fuzz` runs more of the same."""
 
 from __future__ import annotations
 

@@ -310,6 +310,16 @@ def test_a_poll_takes_the_partitions_in_turn(tmp_path: Path) -> None:
     rig.store.close()
 
 
+def test_a_poll_ends_with_the_record_that_reaches_its_bytes(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, partitions=3)
+    for partition in range(3):
+        rig.fill(20, partition)
+    group = rig.group()
+    assert group.poll(30, max_bytes=1).num_rows == 1
+    assert group.poll(30).num_rows == 30
+    rig.store.close()
+
+
 def test_consumers_share_a_group_without_overlap(tmp_path: Path) -> None:
     rig = Rig(tmp_path, partitions=2)
     for partition in range(2):

@@ -15,7 +15,7 @@ import pytest
 from lamina.config import WalSettings, WriterSettings
 from lamina.groups import journal
 from lamina.groups.group import Group
-from lamina.store import opening
+from lamina.storage import files as storage
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina_torture.disk import Choice, Disk
@@ -283,14 +283,14 @@ def test_what_was_only_written_may_be_lost_but_is_never_wrong(
 def test_a_clock_that_jumps_ends_no_lease_and_holds_none_longer(
     tmp_path: Path, jump_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wall_ns, steady_ns = opening.time.time_ns(), opening.time.monotonic_ns()
+    wall_ns, steady_ns = storage.time.time_ns(), storage.time.monotonic_ns()
     clock = {"wall": wall_ns, "steady": steady_ns}
 
     class Times:
         time_ns = staticmethod(lambda: clock["wall"])
         monotonic_ns = staticmethod(lambda: clock["steady"])
 
-    monkeypatch.setattr(opening, "time", Times)
+    monkeypatch.setattr(storage, "time", Times)
     with Store(str(tmp_path / "data"), tick_ms=1 << 30) as store:
         store.create_topic("t")
         store.append("t", [b"x"])

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lamina.store.store import Store
-from tests.support.consumer_process import GROUP, LEASE_MS, TOPIC
+from lamina_torture.forked import Workers
+from tests.support.consumer_process import GROUP, LEASE_MS, TOPIC, Consuming
 
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("LAMINA_KILL_SEED", "groups")
@@ -25,25 +24,13 @@ LIMIT = 1 << 30
 """No dead letters: every delivery is counted here."""
 
 
-def run_and_kill(directory: Path, seed: str, delay_s: float, word: str) -> list[list[str]]:
-    """Runs the consumers, for a while from when they first say a word; returns what they say."""
-    arguments = [sys.executable, "-m", "tests.support.consumer_process", str(directory), seed]
-    process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"open\n"
-    said = ""
-    while word not in said and (line := process.stdout.readline().decode()):
-        said += line
-    timer = threading.Timer(delay_s, process.send_signal, [signal.SIGKILL])
-    timer.start()
-    said += process.stdout.read().decode()
-    process.stdout.close()
-    assert process.wait() == -signal.SIGKILL, said[-2000:]
-    timer.cancel()
-    return [line.split() for line in said.splitlines()]
+@pytest.fixture(scope="module")
+def consumers() -> Iterator[Workers]:
+    with Workers("tests.support.consumer_process", cwd=str(ROOT)) as started:
+        yield started
 
 
-def campaign(directory: Path, rounds: int, seed: str, format_name: str) -> None:
+def campaign(consumers: Workers, directory: Path, rounds: int, seed: str, format_name: str) -> None:
     drawn = random.Random(seed)
     acked: set[int] = set()
     asked: set[int] = set()
@@ -56,9 +43,11 @@ def campaign(directory: Path, rounds: int, seed: str, format_name: str) -> None:
     for number in range(rounds):
         with Store(str(directory)) as store:
             store.append(TOPIC, [b"x" * 50] * RECORDS_A_ROUND)
-        word = "" if number % 2 else "acked"  # killed at any time, or surely after an ack
-        said = run_and_kill(directory, f"{seed} {number}", drawn.uniform(0.05, 0.6), word)
-        assert {kind for kind, *_ in said} <= {"got", "asking", "acked"}, said[-1]
+        after = "open" if number % 2 else "acked"  # killed at any time, or surely after an ack
+        told, delay_s = Consuming(str(directory), f"{seed} {number}"), drawn.uniform(0.05, 0.6)
+        *said, gone = consumers.run_and_kill(told, delay_s, after=after)
+        assert int(gone[-1]) == signal.SIGKILL, said[-1]
+        assert {kind for kind, *_ in said} <= {"open", "got", "asking", "acked"}, said[-1]
         # Threads may speak in another order than they were answered, but not across a kill.
         hear(
             [word for kind, *words in said if kind == "got" for word in words], acked, epochs, kills
@@ -99,14 +88,16 @@ def hear(words: list[str], acked: set[int], epochs: dict[int, int], kills: int) 
 
 
 @FORMATS
-def test_killed_consumers_lose_and_repeat_nothing(tmp_path: Path, format_name: str) -> None:
-    campaign(tmp_path / "data", ROUNDS, SEED, format_name)
+def test_killed_consumers_lose_and_repeat_nothing(
+    consumers: Workers, tmp_path: Path, format_name: str
+) -> None:
+    campaign(consumers, tmp_path / "data", ROUNDS, SEED, format_name)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @FORMATS
 def test_consumers_killed_very_often_lose_and_repeat_nothing(
-    tmp_path: Path, format_name: str
+    consumers: Workers, tmp_path: Path, format_name: str
 ) -> None:
-    campaign(tmp_path / "data", LONG_ROUNDS, SEED, format_name)
+    campaign(consumers, tmp_path / "data", LONG_ROUNDS, SEED, format_name)

@@ -112,8 +112,8 @@ def test_a_read_only_store_streams_from_an_offset(tmp_path: Path, format_name: s
         first = fill(store, format_name)
     with read_only(tmp_path) as beside:
         check_stream(lambda offset, **limits: beside.scan_from("t", 0, offset, **limits), first)
-        check_stream(beside._partition("t", 0).scan_from, first)
-        assert not hasattr(beside._partition("t", 0), "append_batch")
+        check_stream(beside._lookup.partition("t", 0).scan_from, first)
+        assert not hasattr(beside._lookup.partition("t", 0), "append_batch")
         with pytest.raises(InvalidRequest):
             beside.append_batch("t", [b"k"])
 
@@ -128,6 +128,6 @@ def test_an_archive_streams_from_an_offset(tmp_path: Path, format_name: str) -> 
         check_stream(partition_of(store).scan_from, first)
     with ArchiveStore(objects) as archive:
         check_stream(lambda offset, **limits: archive.scan_from("t", 0, offset, **limits), first)
-        check_stream(archive._partition("t", 0).scan_from, first)
+        check_stream(archive._lookup.partition("t", 0).scan_from, first)
         with pytest.raises(InvalidRequest):
             archive.append_batch("t", [b"k"])

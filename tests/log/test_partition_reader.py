@@ -302,7 +302,7 @@ def test_the_end_of_a_store_or_topic_ends_a_long_poll(tmp_path: Path, ending: st
     with opened(tmp_path / "data") as store, ThreadPoolExecutor(1) as pool:
         store.create_topic("t")
         waiting = pool.submit(store.fetch, "t", 0, 0, wait_ms=250_000)
-        reader = store._partition("t", 0)
+        reader = store._lookup.partition("t", 0)
         while reader._waiting == 0:
             time.sleep(0.001)
         if ending == "close":

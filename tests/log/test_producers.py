@@ -13,7 +13,13 @@ import pytest
 
 from lamina.api import DURABLE, Ack, ProducerStamp
 from lamina.config import TopicSettings
-from lamina.errors import Fenced, InvalidRequest, OutOfSequence, StorageFull
+from lamina.errors import (
+    DuplicateSequence,
+    Fenced,
+    InvalidRequest,
+    OutOfSequence,
+    StorageFull,
+)
 from lamina.formats import producer_journal as journal
 from lamina.formats.log_format import CODECS
 from lamina.log import producers as producing
@@ -183,8 +189,8 @@ def test_a_group_that_was_taken_back_is_forgotten_also_by_the_journal(
 class FillingFile(LocalFile):
     """A file that takes no more bytes when told so."""
 
-    def __init__(self, descriptor: int, refuses: Callable[[str], bool], path: str) -> None:
-        super().__init__(descriptor)
+    def __init__(self, mode: str, refuses: Callable[[str], bool], path: str) -> None:
+        super().__init__(path, mode)
         self.refuses = refuses
         self.path = path
 
@@ -207,12 +213,10 @@ class FillingFiles(LocalFiles):
     def create(self, path: str) -> LocalFile:
         if self.refuses(path):
             raise OSError(errno.ENOSPC, "full")
-        made_file = super().create(path)
-        return FillingFile(os.dup(made_file._descriptor), self.refuses, path)
+        return FillingFile("x+", self.refuses, path)
 
     def open(self, path: str) -> LocalFile:
-        found = super().open(path)
-        return FillingFile(os.dup(found._descriptor), self.refuses, path)
+        return FillingFile("r+", self.refuses, path)
 
     def replace(self, path: str, data: bytes) -> None:
         if self.refuses(path):
@@ -416,3 +420,93 @@ def test_a_journal_that_holds_something_else_is_set_aside_before_it_is_rewritten
         assert [each.kind for each in told] == ["quarantined"]
     kept = [each for each in (tmp_path / "data" / "quarantine").rglob("*") if each.is_file()]
     assert [each.read_bytes() for each in kept] == [letter]
+
+
+@pytest.mark.parametrize(("hurt", "kept"), [("first", True), ("last", False), ("torn", False)])
+def test_only_a_journal_with_damage_before_its_last_entry_is_set_aside(
+    tmp_path: Path, hurt: str, kept: bool
+) -> None:
+    """A cut-off last entry is what a crash leaves: the batch behind it was never answered."""
+    with made(tmp_path, "frame") as store:
+        for number in range(3):
+            put(store, [b"a"], stamp(number))
+        path = copied(tmp_path / "data")
+    journal_path = path / "topics" / "t" / "0" / "producers.log"
+    data = bytearray(journal.encode(journal.decode(journal_path.read_bytes())))
+    size = len(data) // 3
+    if hurt == "torn":
+        del data[-size // 2 :]
+    else:
+        data[0 if hurt == "first" else 2 * size] ^= 1
+    journal_path.write_bytes(data)
+    with opened(path) as store:
+        assert len(store.recovery_report.of("quarantined")) == kept
+
+
+# ---------------------------------------------------------------------- Kafka's producers
+
+LAST = producing.KAFKA_SEQUENCES - 1
+BY_KAFKA = producing.KAFKA | 5
+
+
+@BOTH
+def test_sequences_of_kafka_go_on_at_0_behind_the_last(tmp_path: Path, format_name: str) -> None:
+    with made(tmp_path, format_name) as store:
+        first = put(store, [b"a", b"b"], stamp(LAST, producer_id=BY_KAFKA))
+        assert store.producer_position("t", 0, BY_KAFKA) == (0, 1)
+        second = put(store, [b"c"], stamp(1, producer_id=BY_KAFKA))
+        assert put(store, [b"a", b"b"], stamp(LAST, producer_id=BY_KAFKA)) == first
+        assert put(store, [b"c"], stamp(1, producer_id=BY_KAFKA)) == second
+    with opened(tmp_path / "data") as store:
+        assert store.producer_position("t", 0, BY_KAFKA) == (0, 2)
+        assert values(store) == [b"a", b"b", b"c"]
+
+
+def test_an_old_repeat_is_told_from_a_gap(tmp_path: Path) -> None:
+    with made(tmp_path, "keratin") as store:
+        for number in range(REMEMBERED + 2):
+            put(store, [b"x"], stamp((LAST - 2 + number) & LAST, producer_id=BY_KAFKA))
+        with pytest.raises(DuplicateSequence):
+            put(store, [b"x"], stamp(LAST - 2, producer_id=BY_KAFKA))
+        with pytest.raises(OutOfSequence) as gap:
+            put(store, [b"x"], stamp(REMEMBERED + 1, producer_id=BY_KAFKA))
+        assert type(gap.value) is OutOfSequence
+        put(store, [b"x"], stamp(0))
+        with pytest.raises(OutOfSequence) as gap:
+            put(store, [b"x"], stamp(2))
+        assert type(gap.value) is OutOfSequence
+
+
+def test_a_new_epoch_of_kafka_begins_at_0_and_a_forgotten_producer_goes_on(tmp_path: Path) -> None:
+    with made(tmp_path, "keratin") as store:
+        put(store, [b"a"], stamp(77, producer_id=BY_KAFKA))  # not known any more: accepted
+        with pytest.raises(OutOfSequence, match="begin epoch 1 with sequence 0"):
+            put(store, [b"b"], stamp(78, epoch=1, producer_id=BY_KAFKA))
+        put(store, [b"b"], stamp(0, epoch=1, producer_id=BY_KAFKA))
+        with pytest.raises(Fenced):
+            put(store, [b"c"], stamp(78, producer_id=BY_KAFKA))
+        assert values(store) == [b"a", b"b"]
+
+
+def test_the_highest_id_of_kafka_is_known_without_others(tmp_path: Path) -> None:
+    producers = Producers(Place(LocalFiles(), str(tmp_path), "t", 0, lambda: 0))
+    assert producers.highest_of_kafka() == -1
+    for producer_id in (producing.TRANSACTIONAL | 9, 11, producing.KAFKA | 3, producing.KAFKA):
+        producers.note(Stamped(stamp(0, producer_id=producer_id), 0, 1))
+    assert producers.highest_of_kafka() == 3
+
+
+@pytest.mark.parametrize(("damaged", "kept"), [(0, 1), (1, 1), (2, 0)])
+def test_a_journal_is_set_aside_unless_only_its_last_entry_is_cut(
+    tmp_path: Path, damaged: int, kept: int
+) -> None:
+    with made(tmp_path, "frame") as store:
+        for number in range(3):
+            put(store, [b"%d" % number], stamp(number))
+    (path,) = (tmp_path / "data").rglob("producers.log")
+    data = bytearray(path.read_bytes().rstrip(b"\0"))
+    assert len(data) > 2 * journal.ENTRY.size
+    data[damaged * journal.ENTRY.size + 3] ^= 1
+    path.write_bytes(data)
+    with opened(tmp_path / "data") as store:
+        assert len(store.recovery_report.of("quarantined")) == kept

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lamina.api import Gap
-from lamina.errors import CorruptData, InvalidRequest, NewerFormat, RecordsMissing
+from lamina.errors import CorruptData, NewerFormat, RecordsMissing
 from lamina.formats.documents import checkpoint, ledger, tombstone
 from lamina.formats.keratin import manifest
 from lamina.formats.kernels.crc import crc32c_of
@@ -421,7 +421,7 @@ def test_a_lost_identity_is_an_error_where_there_are_topics(tmp_path: Path) -> N
     (path / "meta/broker.id").unlink()
     with pytest.raises(CorruptData, match=r"broker\.id"):
         opened(path)
-    with pytest.raises(InvalidRequest, match=r"broker\.id"):
+    with pytest.raises(CorruptData, match=r"broker\.id"):
         read_only(path)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lamina.api import SegmentFacts
 from lamina.config import TopicSettings
 from lamina.errors import RecordsMissing
+from lamina.log.layers import Kind, Known, Layer
 from lamina.log.retention import explain
 from tests.support.directories import (
     FORMATS,
@@ -27,23 +27,24 @@ BOTH = pytest.mark.parametrize("format_name", FORMATS)
 DAY_MS = 86_400_000
 
 
-def facts(newest: list[int | None], *, size_bytes: int = 100) -> list[SegmentFacts]:
-    """Segments of ten records; the last one is active."""
+def pile(newest: list[int | None], *, size_bytes: int = 100) -> list[Layer]:
+    """Layers of ten records; the last one is active."""
+    kinds = [Kind.SEALED] * (len(newest) - 1) + [Kind.ACTIVE]
     return [
-        SegmentFacts(10 * row, 10 * row + 10, size_bytes, time, sealed=row < len(newest) - 1)
+        Layer(kinds[row], 10 * row, 10 * row + 10, size_bytes, Known(newest_ms=time))
         for row, time in enumerate(newest)
     ]
 
 
 def going(newest: list[int | None], config: dict[str, int], now_ms: int = 1000) -> list[bool]:
-    return [each.goes for each in explain(facts(newest), TopicSettings.parse(config), now_ms)]
+    return [each.goes for each in explain(pile(newest), TopicSettings.parse(config), now_ms)]
 
 
 # ---------------------------------------------------------------- the plan
 
 
 def test_without_limits_everything_stays_and_the_plan_says_so() -> None:
-    decisions = explain(facts([1, 2, 3]), TopicSettings(), 10**15)
+    decisions = explain(pile([1, 2, 3]), TopicSettings(), 10**15)
     assert [each.why for each in decisions] == [
         "no retention is set",
         "no retention is set",
@@ -57,7 +58,7 @@ def test_what_is_older_than_the_limit_goes_and_what_is_exactly_as_old_stays() ->
 
 def test_only_from_the_front() -> None:
     assert going([950, 1, 1, 1], {"retention.ms": 100}) == [False, False, False, False]
-    decisions = explain(facts([950, 1, 1]), TopicSettings.parse({"retention.ms": 100}), 1000)
+    decisions = explain(pile([950, 1, 1]), TopicSettings.parse({"retention.ms": 100}), 1000)
     assert decisions[1].why.startswith("an older segment stays, though")
 
 
@@ -76,7 +77,7 @@ def test_a_segment_that_straddles_a_cap_stays() -> None:
     assert going([1, 2, 3, 4], {"retention.bytes": 399}) == [False] * 4
     assert going([1, 2, 3, 4], {"retention.bytes": 301}) == [False] * 4
     assert going([1, 2, 3, 4], {"retention.bytes": 299}) == [True, False, False, False]
-    decided = explain(facts([1, 2]), TopicSettings.parse({"retention.bytes": 150}), 1000)
+    decided = explain(pile([1, 2]), TopicSettings.parse({"retention.bytes": 150}), 1000)
     assert decided[0].why == "without it less than retention.bytes would be left"
 
 

@@ -13,6 +13,8 @@ import pytest
 from lamina.errors import NewerFormat
 from lamina.formats.kernels.crc import crc32c_of
 from lamina.formats.log_format import CODECS
+from lamina_torture.scribe import open_store
+from lamina_torture.simulated import SimulatedFiles
 from tests.support.directories import (
     FORMATS,
     copied,
@@ -102,6 +104,23 @@ def test_other_bytes_behind_a_sealed_segment_are_kept_aside(
     quiet(path)
 
 
+@BOTH
+def test_what_was_cut_behind_a_sealed_segment_is_gone_when_power_is_lost(format_name: str) -> None:
+    files = SimulatedFiles()
+    with open_store(files) as store:
+        store.create_topic("t", format=format_name)
+        store.append("t", RECORDS)
+        store.roll("t")
+    (log, *_) = sorted(path for path in files.contents() if path.endswith(".log"))
+    size = files.size(log)
+    file = files.open(log)
+    file.write_at(size, bytes(9000))
+    file.sync()
+    open_store(files).close()
+    assert files.size(log) == size
+    assert files.snapshot().crash("dropped").size(log) == size
+
+
 # ---------------------------------------------------------------- newer, or one flipped bit
 
 
@@ -176,6 +195,7 @@ def test_a_damaged_header_is_written_again_and_costs_no_record(
         (event,) = store.recovery_report.of("rebuilt")
         assert "header" in event.why
         assert Path(event.kept_in or "").read_bytes() == hurt[:68]
+        assert f".log.{event.first_byte}." in (event.kept_in or ""), "where it lay is in its name"
         assert values(store) == RECORDS
     assert log_of(path, segment).read_bytes()[68:] == whole[68:]
     quiet(path)
@@ -189,6 +209,8 @@ def test_a_longer_header_under_its_own_checksum_is_a_newer_format(tmp_path: Path
     log_of(path, 0).write_bytes(newer)
     with pytest.raises(NewerFormat, match=log_of(path, 0).name):
         opened(path)
+    with pytest.raises(NewerFormat, match=log_of(path, 0).name), read_only(path) as reader:
+        values(reader)
     assert log_of(path, 0).read_bytes() == newer
 
 

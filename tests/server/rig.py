@@ -13,21 +13,40 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lamina.api.memberships import Identity, JoinRequest
 from lamina.server.service import Service
 from lamina.server.setting_table import ServerSettings
+from lamina.store.store import Store
 
 START_S = 60
+SESSION_MS = 1_800_000
+"""So long a member needs no heartbeat, at most."""
 
 
 @contextmanager
 def served(data: Path, **settings: Any) -> Iterator[Service]:
     """A server in this process, on ports of its own."""
-    service = Service(str(data), ServerSettings(flight_port=0, http_port=0, **settings))
+    settings = {"flight_port": 0, "http_port": 0, "kafka_port": -1} | settings
+    service = Service(str(data), ServerSettings(**settings))
     service.start()
     try:
         yield service
     finally:
         service.stop()
+
+
+def joined(
+    store: Store, group: str, share: bytes, *, kind: str = "consumer", client_id: str = "till"
+) -> Identity:
+    """Makes the one member of a group, with this share."""
+    request = JoinRequest(
+        kind, (("range", b""),), client_id=client_id, client_host="/10.0.0.7",
+        session_timeout_ms=SESSION_MS,
+    )  # fmt: skip
+    answer = store.join_group(group, request, wait_ms=10_000)
+    who = Identity(answer.member_id, answer.generation)
+    assert store.sync_group(group, who, {who.member_id: share}, wait_ms=10_000).refusal is None
+    return who
 
 
 def free_port() -> int:
@@ -43,7 +62,7 @@ class ServerProcess:
         self.flight_port, self.http_port = free_port(), free_port()
         self._arguments = [sys.executable, "-m", "lamina.cli.main", "serve", "--data", str(data)]
         self._arguments += [f"--set=flight.port={self.flight_port}"]
-        self._arguments += [f"--set=http.port={self.http_port}"]
+        self._arguments += [f"--set=http.port={self.http_port}", "--set=kafka.port=-1"]
         self._arguments += [f"--set={each}" for each in settings]
         self.url = f"grpc://127.0.0.1:{self.flight_port}"
         self.http_url = f"http://127.0.0.1:{self.http_port}"

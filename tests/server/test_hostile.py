@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -181,11 +182,12 @@ def test_a_batch_over_the_limit_is_refused_and_its_stream_goes_on(service: Servi
         assert store.append("t", b"small").base_offset == end
 
 
-def call_of(path: str) -> bytes:
+def call_of(path: str, *more: tuple[bytes, bytes]) -> bytes:
     """The first frames of a gRPC call, by hand: a preface, settings and headers."""
     pairs = (
         *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode())),
         *((b":authority", b"x"), (b"content-type", b"application/grpc"), (b"te", b"trailers")),
+        *more,
     )
     block = b"".join(
         b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in pairs
@@ -216,6 +218,26 @@ def test_a_message_that_claims_gigabytes_costs_nothing_until_they_come(
     assert resident_bytes(os.getpid()) - before < 256 << 20
     for client in clients:
         client.close()
+    assert works(service)
+
+
+def test_a_message_that_grpc_unpacks_comes_as_far_as_the_refusal(service: Service) -> None:
+    """40 KiB become 40 MiB below Flight, which offers no bound: the page tells so."""
+    size = 40 << 20
+    length = bytes((size >> 7 * at & 0x7F) | (0x80 if at < 3 else 0) for at in range(4))
+    packed = gzip.compress(b"\x0a\x06topics\x12" + length + bytes(size), 9)
+    message = b"\1" + struct.pack(">I", len(packed)) + packed
+    sent = call_of("/arrow.flight.protocol.FlightService/DoAction", (b"grpc-encoding", b"gzip"))
+    parts = [message[at : at + 16_000] for at in range(0, len(message), 16_000)]
+    for part in parts:
+        kind = bytes([0, 1 if part is parts[-1] else 0])
+        sent += struct.pack(">I", len(part))[1:] + kind + struct.pack(">I", 1) + part
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port_of(service.flight_url)), 20) as client:
+        client.sendall(sent)
+        while b"grpc-message" not in answer and (more := client.recv(1 << 16)):
+            answer += more
+    assert b"a request of 41943040 bytes is over max.request.bytes" in answer
     assert works(service)
 
 

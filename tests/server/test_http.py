@@ -69,6 +69,10 @@ def test_a_topic_is_created_filled_read_changed_and_deleted(http: httpx.Client) 
     assert http.get("/v1/topics/shop/partitions/0/latest").json() == {"result": 6}
     trimmed = http.post("/v1/topics/shop/partitions/0/trim", json={"before_offset": 6})
     assert trimmed.json() == {"result": 6}
+    deleting = "/v1/topics/shop/partitions/0/delete_records"
+    assert http.post(deleting, json={"before_offset": 6}).json() == {"result": 6}
+    beyond = http.post(deleting, json={"before_offset": 7}).json()
+    assert beyond["error"] == "OffsetOutOfRange"
     gone = http.get("/v1/topics/shop/partitions/0/records?start=0")
     assert (gone.status_code, gone.json()["error"]) == (410, "RecordsMissing")
     assert gone.json()["fields"]["end"] == 6

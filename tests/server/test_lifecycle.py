@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lamina.server.health import WallClock
 from lamina.server.service import Service
 from lamina.server.setting_table import ServerSettings
 from lamina.server.settings import resolve
+from lamina.store import warming
 from tests.server.rig import ServerProcess, free_port, served
 
 
@@ -57,10 +59,53 @@ def test_sigterm_answers_what_was_accepted_and_checkpoints(tmp_path: Path) -> No
     assert str(end - 1) in json.dumps(checkpoint) or str(end) in json.dumps(checkpoint)
 
 
+def test_a_server_compiles_before_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(
+        str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0, kafka_port=-1)
+    )
+    told: list[Any] = []
+
+    def compiling() -> Iterator[tuple[int, int]]:
+        for done in range(3):
+            yield done, 2
+            answer = httpx.get(f"{service.http_url}/ready", timeout=30)
+            told.append((answer.status_code, answer.json()["compiled_percent"]))
+
+    monkeypatch.setattr(warming, "is_warm", lambda: False)
+    monkeypatch.setattr(warming, "warm", compiling)
+    with caplog.at_level("INFO", "lamina.server"):
+        service.start()
+    try:
+        assert told == [(503, 0), (503, 50), (503, 100)]
+        assert "compiling kernels" in caplog.text
+        assert httpx.get(f"{service.http_url}/ready").status_code == 200
+    finally:
+        service.stop()
+
+
+def test_a_server_without_room_for_kernels_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Iterator[tuple[int, int]]:
+        raise OSError(28, "No space left on device")
+        yield 0, 0
+
+    monkeypatch.setattr(warming, "is_warm", lambda: False)
+    monkeypatch.setattr(warming, "warm", fails)
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
+        store.create_topic("t")
+        assert store.append("t", b"value").base_offset == 0
+    assert "No space left" in caplog.text
+
+
 def test_ready_says_how_far_recovery_is(tmp_path: Path) -> None:
     with lamina.open(str(tmp_path / "data")) as store:
         store.create_topic("t", partitions=5)
-    service = Service(str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0))
+    service = Service(
+        str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0, kafka_port=-1)
+    )
     told: list[Any] = []
     noted = service._recovering
 
@@ -240,7 +285,9 @@ def test_health_says_by_how_much_the_clock_jumped(tmp_path: Path) -> None:
 
 def test_a_directory_has_one_server(tmp_path: Path) -> None:
     with served(tmp_path / "data"):
-        second = Service(str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0))
+        second = Service(
+            str(tmp_path / "data"), ServerSettings(flight_port=0, http_port=0, kafka_port=-1)
+        )
         with pytest.raises(Locked):
             second.start()
 

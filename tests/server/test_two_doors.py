@@ -438,7 +438,10 @@ def test_a_wrong_call_gets_the_same_error_through_both_doors(
 
 DRAWN = {"blocks", "extents", "layers", "raw_record", "sinks", "writers"}
 """What the console draws inside the server; a client sees it as pages."""
-HELD = {"gone_from", "purge_wal", "segmented", "wal_partitions", "write_ahead_log"}
+HELD = {
+    *("gone_from", "purge_wal", "segmented", "wal_partitions", "write_ahead_log"),
+    *("coordinator", "new_producer_id"),
+}
 """What jobs and the tier need of a store that this process holds: its partitions themselves."""
 OF_THE_DIRECTORY = {"identity", "path", "recovery_report", "tier"}
 

@@ -123,6 +123,28 @@ def test_erase_refuses_to_leave_the_archive_of_a_wal_topic_out(tmp_path: Path) -
     with by_hand(tmp_path, archive="") as store:
         store.alter_topic("w", {"remote.storage.enable": False})
     assert objects_of(tmp_path)
+    with pytest.raises(InvalidRequest, match="has an archive"):
+        erase.run(ALONE, data, "", tags=[GONE])
+
+
+@pytest.mark.parametrize("kept_bytes", [-1, 0])
+def test_erase_reaches_the_objects_of_a_topic_that_is_archived_no_more(
+    tmp_path: Path, kept_bytes: int
+) -> None:
+    make(tmp_path, kept_bytes=kept_bytes)
+    data = str(tmp_path / "data")
+    archive.run(ALONE, data)
+    with by_hand(tmp_path) as store:
+        store.archive()
+        store.alter_topic("w", {"remote.storage.enable": False})
+    stays = [row for row in held(data) if row[1] != GONE]
+    assert any(GONE in tags_of(path) for path in objects_of(tmp_path))
+    planned = erase.run(ALONE, data, tags=[GONE], dry_run=True)
+    assert [int(str(row["erased"])) > 0 for row in planned.rows if row["tier"] == "cold"] == [True]
+    done = erase.run(ALONE, data, tags=[GONE])
+    assert (done.has_failed, done.totals["remains"]) == (False, 0), done.rows
+    assert held(data) == stays
+    assert not any(GONE in tags_of(path) for path in objects_of(tmp_path))
 
 
 def test_erase_reaches_the_cold_directory_and_says_what_lies_there(
@@ -186,6 +208,35 @@ def test_copies_that_were_set_aside_go_durably(
     done = erase.run(ALONE, str(tmp_path / "data"), tags=[GONE])
     assert not done.has_failed, done.rows
     assert synced
+
+
+@pytest.mark.parametrize("topic", ["k", "f", "w", "wal"])
+def test_erase_of_one_topic_leaves_the_others_alone_and_does_not_fail_for_them(
+    tmp_path: Path, topic: str
+) -> None:
+    formats = {"k": "keratin", "f": "frame", "w": "wal", "v": "wal", "wal": "keratin"}
+    folders = {"w": "wal/segments-0000000000000001-", "v": "wal/segments-0000000000000002-"}
+    data, aside = tmp_path / "data", tmp_path / "data" / "quarantine"
+    with by_hand(tmp_path, archive=str(tmp_path / "cold")) as store:
+        for name, format_name in formats.items():
+            store.create_topic(name, format=format_name, config=CONFIG)
+            append(store, name, format_name, 0, 250)
+            store.roll(name)
+            append(store, name, format_name, 250, 250)
+        store.archive()
+    copies = {}
+    for name in formats:
+        copies[name] = aside / f"{folders.get(name, f'{name}/0/')}seg-1.data.0.aaaa"
+        copies[name].parent.mkdir(parents=True, exist_ok=True)
+        copies[name].write_bytes(b"damaged bytes of key 13")
+    done = erase.run(ALONE, str(data), keys=[GONE], tags=[GONE], topics=[topic])
+    assert not done.has_failed, done.rows
+    assert {name for name, path in copies.items() if not path.exists()} == {topic}
+    with lamina.open(str(data), read_only=True) as store:
+        for name, format_name in formats.items():
+            column = "tag" if format_name == "wal" else "key"
+            found = [row[0] for row in stored(store, name, 0, column)]
+            assert (GONE in found) == (name != topic), name
 
 
 def test_verify_names_what_it_could_not_look_at(tmp_path: Path) -> None:

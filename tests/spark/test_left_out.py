@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,11 @@ from typing import Any
 import pytest
 
 from lamina.errors import ArchiveUnavailable, RecordsMissing
-from lamina.spark import stream as streaming
 from lamina.spark.gaps import LOGGER
 from lamina.spark.logs import archived_log
 from lamina.storage import paths
 from lamina.store.store import Store
-from tests.spark.logs import batch_rows, reader, rows_of, stream
+from tests.spark.logs import START_MS, batch_rows, reader, rows_of, stream
 from tests.spark.tiers import CONFIG, NONE_KEPT, append, by_hand, numbers
 
 FORMATS = ("frame", "keratin", "wal")
@@ -26,7 +26,6 @@ COUNT = 2000
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archived_log, "LOOK_S", 0.0)
-    monkeypatch.setattr(streaming, "LOOK_AGAIN_S", 0.0)
 
 
 @pytest.fixture
@@ -72,6 +71,34 @@ def times(rows: list[tuple[Any, ...]]) -> list[int]:
 
 def offsets(rows: list[tuple[Any, ...]]) -> list[int]:
     return sorted(row[4] for row in rows)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_times_are_found_in_the_archived_part(tmp_path: Path, format_name: str) -> None:
+    assert make(tmp_path, format_name) > 1000
+    later = batch_rows(tmp_path / "data", subscribe="t", startingTimestamp=START_MS + 300)
+    assert times(later) == numbers(300, COUNT)
+    before = batch_rows(tmp_path / "data", subscribe="t", endingTimestamp=START_MS + 500)
+    assert times(before) == numbers(0, 500)
+
+
+def test_archived_records_that_are_too_old_are_no_rows(tmp_path: Path) -> None:
+    """Of a wal topic: `retention.ms` is exact for whoever reads."""
+    now_ms = time.time_ns() // 1_000_000
+    config = CONFIG | {"local.retention.bytes": NONE_KEPT}
+    with by_hand(tmp_path, archive=str(tmp_path / "cold")) as store:
+        store.create_topic("t", format="wal", config=config)
+        for number in range(1, 1001):
+            age_ms = 3_600_000 if number <= 500 else 0
+            store.append("t", [{"value": b"x" * 99, "timestamp": now_ms - age_ms}], acks=0)
+        store.roll("t")
+        store.archive()
+        assert local_start(store) > 600
+        store.alter_topic("t", {"retention.ms": 1_800_000})
+    assert offsets(batch_rows(tmp_path / "data", subscribe="t")) == list(range(501, 1001))
+    assert offsets(
+        batch_rows(tmp_path / "data", subscribe="t", startingTimestamp=START_MS)
+    ) == list(range(501, 1001))
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

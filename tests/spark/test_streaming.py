@@ -17,11 +17,6 @@ from lamina.store.store import Store
 from tests.spark.logs import NEVER_MS, START_MS, fill, rows_of, stream
 
 
-@pytest.fixture(autouse=True)
-def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "LOOK_AGAIN_S", 0.0)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     with Store(str(tmp_path / "data"), tick_ms=NEVER_MS) as store:

@@ -12,7 +12,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import lamina
 from lamina.errors import InvalidRequest, RecordsMissing
-from lamina.spark import stream as streaming
 from lamina.spark.access import ServerAccess, Where
 from lamina.spark.logs import archived_log
 from lamina.spark.logs import served_log as served_logs
@@ -29,7 +28,6 @@ EARLIEST = {"startingOffsets": "earliest", "columns": "topic,partition,offset"}
 
 @pytest.fixture
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "LOOK_AGAIN_S", 0.0)
     monkeypatch.setattr(archived_log, "LOOK_S", 0.0)
     monkeypatch.setattr(served_logs, "LOOK_S", 0.0)
 

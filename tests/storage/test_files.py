@@ -289,10 +289,10 @@ def test_a_descriptor_that_is_missing_is_taken_from_one_that_is_only_kept(
     real = os.open
     failures = [OSError(errno.EMFILE, "too many"), OSError(errno.ENFILE, "too many at all")]
 
-    def opening(*given: Any) -> int:
+    def opening(*given: Any, **named: Any) -> int:
         if failures and not released:
             raise failures[0]
-        return real(*given)
+        return real(*given, **named)
 
     monkeypatch.setattr(os, "open", opening)
     monkeypatch.setattr(files.kept, "release", lambda: released.append(True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from lamina.errors import Locked
 from lamina.storage import locks
 from lamina.storage.locks import HELD
+from lamina.store.store import Store
 
 
 @pytest.fixture
@@ -166,3 +169,32 @@ def test_a_release_ends_the_lock_also_for_children_that_have_it_open(path: str) 
     os.close(writing)
     os.waitpid(child, 0)
     os.close(reading)
+
+
+def test_no_look_at_the_lock_refuses_its_writer(tmp_path: Path) -> None:
+    """Readers look all the time, also while the lock is taken and given up."""
+    directory = str(tmp_path / "data")
+    with Store(directory):
+        path = str(tmp_path / "data" / "meta" / "lock")
+    ended = threading.Event()
+
+    def look() -> int:
+        looks = 0
+        while not ended.is_set():
+            locks.is_held(path)
+            looks += 1
+        return looks
+
+    with ThreadPoolExecutor(4) as pool:
+        looking = [pool.submit(look) for _ in range(4)]
+        try:
+            for _ in range(200):
+                lock = locks.take(path, "a writer")
+                assert locks.is_held(path)
+                lock.release()
+            for _ in range(10):
+                with Store(directory) as store:
+                    assert store.failures() == {}
+        finally:
+            ended.set()
+        assert all(each.result() for each in looking)

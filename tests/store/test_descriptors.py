@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.api import ProducerStamp
 from lamina.storage.files import LocalFiles
 from lamina.store.store import Store
 
@@ -142,5 +143,27 @@ def test_a_closed_store_keeps_no_file_open_and_an_open_one_few(
         store.close()
         assert open_files_below(tmp_path) == []
         assert all(batch.num_rows for batch in batches), "what was read stays"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_journals_of_idempotent_producers_count_among_the_files_that_are_kept_open(
+    format_name: str, tmp_path: Path
+) -> None:
+    gc.disable()
+    try:
+        for turn in range(2):
+            store = Store(str(tmp_path / "data"), files=LocalFiles(open_files=8))
+            for number in range(20):
+                topic = f"t{number}"
+                if turn == 0:
+                    store.create_topic(topic, format=format_name)
+                stamp = ProducerStamp(7, 0, turn)
+                first = store.append(topic, [b"x"], partition=0, producer=stamp)
+                assert store.append(topic, [b"x"], partition=0, producer=stamp) == first
+            assert len(open_files_below(tmp_path)) <= 8 + 8
+            store.close()
+            assert open_files_below(tmp_path) == []
     finally:
         gc.enable()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lamina.errors import CorruptData, UnknownGroup
+from lamina.errors import CorruptData, InvalidRequest, UnknownGroup
+from lamina.spark.logs.local import boot_of
+from lamina_torture.promises import read
+from lamina_torture.scribe import open_store
+from lamina_torture.simulated import SimulatedFiles
 from tests.support.directories import opened, read_only, values
 
 ALL = ("frame", "keratin", "wal")
@@ -70,6 +75,32 @@ def test_a_checkpoint_of_an_older_release_is_adopted(tmp_path: Path) -> None:
     with opened(path) as store:
         store.append("t", [b"more"], partition=0)
     assert "broker" in json.loads(file.read_bytes())
+
+
+@pytest.mark.parametrize("door", [opened, read_only, lambda path: boot_of(str(path))])
+@pytest.mark.parametrize("format_name", ALL)
+def test_a_lost_identity_is_named_by_every_door(
+    tmp_path: Path, format_name: str, door: Callable[[Path], object]
+) -> None:
+    """A directory with topics is a data directory, whoever looks: only broker.id is missing."""
+    path = made(tmp_path / "data", format_name)
+    own = (path / "meta/broker.id").read_bytes()
+    (path / "meta/broker.id").unlink()
+    with pytest.raises(CorruptData, match="restore the file from a backup") as refused:
+        door(path)
+    assert refused.value.path == str(path / "meta/broker.id")
+    assert not (path / "meta/broker.id").exists()
+    (path / "meta/broker.id").write_bytes(own)
+    with opened(path) as store:
+        assert len(values(store)) == 8
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty", "file"])
+def test_what_is_no_data_directory_is_not_called_a_damaged_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"text")
+    with pytest.raises(InvalidRequest, match="is not a data directory"):
+        read_only(tmp_path / name)
 
 
 # ---------------------------------------------------------------- groups
@@ -157,3 +188,24 @@ def test_a_lost_list_of_groups_costs_nothing(tmp_path: Path, damage: str) -> Non
     with opened(path) as store:
         assert store.recovery_report.events == []
     assert file.exists()
+
+
+def test_an_identity_that_was_put_back_by_hand_is_durable_once_the_store_is_open() -> None:
+    """A copy from a backup has its bytes on the disk, and maybe not its name."""
+    files = SimulatedFiles()
+    with open_store(files) as store:
+        store.create_topic("t")
+        store.append("t", [b"0"])
+    path = next(each for each in files.contents() if each.endswith("broker.id"))
+    data = files.read(path)
+    files.remove(path)
+    files.sync_directory(path.removesuffix("/broker.id"))
+    copy = files.create(path)
+    copy.write_at(0, data)
+    copy.sync()
+    store = open_store(files)
+    store.append("t", [b"1"])
+    lost = files.snapshot().crash("dropped")
+    store.close()
+    with open_store(lost) as store:
+        assert len(read(store, "t")) == 2

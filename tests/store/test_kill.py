@@ -8,18 +8,13 @@ does not change or vanish.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -27,12 +22,12 @@ import lamina
 from lamina.config import WalSettings
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
+from lamina_torture.forked import Workers
 from tests.support.producer_process import (
     PLACES,
     WAL_PLACES,
     Round,
     Tag,
-    encode,
     extra_of,
     idempotent_tag,
     value_of,
@@ -44,59 +39,6 @@ ROUNDS = 25
 WAL_ROUNDS = 16
 LONG_ROUNDS = int(os.environ.get("LAMINA_KILL_ROUNDS", "5000"))
 REASONS = {"trim", "retention"}
-
-
-class Producers:
-    """The warm process that forks the children, and what they say."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.producer_process"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def run_and_kill(self, told: Round, delay_s: float) -> list[list[str]]:
-        """Runs a child and kills it; returns all that it said.
-
-        The delay counts from the moment its store is open; negative ones from its start.
-        """
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(encode(told))
-        stdin.flush()
-        first = _words(stdout)
-        assert first[0] == "child", first
-        timer = threading.Timer(abs(delay_s), _kill, [int(first[1])])
-        if delay_s < 0:
-            timer.start()
-        said = []
-        while (words := _words(stdout))[0] != "gone":
-            said.append(words)
-            if words[0] == "open" and delay_s >= 0:
-                timer.start()
-        timer.cancel()
-        return said
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        assert self._process.wait(60) == 0
-        self._process.stdout.close()
-
-
-def _words(stream: IO[bytes]) -> list[str]:
-    line = stream.readline()
-    assert line.endswith(b"\n"), "the process that forks the children died"
-    return line.decode().rstrip("\n").split(" ", 3)
-
-
-def _kill(process_id: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended by an error, which is reported
-        os.kill(process_id, signal.SIGKILL)
 
 
 @dataclass
@@ -123,7 +65,7 @@ class Known:
 class Campaign:
     """Rounds of killing one directory."""
 
-    producers: Producers
+    producers: Workers
     directory: str
     seed: str
     wal: bool = False
@@ -158,7 +100,8 @@ class Campaign:
 
     def round(self, number: int, delay_s: float, *, read_only: bool) -> None:
         told = Round(self.directory, self.seed, number, list(self.done), self.wal)
-        for words in self.producers.run_and_kill(told, delay_s):
+        after = "open" if delay_s >= 0 else ""  # killed while it opens, or some time later
+        for words in self.producers.run_and_kill(told, abs(delay_s), after=after):
             self.hear(words)
         if not os.path.exists(f"{self.directory}/meta/broker.id"):
             return
@@ -173,6 +116,8 @@ class Campaign:
 
     def hear(self, words: list[str]) -> None:
         match words:
+            case ["gone", *_]:
+                pass
             case ["open", milliseconds]:
                 self.opening_ms.append(int(milliseconds))
             case ["trim", topic, partition, before]:
@@ -262,15 +207,12 @@ def check_new(
 
 
 @pytest.fixture(scope="module")
-def producers() -> Iterator[Producers]:
-    started = Producers()
-    yield started
-    started.close()
+def producers() -> Iterator[Workers]:
+    with Workers("tests.support.producer_process", cwd=str(ROOT)) as started:
+        yield started
 
 
-def kill(
-    producers: Producers, directory: Path, seed: str, rounds: int, *, wal: bool = False
-) -> None:
+def kill(producers: Workers, directory: Path, seed: str, rounds: int, *, wal: bool = False) -> None:
     campaign = Campaign(producers, str(directory / "data"), seed, wal)
     started = time.perf_counter()
     campaign.run(rounds)
@@ -289,14 +231,14 @@ def kill(
 
 @pytest.mark.parametrize("seed", [SEED] if SEED else [f"seed{number}" for number in range(3)])
 def test_what_was_acknowledged_survives_kills(
-    producers: Producers, tmp_path: Path, seed: str
+    producers: Workers, tmp_path: Path, seed: str
 ) -> None:
     kill(producers, tmp_path, seed, ROUNDS)
 
 
 @pytest.mark.parametrize("seed", [SEED] if SEED else ["seed0", "seed1"])
 def test_what_many_wal_topics_acknowledged_survives_kills(
-    producers: Producers, tmp_path: Path, seed: str
+    producers: Workers, tmp_path: Path, seed: str
 ) -> None:
     kill(producers, tmp_path, seed, WAL_ROUNDS, wal=True)
 
@@ -305,7 +247,7 @@ def test_what_many_wal_topics_acknowledged_survives_kills(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("wal", [False, True])
 def test_what_was_acknowledged_survives_many_kills(
-    producers: Producers, tmp_path: Path, wal: bool
+    producers: Workers, tmp_path: Path, wal: bool
 ) -> None:
     base = SEED or f"{time.time_ns()}"
     for number in range(0, LONG_ROUNDS, 100):

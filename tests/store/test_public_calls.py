@@ -90,6 +90,8 @@ class World:
             "commit": {"offsets": PLACES},
         }
         stores = {"group": {"name": "billing"}, "create_topic": {"name": "made"}}
+        for call in ("join_group", "sync_group", "heartbeat", "leave_group", "commit_offsets"):
+            stores[call] = {"group": "classic"}  # members of it hold nothing of `billing`
         return {
             "store": Target(lambda: self.store, lamina.Store, by_method=stores),
             "read-only": Target(lambda: self.reader, lamina.ReadOnlyStore),

@@ -194,7 +194,7 @@ def test_a_second_look_walks_only_what_is_new(tmp_path: Path, format_name: str) 
         store.append("t", [b"x" * 1000] * 3000)
         store.maintain()
         assert beside.latest_offset("t") == 3000
-        before = beside._partition("t", 0).layout.active.written
+        before = beside._lookup.partition("t", 0).layout.active.written
         files = beside._boot.files
         reads: list[int] = []
         opened_file = files.open_read_only

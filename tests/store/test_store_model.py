@@ -20,11 +20,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lamina.api import ProducerStamp
+from lamina.api import ProducerStamp, StoreApi
 from lamina.errors import NewerFormat, RecordsMissing
 from lamina.records import KEPT_COLUMNS
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from tests.support.contract import plain
 from tests.support.directories import Clock, copied, opened, read_only, rows, segments
@@ -333,14 +332,14 @@ class StoreMachine(RuleBasedStateMachine):
     def the_store_holds_what_the_lists_hold(self) -> None:
         self._compare(self.store)
 
-    def _compare(self, store: StoreReader) -> None:
+    def _compare(self, store: StoreApi) -> None:
         for partition, model in enumerate(self.model):
             assert store.earliest_offset("t", partition) == model.earliest
             assert store.latest_offset("t", partition) == model.end
             assert rows(store, "t", partition) == model.held
             self._compare_gaps(store, partition, model)
 
-    def _compare_gaps(self, store: StoreReader, partition: int, model: PartitionModel) -> None:
+    def _compare_gaps(self, store: StoreApi, partition: int, model: PartitionModel) -> None:
         gaps = store.gaps("t", partition)
         assert {gap.reason for gap in gaps} <= {"trim", "retention"}
         covered = [offset for gap in gaps for offset in range(gap.first, gap.end)]

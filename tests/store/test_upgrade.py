@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from lamina.api import ProducerStamp
+from lamina.api import ProducerStamp, StoreApi
 from lamina.config import WalSettings
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from tests.support.directories import opened
 
 GOLDEN = Path(__file__).parents[1] / "releases" / "release-1.tar.gz"
@@ -32,7 +31,7 @@ def release(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def answers(store: StoreReader) -> dict[str, Any]:
+def answers(store: StoreApi) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for topic in TOPICS:
         start, rows = store.earliest_offset(topic), []

@@ -1,8 +1,8 @@
 """A process that consumes a group until it is killed, and says what it was told.
 
-Started as `python -m tests.support.consumer_process <directory> <seed>`. It opens the store and
-polls from three threads; of what it gets it acks some, releases some and forgets some. Lines on
-standard output, each in one atomic write:
+`python -m tests.support.consumer_process` does it in a child (see `lamina_torture.forked`): it
+opens the store and polls from three threads; of what it gets it acks some, releases some and
+forgets some. It says:
 
     open                            the store is open
     got <offset>:<epoch> …          a poll has answered with these
@@ -12,21 +12,32 @@ standard output, each in one atomic write:
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import sys
 import threading
 import traceback
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from lamina.store.store import Store
+from lamina_torture.forked import say, serve
+from lamina_torture.worker import warm_up
 
 TOPIC, GROUP = "t", "g"
 LEASE_MS = 60
 
 
-def say(*words: object) -> None:
-    """Writes one line, atomically (it is shorter than a pipe's guarantee)."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+@dataclass(frozen=True)
+class Consuming:
+    """What a child is told."""
+
+    directory: str
+    seed: str
+
+    def encode(self) -> bytes:
+        """Returns the line that asks for it."""
+        return (json.dumps(asdict(self)) + "\n").encode()
 
 
 def consume(store: Store, seed: str) -> None:
@@ -49,23 +60,24 @@ def consume(store: Store, seed: str) -> None:
             group.release(left)
 
 
-def main() -> None:
-    """Opens the store and consumes."""
-    directory, seed = sys.argv[1:]
-    store = Store(directory)
+def run(told: dict[str, Any]) -> None:
+    """Opens the store and consumes, in a child."""
+    asked = Consuming(**told)
+    store = Store(asked.directory)
     say("open")
 
     def guarded(name: str) -> None:
         try:
             consume(store, name)
         except BaseException:
-            say("error", traceback.format_exc()[-1500:].replace("\n", " | "))
+            say("error", json.dumps(traceback.format_exc()[-1500:]))
             os._exit(1)
 
     for number in range(3):
-        threading.Thread(target=guarded, args=(f"{seed} {number}",), daemon=True).start()
+        seed = f"{asked.seed} {number}"
+        threading.Thread(target=guarded, args=(seed,), daemon=True).start()
     threading.Event().wait(60)
 
 
 if __name__ == "__main__":
-    main()
+    serve(warm_up, run)

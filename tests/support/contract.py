@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class LogContract:
     """Bytes of a record before its variable fields."""
     value_column = 1
     """Which of a scan's measures is that of the values."""
+    length_bytes: Sequence[int] = ()
+    """Where in a record its lengths are, if they are there only once."""
     has_order = True
     """Whether a search can tell leftovers by their offsets."""
 
@@ -203,6 +205,39 @@ class LogContract:
             after = starts[damaged_record] + 1
             assert self.resync(bytes(damaged), after) == starts[damaged_record + 1]
         assert self.resync(data[: starts[-1]], starts[-2] + 1) is None
+
+    def test_a_record_inside_of_a_damaged_one_does_not_count(self) -> None:
+        plain_row = self.sample[0] | {"value": b"plain"}
+        inner = self.encode(batch_of([plain_row], self.format_name))[self.header_bytes :]
+        rows = [plain_row, self.sample[0] | {"value": b"<" + inner * 3 + b">"}, plain_row]
+        data = self.encode(batch_of(rows, self.format_name))
+        _, found = self.read(data)
+        _, second, third = found.positions.tolist()
+        ends = {"a record follows": data, "the end": data[:third]}
+        ends["space"] = data[:third] + bytes(4096)
+        for name, whole in ends.items():
+            expected = third if whole is data else None
+            for position in {*range(second, third)} - self.only_lengths(second):
+                damaged = bytearray(whole)
+                damaged[position] ^= 0x10
+                after = self.scan(bytes(damaged), self.header_bytes, Limit()).end
+                assert after == second
+                assert self.resync(bytes(damaged), second) == expected, (name, position - second)
+
+    def only_lengths(self, position: int) -> set[int]:
+        """The bytes of a record at a position without which nothing says where it ends."""
+        return {position + at for at in self.length_bytes}
+
+    def test_a_record_inside_of_a_damaged_one_does_not_count_behind_other_damage(self) -> None:
+        plain_row = self.sample[0] | {"value": b"plain"}
+        inner = self.encode(batch_of([plain_row], self.format_name))[self.header_bytes :]
+        rows = [plain_row, self.sample[0] | {"value": b"<" + inner * 3 + b">"}, plain_row]
+        damaged = bytearray(self.encode(batch_of(rows, self.format_name)))
+        _, found = self.read(bytes(damaged))
+        first, _, third = found.positions.tolist()
+        damaged[first : first + self.fixed_bytes] = b"\xee" * self.fixed_bytes
+        damaged[third - 20] ^= 1  # of the value
+        assert self.resync(bytes(damaged), first) == third
 
     def test_hostile_bytes_stop_a_scan_cleanly_and_cost_no_memory(self) -> None:
         data = self.sample_bytes()

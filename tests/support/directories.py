@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from lamina.api import StoreApi
 from lamina.errors import RecordsMissing
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from tests.support.contract import plain
 
@@ -65,7 +65,7 @@ def time_suffix(format_name: str) -> str:
 
 
 def rows(
-    store: StoreReader,
+    store: StoreApi,
     topic: str = "t",
     partition: int = 0,
     start: int | None = None,
@@ -84,11 +84,11 @@ def rows(
         assert at > before, f"there is no way on from {before}"
 
 
-def values(store: StoreReader, topic: str = "t", partition: int = 0) -> list[bytes]:
+def values(store: StoreApi, topic: str = "t", partition: int = 0) -> list[bytes]:
     return [row["value"] for row in rows(store, topic, partition)]
 
 
-def offsets(store: StoreReader, topic: str = "t", partition: int = 0) -> list[int]:
+def offsets(store: StoreApi, topic: str = "t", partition: int = 0) -> list[int]:
     return [row["offset"] for row in rows(store, topic, partition)]
 
 

@@ -1,18 +1,14 @@
 """A process that appends until it is killed, and says what was acknowledged.
 
-Started as `python -m tests.support.producer_process`, it imports everything once, then forks a
-child for each line of JSON on its standard input (a `Round`). The child opens the store, appends
-from threads and asyncio, trims, rolls and deletes, and never ends by itself. All write lines to
-standard output, each in one atomic write:
+`python -m tests.support.producer_process` runs a `Round` in a child (see `lamina_torture.forked`).
+It opens the store, appends from threads and asyncio, trims, rolls and deletes, never ends by
+itself, and says:
 
-    child <pid>                                    the child of this round
     open <milliseconds>                            its store is open
     trim <topic> <partition> <before>              is about to be trimmed
     deleting <topic> <partition> <offset>          is about to be deleted
     deleted <topic> <partition> <offset>           was deleted
     ack <offset> <acks> <tag>                      was acknowledged
-    error <traceback as JSON>                      something was raised that should not be
-    gone <pid>                                     the child is dead and reaped
 
 A tag names an append and determines its bytes: see `records_of`.
 """
@@ -23,8 +19,6 @@ import asyncio
 import json
 import os
 import random
-import signal
-import sys
 import tempfile
 import threading
 import time
@@ -39,12 +33,12 @@ import pyarrow as pa
 from lamina.api import ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.store.store import Store
+from lamina_torture.forked import say, serve
 
 PLACES = [("k", 0), ("k", 1), ("f", 0), ("f", 1)]
 """Topic and partition of what is appended to; also of the idempotent producers, by number."""
 WAL_PLACES = [(f"w{number}", 0) for number in range(24)]
 BATCH_RECORDS_MAX = 50
-GIVE_UP_S = 30
 SEGMENT_BYTES = 16 << 10
 
 
@@ -58,6 +52,10 @@ class Round:
     producers: list[int]
     wal: bool = False
     """Whether to use many wal topics, instead of two of the other formats."""
+
+    def encode(self) -> bytes:
+        """Returns the line that asks for it."""
+        return (json.dumps(asdict(self)) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,6 @@ def idempotent_tag(seed: str, producer: int, number: int) -> Tag:
     drawn = zlib.crc32(f"{seed} {producer} {number}".encode())
     kind = "plain" if drawn & 64 else "keys"
     return Tag(topic, partition, f"once{producer}", number, 1 + drawn % BATCH_RECORDS_MAX, kind)
-
-
-def say(*words: object) -> None:
-    """Writes one line, atomically."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 class Child:
@@ -292,28 +285,11 @@ def warm_up() -> None:
                     list(store.scan(topic))
 
 
-def main() -> None:
-    """Forks a child for each round that is asked for."""
-    warm_up()
-    for line in sys.stdin:
-        told = Round(**json.loads(line))
-        process_id = os.fork()
-        if process_id == 0:
-            signal.alarm(GIVE_UP_S)
-            say("child", os.getpid())
-            try:
-                (WalChild if told.wal else Child)(told).run()
-            except BaseException:
-                say("error", json.dumps(traceback.format_exc()[-3500:]))
-            os._exit(1)
-        os.waitpid(process_id, 0)
-        say("gone", process_id)
-
-
-def encode(told: Round) -> bytes:
-    """A round as the line that asks for it."""
-    return (json.dumps(asdict(told)) + "\n").encode()
+def run(told: dict[str, Any]) -> None:
+    """One round, in a child."""
+    asked = Round(**told)
+    (WalChild if asked.wal else Child)(asked).run()
 
 
 if __name__ == "__main__":
-    main()
+    serve(warm_up, run)

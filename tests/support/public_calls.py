@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lamina.api import GroupApi, StoreApi
+from lamina.api.memberships import Committed, Identity, JoinRequest
 from lamina.client.message import TopicPartition
 from lamina.errors import LaminaError
 
@@ -120,6 +121,7 @@ VALID: dict[str, Any] = {
     "offset": 0,
     "base_offset": 0,
     "before_offset": 0,
+    "total": 2,
     "timestamp_ms": 0,
     "producer_id": 1,
     "config": {},
@@ -127,6 +129,11 @@ VALID: dict[str, Any] = {
     "source": "logged",
     "target": "logged",
     "from_offset": 0,
+    "request": JoinRequest("consumer", (("range", b""),)),
+    "member": Identity("nobody", 1),
+    "member_id": "nobody",
+    "assignments": {},
+    "offsets": [Committed("orders", 0, 0)],
 }
 """What a required parameter of this name may be, in a call that asks for nothing odd."""
 

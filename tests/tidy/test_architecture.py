@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.house_map import modules
+from tests.tidy.house_map import crossed_by_an_append, modules
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 BASES = (ROOT / "src" / "lamina", ROOT / "src", ROOT)
+CROSSED_MAX = 12
+"""Modules that an append of one record may cross."""
 PLACE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.py|\.md|/))(?::([A-Za-z_][\w.]*))?`")
+
+MODULE = re.compile(r"`(\w+\.py|lamina(?:_torture)?(?:\.\w+)+)`")
 
 
 def places(text: str) -> list[tuple[str, str | None]]:
@@ -42,6 +46,29 @@ def _names(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
+def is_there(name: str, files: set[str]) -> bool:
+    """Whether a module (`recovery.py`), or something by its whole name (`lamina.open`), exists."""
+    if name.endswith(".py"):
+        return name in files
+    folder, parts = ROOT / "src", name.split(".")
+    while parts and (folder / parts[0]).is_dir():
+        folder /= parts.pop(0)
+    if not parts:
+        return True
+    module = folder / f"{parts[0]}.py"
+    if module.exists():
+        return len(parts) == 1 or re.search(rf"\b{parts[1]}\b", module.read_text()) is not None
+    return re.search(rf"\b{parts[0]}\b", (folder / "__init__.py").read_text()) is not None
+
+
+def test_modules_that_sources_speak_of_are_there() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    files = {path.name for path in sources}
+    spoken = {(path, name) for path in sources for name in MODULE.findall(path.read_text())}
+    assert len(spoken) > 50
+    assert sorted((path, name) for path, name in spoken if not is_there(name, files)) == []
+
+
 @pytest.mark.parametrize(("path", "name"), sorted(set(places(PAGE.read_text())), key=str))
 def test_what_the_page_mentions_is_in_the_tree(path: str, name: str | None) -> None:
     found = located(path)
@@ -55,12 +82,22 @@ def test_the_page_has_every_package() -> None:
     assert sorted(room for room in rooms if not re.search(rf"`{room}(?:/|\.py|`)", text)) == []
 
 
+def test_an_append_crosses_few_modules() -> None:
+    crossed = crossed_by_an_append()
+    assert len(crossed) <= CROSSED_MAX, crossed
+    assert {"lamina.store.store", "lamina.log.commit", "lamina.storage.files"} <= set(crossed)
+
+
 def test_a_wrong_place_is_noticed() -> None:
     assert places("see `log/commit.py:Writer.append` and `storage/`") == [
         ("log/commit.py", "Writer.append"),
         ("storage/", None),
     ]
     assert located("log/nothing.py") is None
+    assert is_there("lamina.log.commit.Writer", set())
+    assert not is_there("lamina.log.commit.Vanished", set())
+    assert not is_there("lamina.engine.view", set())
+    assert not is_there("active.py", {"active_segment.py"})
     commit = located("log/commit.py")
     assert commit is not None
     assert is_defined(commit, "Writer.append")

@@ -18,10 +18,10 @@ import pytest
 from lamina.store.store import Store
 
 FORMATS = ("frame", "keratin", "wal")
-LONE_APPEND = {"frame": 1500, "keratin": 1495, "wal": 1940}
-BATCH_APPEND = {"frame": 2090, "keratin": 1970, "wal": 2430}
-READ_ONE = {"frame": 1820, "keratin": 1900, "wal": 1750}
-SLACK = 800
+LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1920}
+BATCH_APPEND = {"frame": 2005, "keratin": 1880, "wal": 2420}
+READ_ONE = {"frame": 1820, "keratin": 1900, "wal": 1765}
+SLACK = 850
 """What a larger batch may add: entries of an index, and the segment or buffer it makes full."""
 
 

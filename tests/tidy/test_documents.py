@@ -20,7 +20,7 @@ from tests.tidy.documents import Rotten
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "formats"
 GOLDEN = ROOT / "tests" / "golden"
-FORMATS = ("frame", "keratin", "wal", "strm")
+FORMATS = ("frame", "keratin", "wal", "strm", "kafka")
 NOT_ON_DISK = {"IN_MEMORY", "OFFSET_ENTRY", "TIME_ENTRY"}
 """Public names of numpy record types that describe no file."""
 

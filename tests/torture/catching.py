@@ -15,6 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.torture.placing import put
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 CAUGHT_S = 600
@@ -42,16 +44,12 @@ class Mutant:
     new: str
     caught_by: tuple[str, ...]
 
-    def source(self) -> str:
-        return (SOURCE / "lamina" / self.path).read_text()
-
-    def applied(self) -> str:
-        """The file without the step; the step must be there, once."""
-        text = self.source()
-        found = text.count(self.old)
-        if found != 1:
-            raise ValueError(f"{self.name}: its old text is {found} times in {self.path}")
-        return text.replace(self.old, self.new)
+    def applied(self) -> dict[str, str]:
+        """The file without the step, by its path; the step must be there, once."""
+        try:
+            return put(SOURCE / "lamina", {}, self.path, self.old, self.new)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
 
 
 def run_catcher(catcher: str, source: Path) -> tuple[int | None, str]:
@@ -81,7 +79,8 @@ def catch(mutant: Mutant) -> tuple[str, str] | None:
     with tempfile.TemporaryDirectory(prefix="lamina-mutant-") as folder:
         copy = Path(folder) / "src"
         shutil.copytree(SOURCE, copy)
-        (copy / "lamina" / mutant.path).write_text(mutant.applied())
+        for path, text in mutant.applied().items():
+            (copy / "lamina" / path).write_text(text)
         for catcher in mutant.caught_by:
             code, told = run_catcher(catcher, copy)
             is_row = catcher.startswith("F")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.mutants import MUTANTS
+from tests.torture.placing import put
 
 FOUND = Path(__file__).parent / "found"
 Piece = tuple[str, str, str]
@@ -47,11 +48,10 @@ class Defect:
         """The files with the defect in them; each piece must be there, once."""
         found: dict[str, str] = {}
         for path, now, before in self.pieces:
-            text = found.get(path) or (root / path).read_text()
-            times = text.count(now)
-            if times != 1:
-                raise ValueError(f"{self.name}: its piece is {times} times in {path}")
-            found[path] = text.replace(now, before)
+            try:
+                found = put(root, found, path, now, before)
+            except ValueError as error:
+                raise ValueError(f"{self.name}: {error}") from error
         return found
 
 

@@ -18,6 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.torture.catching import SOURCE, Mutant, catch, run_catcher
+from tests.torture.kafka_mutants import KAFKA_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -48,8 +49,8 @@ MUTANTS = (
         "replace-without-directory-fsync",
         "fsync of the directory after a rename",
         "storage/files.py",
-        "        files.sync_directory(os.path.dirname(path))\n\n\n@contextlib",
-        "        pass\n\n\n@contextlib",
+        "        settle_names(files, os.path.dirname(path))\n",
+        "        pass\n",
         ("F7/names:keratin:200",),
     ),
     Mutant(
@@ -90,22 +91,21 @@ MUTANTS = (
         "log/recovery.py",
         "        kept = self._copy(path, buffer, byte_range)\n",
         "        kept = None\n",
-        ("F8/bit:frame:300",),
+        ("tests/log/test_recovery.py::test_damage_below_the_watermark_costs_one_record",),
     ),
     Mutant(
         "no-tombstone",
         "a tombstone before a segment's files go",
         "log/partition.py",
-        "        self.place.files.replace(os.path.join(self.place.segments, name), tombstone"
-        ".encode(marker))\n",
-        "        self.place.files.create(os.path.join(self.place.segments, name))\n",
+        "        files.replace(path, tombstone.encode(marker))\n",
+        "        files.create(path)\n",
         ("F7/names:frame:200",),
     ),
     Mutant(
         "tombstone-goes-first",
         "a tombstone goes only after the names of its files are gone for good",
         "log/removal.py",
-        "            place.files.remove(path)\n    place.files.sync_directory(place.segments)\n",
+        "            place.files.remove(path)\n    settle_names(place.files, place.segments)\n",
         "            place.files.remove(path)\n",
         ("F7/names:frame:800",),
     ),
@@ -113,10 +113,10 @@ MUTANTS = (
         "removal-without-reason",
         "the reason is entered before a segment goes",
         "log/partition.py",
-        "            self.ledger = self.place.enter_gap(self.ledger, gap)\n"
-        "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
-        "            self.ledger = self.ledger.with_gap(gap)\n"
-        "        kept = tuple(each for each in self.layout.sealed if each is not segment)\n",
+        "                self.ledger = self.place.enter_gap(self.ledger, gap)\n"
+        "        except OSError as error:\n            if error.errno in PASSING:  # refused, so",
+        "                self.ledger = self.ledger.with_gap(gap)\n"
+        "        except OSError as error:\n            if error.errno in PASSING:  # refused, so",
         ("F7/names:frame:200",),
     ),
     Mutant(
@@ -158,9 +158,9 @@ MUTANTS = (
         "full-disk-not-undone",
         "what a full disk took of an append is cut off",
         "log/active_segment.py",
-        "        self.file.truncate(tail.position)\n        self.file.sync()\n"
+        "            file.truncate(tail.position)\n            file.sync()\n"
         "        self._unsynced = self.durable.position < tail.position\n",
-        "        self._unsynced = self.durable.position < tail.position\n",
+        "            assert file\n        self._unsynced = self.durable.position < tail.position\n",
         ("F13/no-space:keratin:250",),
     ),
     Mutant(
@@ -176,8 +176,8 @@ MUTANTS = (
         "routed-not-judged",
         "a record and its copies are left out where they are not whole",
         "wal/routed.py",
-        "    return _joined(frames)\n",
-        "    return _joined(frames[:0])\n",
+        "Ranges.of(frames.tolist())",
+        "Ranges.of(frames[:0].tolist())",
         ("F4/reordered:wal:300", "tests/wal/test_routers.py"),
     ),
     Mutant(
@@ -210,9 +210,9 @@ MUTANTS = (
         "wal/shard.py",
         "        file = files.create(path)\n        try:\n"
         "            files.sync_directory(self.directory)\n"
-        "            files.replace(os.path.join(self.directory, paths.CURRENT),"
+        "            files.replace(paths.join(self.directory, paths.CURRENT),"
         " current.encode(index))\n",
-        "        files.replace(os.path.join(self.directory, paths.CURRENT),"
+        "        files.replace(paths.join(self.directory, paths.CURRENT),"
         " current.encode(index))\n"
         "        file = files.create(path)\n        try:\n            pass\n",
         ("F3/dropped:wal:160",),
@@ -321,8 +321,8 @@ MUTANTS = (
         "producers-not-synced",
         "fsync of the producers' journal before the records it speaks of",
         "log/producers.py",
-        "        self._file.write_at(self._position, data)\n        self._file.sync()\n",
-        "        self._file.write_at(self._position, data)\n",
+        "        file.write_at(self._position, data)\n        file.sync()\n",
+        "        file.write_at(self._position, data)\n",
         ("F3/dropped:frame:160",),
     ),
     Mutant(
@@ -392,9 +392,8 @@ MUTANTS = (
         "misplaced-segment",
         "a misplaced file does not speak for its neighbours' records",
         "log/recovery.py",
-        "            if following is not None and self.codec.offset_at(buffer, following)"
-        " >= end_offset:\n",
-        "            if following is not None and end_offset < 0:\n",
+        "        for step in runs(log, position, offset, limit=Timed(), end_number=end_offset):\n",
+        "        for step in runs(log, position, offset, limit=Timed()):\n",
         (
             "tests/log/test_strange_files.py::"
             "test_records_of_the_next_segment_behind_damage_do_not_count",
@@ -404,8 +403,8 @@ MUTANTS = (
         "misplaced-wal-segment",
         "a misplaced wal segment does not speak for its neighbours' records",
         "wal/topic_recovery.py",
-        "segments.walk(files, bare, end_sequence=end_sequence)",
-        "segments.walk(files, bare)",
+        "segments.walk_salvaged(files, bare, end_sequence=end_sequence)",
+        "segments.walk_salvaged(files, bare)",
         ("F10/swap:wal:60",),
     ),
     Mutant(
@@ -484,6 +483,7 @@ MUTANTS = (
             "tests/store/test_identity.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",
         ),
     ),
+    *KAFKA_MUTANTS,
 )
 
 

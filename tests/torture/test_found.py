@@ -46,6 +46,25 @@ def test_a_sealed_log_that_is_empty_is_a_gap_and_reading_it_ends(format_name: st
 
 
 @pytest.mark.parametrize("format_name", ["frame", "keratin"])
+def test_reading_a_log_that_was_cut_while_it_is_open_ends(format_name: str) -> None:
+    """F12/lying-sync: the same, without an opening that settles it before anybody reads."""
+    files = filled(format_name)
+    steps: list[str] = []
+
+    def count(kind: str, path: str) -> None:
+        steps.append(kind)
+        assert len(steps) < 10_000, "it asks for ever more bytes"
+
+    with open_store(files) as store:
+        path = logs(files)[1]
+        file = files.open(path)
+        file.truncate(files.size(path) - 1)
+        files.before = count
+        assert list(read(store, TOPIC)) == [0, 1, 3, 4]
+        files.before = None
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
 def test_an_active_log_that_is_empty_is_a_gap_and_the_store_opens(format_name: str) -> None:
     """F12/lying-sync: the manifest refused the empty segment, with an error that was not ours."""
     files = filled(format_name)

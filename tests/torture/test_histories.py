@@ -130,3 +130,9 @@ def test_parts_of_one_batch_may_lie_in_any_order() -> None:
     ]
     mixed = {0: FINAL[0] | {3: "s0", 5: "s1", 6: "u1", 7: "u0"}}
     assert judge([*SPARK[:-1], *parts], mixed) == []
+
+
+def test_only_values_that_may_be_sent_twice_may_be_there_twice() -> None:
+    twice = {0: FINAL[0] | {3: A}}
+    assert judge(SOUND, twice, lambda value: value == A) == []
+    assert judge(SOUND, twice, lambda value: value == B) != []

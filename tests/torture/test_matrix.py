@@ -11,9 +11,13 @@ SEED = 1
 SHARE = 4
 ONE_FORMAT = {
     "F1/doors": "keratin",
+    "F1/kafka": "keratin",
+    "F3/kafka": "frame",
     "F11/strace": "frame",
+    "F15/close": "wal",
     "F15/interrupt": "keratin",
     "F15/no-memory": "frame",
+    "F15/open": "keratin",
     "F16/processes": "wal",
     "F18/requests": "frame",
 }

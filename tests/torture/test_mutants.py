@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lamina_torture.rows import rows
-from tests.torture.catching import ROOT, catch
+from tests.torture.catching import ROOT, SOURCE, catch
 from tests.torture.mutants import MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -20,8 +20,9 @@ def test_there_are_enough_and_each_has_its_name() -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_mutant_applies_and_names_what_is_there(name: str) -> None:
     mutant = BY_NAME[name]
-    assert mutant.applied() != mutant.source()
-    compile(mutant.applied(), mutant.path, "exec")
+    ((path, text),) = mutant.applied().items()
+    assert text != (SOURCE / "lamina" / path).read_text()
+    compile(text, path, "exec")
     assert mutant.caught_by
     for catcher in mutant.caught_by:
         if catcher.startswith("tests/"):

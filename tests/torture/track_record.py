@@ -18,7 +18,6 @@ import importlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.torture.ast_mutants.drawing import SOURCE
+from tests.torture.ast_mutants.processes import kill_group
 from tests.torture.catching import ROW_FAILED, TEST_FAILED, run_catcher
 from tests.torture.defects import DEFECTS, Defect
 
@@ -66,12 +66,21 @@ class Putting:
             for path in defect.sources(SOURCE):  # some are only imported when they are needed
                 importlib.import_module(f"lamina.{path.removesuffix('.py').replace('/', '.')}")
         functions = loaded_functions()
+        room = str(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
         for defect in self.defects:
             items = [item for item in session.items if _names(defect, item.nodeid)]
             caught = _in_child(defect, items, functions, put_back=True)
+            _unmount_below(room)
             sound = not _in_child(defect, items, functions, put_back=False)
             self.seen.append(_said(Seen(defect, caught, sound)))
         return True
+
+
+def _unmount_below(folder: str) -> None:
+    """Unmounts what a child has left behind that died of its defect."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for each in reversed([point for point in mounts if point.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "-l", each], check=False)
 
 
 def _said(seen: Seen) -> Seen:
@@ -142,13 +151,14 @@ def _in_child(
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            kill_group(child)  # a server that it started
             if os.WIFSIGNALED(status):
                 return True
             if os.WEXITSTATUS(status) == _BROKEN:
                 raise RuntimeError(f"{defect.name}: what catches it could not be run")
             return os.WEXITSTATUS(status) == _CAUGHT
         time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
+    kill_group(child)
     os.waitpid(child, 0)
     return True
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.api import Gap
+from lamina.api import Gap, StoreApi
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import RecordsMissing
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 
 QUIET = WriterSettings(flush_ms=1 << 31)
@@ -36,7 +35,7 @@ def looked_at(path: Any, wal: WalSettings = SMALL, **more: Any) -> ReadOnlyStore
 
 
 def contents(
-    store: StoreReader, topic: str = "t", partition: int = 0
+    store: StoreApi, topic: str = "t", partition: int = 0
 ) -> tuple[dict[int, bytes], list[Gap]]:
     """Reads everything: the records by offset, and the gaps that a reader is told of."""
     found: dict[int, bytes] = {}
@@ -54,7 +53,7 @@ def contents(
             start = missing.end
 
 
-def values(store: StoreReader, topic: str = "t", partition: int = 0) -> dict[int, bytes]:
+def values(store: StoreApi, topic: str = "t", partition: int = 0) -> dict[int, bytes]:
     """Reads everything of a topic that has no gaps."""
     found, gaps = contents(store, topic, partition)
     assert gaps == []
@@ -78,5 +77,5 @@ def fill(store: Store, first: int, end: int, topic: str = "t", **more: Any) -> N
 def crash(store: Store) -> None:
     """Leaves a store as a killed process does: nothing is written, the lock ends."""
     store._maintenance.stop()
-    store._closed = True
+    store._lookup.is_closed = True
     store._lock.release()

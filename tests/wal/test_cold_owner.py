@@ -9,8 +9,12 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.errors import CorruptData, LaminaError
+from lamina.log.data_directory import DataDirectory
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
+from lamina.wal import ownership
+from lamina.wal.ground import Ground
+from lamina_torture.simulated import SimulatedFiles
 
 FIRST = "0000000000000001"
 
@@ -129,3 +133,8 @@ def test_a_damaged_mark_is_refused_by_its_name(first: Path) -> None:
     (first / "cold" / "broker.id").write_bytes(b"Dear reader")
     with pytest.raises(LaminaError, match=r"cold/broker\.id"):
         opened(first, "a")
+
+
+def test_no_cold_directory_is_nobodys() -> None:
+    home = DataDirectory(SimulatedFiles(), "/d", lambda: 0)
+    assert not ownership.check(Ground.of(home, WalSettings(shards=1)))

@@ -64,8 +64,8 @@ class WatchedFiles(LocalFiles):
 
 
 def engine_of(store: Store) -> WalEngine:
-    assert store._wal is not None
-    return store._wal
+    assert store._write_ahead.engine is not None
+    return store._write_ahead.engine
 
 
 def segment(path: Path, topic_id: int, suffix: str = "data") -> str:
@@ -230,7 +230,7 @@ def test_a_few_records_wait_for_a_rotation_or_their_time_and_many_do_not(tmp_pat
     with opened(tmp_path, wal=wal, now_ms=clock) as store:
         for name in ("small", "large"):
             store.create_topic(name, format="wal")
-        engine = store._wal
+        engine = store._write_ahead.engine
         assert engine is not None
         store.append("small", b"few")
         store.append("large", [b"v" * 100] * 50)

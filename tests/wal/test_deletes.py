@@ -115,3 +115,17 @@ def test_a_wal_file_stays_while_the_older_snapshot_needs_it(tmp_path: Path) -> N
     _newest_snapshot_flipped(tmp_path)
     with opened(tmp_path) as again:
         assert values(again) == {key: each for key, each in numbered(1, 26).items() if key % 3 != 1}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_tag_is_not_a_prefix(tmp_path: Path, checkpointed: bool) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t", format="wal")
+        tags = [b"a", b"ab", None, b"", b"a"]
+        store.append("t", [{"value": b"%d" % row, "tag": tag} for row, tag in enumerate(tags)])
+        if checkpointed:
+            store.maintain()
+        assert store.delete("t", tag=b"a") == 2
+        assert sorted(values(store)) == [2, 3, 4]
+        assert store.delete("t", tag_prefix=b"a") == 1
+        assert sorted(values(store)) == [3, 4]

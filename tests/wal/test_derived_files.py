@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from lamina.api import StoreApi
 from lamina.config import WalSettings
 from lamina.errors import NewerFormat
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from tests.support.contract import plain
 from tests.support.directories import START_MS, Clock, opened, rows
@@ -46,7 +46,7 @@ def look_at(path: Path) -> ReadOnlyStore:
     return ReadOnlyStore(str(path), wal=settings(path))
 
 
-def answers(store: StoreReader) -> dict[str, Any]:
+def answers(store: StoreApi) -> dict[str, Any]:
     """Everything that a small directory can be asked."""
     found = {}
     for topic in store.topics():

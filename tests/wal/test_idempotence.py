@@ -9,7 +9,7 @@ import pytest
 
 from lamina.api import Ack, ProducerStamp
 from lamina.config import WalSettings, WriterSettings
-from lamina.errors import Fenced, OutOfSequence, StorageFull
+from lamina.errors import Fenced, OutOfSequence, Poisoned, StorageFull
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina_torture.disk import Choice, Disk
@@ -233,3 +233,25 @@ def test_damage_below_a_barrier_costs_the_record_and_not_the_batch(tmp_path: Pat
         assert [(gap.first, gap.end, gap.reason) for gap in gaps] == [(2, 3, "lost")]
         assert put(store, batch(0), stamp(0)) == first
         assert put(store, [b"next"], stamp(3)).base_offset == 6
+
+
+def test_a_journal_whose_sync_failed_is_not_synced_again() -> None:
+    files = SimulatedFiles()
+    store = Store("/srv/data", files=files, tick_ms=1 << 31)
+    store.create_topic("w", format="wal")
+    store.create_topic("v", format="wal")
+    store.append("w", [b"a"], producer=ProducerStamp(7, 0, 0))
+    before = len(files.history)
+    files.fail("sync")
+    with pytest.raises(Poisoned):
+        store.append("w", [b"b"], producer=ProducerStamp(7, 0, 1))
+    syncs = [
+        step.path
+        for step in files.history[before:]
+        if step.kind == "sync" and step.path.endswith("producers.log")
+    ]
+    assert len(syncs) == 1
+    assert store.append("v", [b"x"], producer=ProducerStamp(7, 0, 0)).base_offset == 1
+    store.close()
+    with Store("/srv/data", files=files, tick_ms=1 << 31) as again:
+        assert again.append("w", [b"b"], producer=ProducerStamp(7, 0, 1)).base_offset == 2

@@ -61,6 +61,7 @@ def test_a_part_of_a_set_is_counted_and_cut(
 ) -> None:
     ranges, model = Ranges.of(pairs), plain(pairs)
     assert ranges.count_between(first, end) == len({each for each in model if first <= each < end})
+    assert plain(Ranges.between(first, end).pairs()) == set(range(first, end))
     cut = ranges.from_on(first)
     assert is_merged(cut)
     assert plain(cut.pairs()) == {each for each in model if each >= first}
@@ -110,7 +111,7 @@ def test_bytes_are_the_share_of_the_records() -> None:
 
 def test_a_hole_begins_a_new_run() -> None:
     held = frames(3, 4, 7, 8, 9, 20)
-    found = [(run.first, list(run.locations)) for run in runs_from(held, 4)]
+    found = [(run.first_sequence, list(run.locations)) for run in runs_from(held, 4)]
     assert found == [(4, [40]), (7, [70, 80, 90]), (20, [200])]
     assert runs_from(held, 21) == ()
-    assert [run.first for run in runs_from(held, 5)] == [7, 20]
+    assert [run.first_sequence for run in runs_from(held, 5)] == [7, 20]

@@ -31,8 +31,8 @@ def killed(path: Path, rows: list[bytes], *, confirmed: bool = False) -> Path:
     store.append("t", [b"first"])
     store.append("t", rows, acks="all")
     if confirmed:
-        assert store._wal is not None
-        (shard_log,) = store._wal.logs
+        assert store._write_ahead.engine is not None
+        (shard_log,) = store._write_ahead.engine.logs
         shard_log.writer.exclusively(shard_log.confirm)
     crash(store)
     (wal,) = path.glob("wal/wal-*.log")
@@ -100,15 +100,15 @@ def test_maintenance_writes_the_barrier_once() -> None:
     store = Store("/d", files=files, wal=ONE, tick_ms=1 << 30)
     store.create_topic("t", format="wal")
     store.append("t", [b"value"], acks="all")
-    assert store._wal is not None
-    (shard_log,) = store._wal.logs
+    assert store._write_ahead.engine is not None
+    (shard_log,) = store._write_ahead.engine.logs
     assert shard_log.shard.is_unconfirmed
-    store._wal.maintain(force=False)
+    store._write_ahead.engine.maintain(force=False)
     assert not shard_log.shard.is_unconfirmed
     active = shard_log.shard.active
     assert active is not None
     size, written = active.size, shard_log.shard.written_bytes
-    store._wal.maintain(force=False)
+    store._write_ahead.engine.maintain(force=False)
     assert (active.size, shard_log.shard.written_bytes) == (size, written), "an idle store rests"
     store.close()
 

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lamina.api import ProducerStamp, RouterInfo
+from lamina.api import ProducerStamp, RouterInfo, StoreApi
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import (
     Closed,
     InvalidRequest,
+    Poisoned,
     StorageFull,
     Unavailable,
     UnknownRouter,
     UnknownTopic,
 )
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from lamina_torture.disk import Choice, Disk
 from lamina_torture.simulated import SimulatedFiles
@@ -31,7 +31,7 @@ SPREAD = WalSettings(shards=4, wal_bytes=1 << 14, segment_events=10)
 RED = [{"value": b"1", "tag": b"red"}, {"value": b"2", "tag": b"blue"}, {"value": b"3"}]
 
 
-def values(store: StoreReader, topic: str, partition: int = 0) -> list[bytes]:
+def values(store: StoreApi, topic: str, partition: int = 0) -> list[bytes]:
     return list(contents(store, topic, partition)[0].values())
 
 
@@ -299,7 +299,7 @@ def moments() -> list[tuple[Disk, int]]:
     return found
 
 
-def demand_both_or_none(store: StoreReader, acknowledged: int) -> list[list[bytes]]:
+def demand_both_or_none(store: StoreApi, acknowledged: int) -> list[list[bytes]]:
     """Demands that every red record has its copies, and every copy its record."""
     served = [values(store, topic) for topic in "stu"]
     reds = [each for each in served[0] if int(each[2:3]) % 2 == 0]
@@ -371,3 +371,76 @@ def test_the_copies_are_in_one_write_and_one_fsync() -> None:
     assert [kind for kind in calls if kind in ("write_at", "sync")] == ["write_at", "sync"]
     files.before = None
     store.close()
+
+
+# ---------------------------------------------------------------- shards that cannot be left
+
+
+def failing_shard(store: Store, files: SimulatedFiles, topic: str) -> None:
+    """Leaves unsynced records of a topic in its shard, and no sync of that shard succeeds."""
+    store.append(topic, [b"unsynced"], acks=1)
+    folder = store._partitions[topic, 0].log.shard.directory  # type: ignore[attr-defined]
+
+    def fail(kind: str, path: str) -> None:
+        if kind == "sync" and path.startswith(folder):
+            raise OSError(errno.EIO, "it cannot be synced")
+
+    files.before = fail
+
+
+def spread_out(files: SimulatedFiles) -> tuple[Store, list[str]]:
+    """A store of two shards, with topics of both: the first two and the last are apart."""
+    store = open_simulated(files)
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        store.create_topic(name, format="wal", config={"durability": "disk"})
+    logs = {name: store._partitions[name, 0].log for name in names}  # type: ignore[attr-defined]
+    first = [name for name in names if logs[name] is logs[names[0]]][:2]
+    return store, [*first, *(name for name in names if logs[name] is not logs[names[0]])][:4]
+
+
+def test_a_rule_whose_target_cannot_be_moved_is_refused_and_not_listed() -> None:
+    files = SimulatedFiles()
+    store, (source, _, target, _) = spread_out(files)
+    failing_shard(store, files, target)
+    with pytest.raises(Poisoned):
+        store.create_router("reds", source, target, tag=b"red")
+    assert store.routers() == []
+    with pytest.raises(Poisoned):  # at once, now that it is known
+        store.create_router("reds", source, target, tag=b"red")
+    store.append(source, RED)
+    files.before = None
+    store.close()
+    with open_simulated(files) as again:
+        assert again.routers() == []
+        again.create_router("reds", source, target, tag=b"red")
+        again.append(source, RED, acks="all")
+        assert values(again, target)[-1] == b"1"
+
+
+def test_a_rule_that_would_tear_others_apart_leaves_them_as_they_are() -> None:
+    """Connected with a topic of the other shard, all that are connected already must be moved."""
+    files = SimulatedFiles()
+    store, (lowest, _, source, target) = spread_out(files)
+    store.create_router("old", source, target, tag=b"red")
+    failing_shard(store, files, source)
+    with pytest.raises(Poisoned):
+        store.create_router("new", lowest, source, tag=b"red")
+    assert [each.name for each in store.routers()] == ["old"]
+    store.append(lowest, RED)  # of another shard, and no source
+    with pytest.raises(Poisoned):
+        store.append(source, RED)
+
+
+def test_a_topic_of_a_shard_that_failed_can_be_deleted_and_its_rules_end() -> None:
+    files = SimulatedFiles()
+    store, (lowest, _, source, target) = spread_out(files)
+    store.create_router("first", lowest, source, tag=b"red")
+    store.create_router("second", source, target, tag=b"red")
+    failing_shard(store, files, source)
+    with pytest.raises(Poisoned):
+        store.append(source, RED, acks="all")
+    store.delete_topic(lowest)
+    assert [each.name for each in store.routers()] == ["second"]
+    with pytest.raises(UnknownTopic):
+        store.append(lowest, RED)

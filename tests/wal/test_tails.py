@@ -364,9 +364,9 @@ def test_a_sound_end_does_not_vouch_for_the_middle_of_an_unmarked_copy(
     store.create_topic("t", format="wal")
     fill(store, 1, 25)
     target = store._partitions["t", 0]
-    assert store._wal is not None
+    assert store._write_ahead.engine is not None
     assert isinstance(target, WalPartition)
-    assert store._wal._compactor.copy(target) is not None
+    assert store._write_ahead.engine._compactor.copy(target) is not None
     crash(store)  # before the mark
     (path,) = tmp_path.glob(f"segments/*/seg-{first:020}.data")
     torn = bytearray(path.read_bytes())

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
+from lamina.api import StoreApi
 from lamina.config import WalSettings
 from lamina.errors import NewerFormat
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina.store.store import Store
 from tests.store.test_store_model import (
     ACKS,
@@ -271,8 +271,8 @@ class WalMachine(StoreMachine):
 
     @rule()
     def kill_in_the_middle_of_maintenance(self) -> None:
-        assert self.store._wal is not None
-        self.store._wal.checkpoint()
+        assert self.store._write_ahead.engine is not None
+        self.store._write_ahead.engine.checkpoint()
         self.kill()
 
     @rule()
@@ -314,7 +314,7 @@ class WalMachine(StoreMachine):
 
     # ------------------------------------------------------------------ the comparison
 
-    def _compare(self, store: StoreReader) -> None:
+    def _compare(self, store: StoreApi) -> None:
         assert store.topics() == sorted(["t", *self.others])
         assert store.describe_topic("t").epoch == self.epoch
         for topic, expected in self.others.items():
@@ -322,7 +322,7 @@ class WalMachine(StoreMachine):
             assert found == expected
         super()._compare(store)
 
-    def _compare_gaps(self, store: StoreReader, partition: int, model: PartitionModel) -> None:
+    def _compare_gaps(self, store: StoreApi, partition: int, model: PartitionModel) -> None:
         assert isinstance(model, WalModel)
         told = {
             offset: gap.reason

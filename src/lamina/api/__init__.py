@@ -1,12 +1,15 @@
 """What a store can be asked and what it answers: signatures, contracts and values, once.
 
     store_api        every public method of a store, of whatever kind
+    keeping_api      the part of it that keeps and removes records
+    membership_api   the part of it that members of classic groups ask
     group_api        the same for a consumer group
     answers          topics, partitions, segments, gaps, groups, layers, writers: frozen values
     acks             what an append asks for and is answered: levels, stamps, acks
     held_records     records that a consumer holds, and how a call names them
     record_reads     what bounds a read, and what a diff returns
     writer_counts    what a writer has done, in buckets
+    memberships      joining, syncing and committing as a member of a classic group
     recovery_report  what recovery did when a store was opened
 
 Everything can be imported from here (`from lamina.api import StoreApi, Gap`); a module is loaded
@@ -26,8 +29,8 @@ Rules.
    package loads no kernel and no storage engine.
 2. A value belongs here if a public call takes or returns it; what only the engine's parts say to
    each other stays with them.
-3. `answers`, `acks`, `writer_counts` and `recovery_report` load no Arrow: commands that look into
-   a small file start in an instant.
+3. `answers`, `acks`, `memberships`, `writer_counts` and `recovery_report` load no Arrow: commands
+   that look into a small file start in an instant.
 4. What a kind of store cannot do raises a typed error that names the kind and the way out: never
    NotImplementedError, and never an attribute that is not there.
 """
@@ -89,21 +92,38 @@ if TYPE_CHECKING:
         level_of,
         numbers_of,
     )
+    from lamina.api.keeping_api import KeepingApi
+    from lamina.api.membership_api import MembershipApi
+    from lamina.api.memberships import (
+        Assigned,
+        Committed,
+        Identity,
+        Joined,
+        Joiner,
+        JoinRequest,
+        MemberInfo,
+        Membership,
+        MembershipState,
+        Refusal,
+    )
     from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
     from lamina.api.recovery_report import Event, Kind, RecoveryReport
     from lamina.api.store_api import StoreApi
-    from lamina.api.writer_counts import Pulse, bucket_of, least_of, percentile
+    from lamina.api.writer_counts import BOUNDS, Pulse, bucket_of, least_of, percentile
 
 # fmt: off
 __all__ = [
-    "ACKS", "BATCH_BYTES", "BATCH_RECORDS", "DURABLE", "LEASE_MS_MAX", "MORE_FIELDS",
+    "ACKS", "BATCH_BYTES", "BATCH_RECORDS", "BOUNDS", "DURABLE", "LEASE_MS_MAX", "MORE_FIELDS",
     "NOT_WAITED", "OFFSETS_MAX", "OF_TOPIC", "POLL_BYTES", "POLL_RECORDS_MAX", "REASONS",
-    "UNTIL_ARCHIVED", "WRITTEN", "Ack", "Appended", "Block", "BrokerId", "Decision", "Diff",
-    "Event", "Gap", "GroupApi", "GroupInfo", "Held", "Isolation", "Kind", "Layer", "Move",
-    "PartitionInfo", "PartitionLag", "ProducerId", "ProducerStamp", "Pulse", "RawRecord",
-    "RecoveryReport", "RouterInfo", "SegmentFacts", "SinkFacts", "Skipped", "Start", "State",
-    "StoreApi", "TierStatus", "TopicInfo", "Window", "WriterFacts", "acks_level", "as_offsets",
-    "bounded", "bucket_of", "least_of", "level_of", "numbers_of", "percentile", "stamp", "window",
+    "UNTIL_ARCHIVED", "WRITTEN", "Ack", "Appended", "Assigned", "Block", "BrokerId", "Committed",
+    "Decision", "Diff", "Event", "Gap", "GroupApi", "GroupInfo", "Held", "Identity", "Isolation",
+    "JoinRequest", "Joined", "Joiner", "KeepingApi", "Kind", "Layer", "MemberInfo", "Membership",
+    "MembershipApi", "MembershipState", "Move", "PartitionInfo", "PartitionLag", "ProducerId",
+    "ProducerStamp", "Pulse", "RawRecord", "RecoveryReport", "Refusal", "RouterInfo",
+    "SegmentFacts", "SinkFacts", "Skipped", "Start", "State", "StoreApi", "TierStatus", "TopicInfo",
+    "Window", "WriterFacts",
+    "acks_level", "as_offsets", "bounded", "bucket_of", "least_of", "level_of", "numbers_of",
+    "percentile", "stamp", "window",
 ]
 _HOMES = {
     "acks":
@@ -117,10 +137,15 @@ _HOMES = {
     "held_records":
         "LEASE_MS_MAX MORE_FIELDS OFFSETS_MAX POLL_BYTES POLL_RECORDS_MAX Held as_offsets "
         "level_of numbers_of",
+    "keeping_api": "KeepingApi",
+    "membership_api": "MembershipApi",
+    "memberships":
+        "Assigned Committed Identity JoinRequest Joined Joiner MemberInfo Membership "
+        "MembershipState Refusal",
     "record_reads": "BATCH_BYTES BATCH_RECORDS Diff bounded",
     "recovery_report": "Event Kind RecoveryReport",
     "store_api": "StoreApi",
-    "writer_counts": "Pulse bucket_of least_of percentile",
+    "writer_counts": "BOUNDS Pulse bucket_of least_of percentile",
 }
 # fmt: on
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -19,8 +19,8 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,6 @@ from lamina.api.acks import OF_TOPIC, Appended, ProducerId, ProducerStamp, stamp
 from lamina.api.answers import (
     Block,
     BrokerId,
-    Decision,
     Gap,
     GroupInfo,
     Isolation,
@@ -49,25 +48,22 @@ from lamina.api.answers import (
     window,
 )
 from lamina.api.group_api import GroupApi
+from lamina.api.keeping_api import KeepingApi
 from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
 from lamina.api.recovery_report import RecoveryReport
-from lamina.arguments import Rule, TypedCalls, unsigned
-from lamina.errors import InvalidRequest
+from lamina.arguments import Rule, unsigned
 from lamina.records import Records
 
-RULES: Mapping[str, Rule] = {"ProducerStamp": stamp, "ProducerId": unsigned, "Window": window}
+RULES: Mapping[str, Rule] = {
+    "ProducerStamp": stamp,
+    "ProducerId": unsigned,
+    "Window": window,
+}
 """What the annotations of a store ask of an argument, beside those that every class knows."""
 
 
-class StoreApi(TypedCalls, rules=RULES):
+class StoreApi(KeepingApi, rules=RULES):
     """A store of any kind. Open one with `lamina.open` or `lamina.connect`, and close it."""
-
-    _CANNOT: ClassVar[str] = "this kind of store cannot do {call}"
-    """What a kind says of calls that it does not answer."""
-
-    def _cannot(self, call: str) -> InvalidRequest:
-        """Makes the error of a call that this kind of store does not answer."""
-        return InvalidRequest(self._CANNOT.format(call=call))
 
     # ------------------------------------------------------------------ life
 
@@ -124,6 +120,15 @@ class StoreApi(TypedCalls, rules=RULES):
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
         raise self._cannot("alter_topic")
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Adds partitions to a topic until it has `total`, all at once, for good.
+
+        They are empty, and are there when this returns. A key's partition is the hash of the key
+        modulo the count: records of a key that are appended from now on may go to another
+        partition than those before. Raises InvalidRequest for a total that is not larger.
+        """
+        raise self._cannot("add_partitions")
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all of its records; the same name can be created again."""
@@ -339,40 +344,7 @@ class StoreApi(TypedCalls, rules=RULES):
         """Returns what is known of each segment, oldest first; the last one is active."""
         raise self._cannot("segments")
 
-    # ------------------------------------------------------------------ keeping and removing
-
-    def trim(self, topic: str, partition: int, before_offset: int) -> int:
-        """Removes whole segments below an offset; returns the earliest offset that is left."""
-        raise self._cannot("trim")
-
-    def delete(
-        self,
-        topic: str,
-        partition: int = 0,
-        *,
-        before: int | None = None,
-        tag: bytes | None = None,
-        tag_prefix: bytes | None = None,
-        offsets: Iterable[int] | None = None,
-    ) -> int:
-        """Deletes records of a wal topic, at once and for good; returns how many.
-
-        Either all before an offset, those with a tag or a tag's beginning, or single ones. Only
-        records that are there now are meant, not later ones.
-        """
-        raise self._cannot("delete")
-
-    def explain_retention(self, topic: str, partition: int = 0) -> list[Decision]:
-        """Returns for each segment, oldest first, whether it stays or goes, and why."""
-        raise self._cannot("explain_retention")
-
-    def apply_retention(self, topic: str, partition: int = 0) -> int:
-        """Removes what retention lets go now; returns how many segments went."""
-        raise self._cannot("apply_retention")
-
-    def roll(self, topic: str, partition: int = 0) -> None:
-        """Seals the active segment, if it holds anything."""
-        raise self._cannot("roll")
+    # ------------------------------------------------------------------ by itself
 
     def flush(self) -> None:
         """Makes durable what was written with acks 0 or 1, and the checkpoint current."""
@@ -488,3 +460,12 @@ class StoreApi(TypedCalls, rules=RULES):
     def purge_wal(self) -> None:
         """Copies everything into segments and frees every WAL file that holds a record."""
         raise self._cannot("purge_wal")
+
+    @property
+    def coordinator(self) -> object:
+        """The coordinator of classic groups, for doors that speak its protocol."""
+        raise self._cannot("coordinator")
+
+    def new_producer_id(self) -> int:
+        """Returns an id for an idempotent producer of Kafka's protocol: each is given once."""
+        raise self._cannot("new_producer_id")

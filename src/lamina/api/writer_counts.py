@@ -6,6 +6,7 @@ interval are the difference of two copies, and nothing is kept for a single comm
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,20 +14,21 @@ BUCKETS = 112
 """Enough for 2**29: nine minutes in microseconds."""
 
 
+BOUNDS: tuple[int, ...] = (
+    *range(8),
+    *((4 + step) << bits for bits in range(1, 27) for step in range(4)),
+)
+"""The smallest amount of each bucket: exact up to 7, then four buckets per doubling."""
+
+
 def bucket_of(amount: int) -> int:
-    """Returns the bucket of an amount: exact up to 7, then four buckets for each doubling."""
-    bits = amount.bit_length()
-    if bits <= 3:
-        return amount
-    return min((bits - 2) * 4 + ((amount >> (bits - 3)) & 3), BUCKETS - 1)
+    """Returns the bucket of an amount: the last one for whatever is beyond it."""
+    return bisect_right(BOUNDS, amount) - 1
 
 
 def least_of(bucket: int) -> int:
     """Returns the smallest amount of a bucket."""
-    if bucket < 8:
-        return bucket
-    bits = bucket // 4 + 2
-    return (4 + bucket % 4) << (bits - 3)
+    return BOUNDS[bucket]
 
 
 def percentile(counts: Sequence[int], share: float) -> int | None:

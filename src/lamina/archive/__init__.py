@@ -9,18 +9,18 @@ names them (`object_list`), and copies of the small files that say how to read t
 
 `tier` is the broker's side: a thread that claims each partition's list, seals what appends with
 `acks=archived` wait for, uploads, joins small objects, and lets local segments go. `archiver` does
-the upload step by step, `encode` makes an object out of sealed ranges, `join` makes one object out
-of small neighbours.
+the upload step by step, `encode` makes an object out of sealed layers, `join` makes one object out
+of small neighbours. Whatever the list names is a layer of the partition's pile
+(`lamina.log.layers`), at first beside the local copy and then in its place.
 
 `object_reader` is the reader's side: one range request for an object's index (`object_index`),
-then only the blocks that are needed, read ahead and kept in a bounded cache. `judge` tells what a
-damaged or foreign object is.
+then only the blocks that are needed, read ahead and kept in a bounded cache. `judge` decides
+whether an object is sound, damaged, unreadable or foreign.
 
-`open_archive` finds the object store that a user means and `location` remembers it in the data
-directory, so that nobody has to name it twice. `spare_copies` hands the archive's copies of small
-files to whoever finds the local one damaged, and `settle_losses` takes back what was called lost
-where the archive holds it. `sealed_source` is a partition as the archiver sees
-it.
+`open_archive` opens the object store that a user means, and `location` remembers it in the data
+directory, so that nobody has to name it twice. `spare_copies` lends the archive's copies of small
+files to recovery where the local one is damaged, and `settle_losses` corrects ranges that were
+called lost but are in the archive. `sealed_source` is a partition as the archiver sees it.
 
 Rules.
 1. The list is the truth about what is archived, and is replaced only on the condition that it is
@@ -35,4 +35,6 @@ Where to look.
 - what `acks=archived` waits for: `Tier.wait_archived` in `tier`
 - what happens when two stores share one archive: `object_list`, rule 1
 - how an archive with a damaged object is read: `object_index` and `object_reader`
+- what is archived next: `Archiver.pending` in `archiver`; how objects are named:
+  `lamina.storage.paths`
 """

@@ -6,7 +6,7 @@ Rules.
 1. Each step may be the last before a crash; the next run starts from the list and does the rest.
    An object that is there but not listed is not served. If it holds the records of this log (and
    perhaps some that were deleted since) it is listed as it is; if its bytes are damaged it is made
-   again; if it is sound and holds anything else, nobody touches it and a human is told.
+   again; if it is sound and holds anything else, it is left alone and reported to a human.
 2. Only durable, sealed records are archived, from where the list ends: no gap, nothing twice.
 3. Nothing local is removed here.
 """
@@ -37,7 +37,7 @@ from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.strm import salvage
 from lamina.formats.strm import segment as strm_segment
-from lamina.log.sealed import SealedRange
+from lamina.log.layers import Layer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,17 +53,17 @@ class Archiver:
     ratio: float = 1.0
     """What the last object took of the bytes that its records had before."""
 
-    def pending(self) -> list[SealedRange]:
-        """Returns the sealed ranges that are not archived whole, oldest first."""
+    def pending(self) -> list[Layer]:
+        """Returns the sealed layers that are not archived whole, oldest first."""
         end = self.shelf.manifest.end_offset
-        return [each for each in self.source.sealed_ranges() if each.next_offset > end]
+        return [each for each in self.source.sealed() if each.next_offset > end]
 
     def pending_bytes(self) -> int:
         """How many local bytes wait to be archived."""
         return sum(each.size_bytes for each in self.pending())
 
     def is_worthwhile(self, policy: Policy) -> bool:
-        """Tells whether what waits would fill an object of a good size."""
+        """Returns whether what waits would fill an object of a good size."""
         return self.pending_bytes() * self.ratio >= policy.small_bytes
 
     def archive_next(self, policy: Policy, now_ms: int) -> ArchivedObject | None:
@@ -150,7 +150,7 @@ class Archiver:
         )
 
     def _is_ours(self, key: str, encoded: EncodedObject) -> bool:
-        """Tells whether the object that is there is the one we sent (the answer was lost)."""
+        """Returns whether the object that is there is the one we sent (the answer was lost)."""
         return reads_back(self.shelf.objects, key, encoded.data, tries=1)
 
     def _adopt(self, key: str, encoded: EncodedObject) -> ArchivedObject | None:
@@ -180,7 +180,7 @@ class Archiver:
         )
 
     def _holds_our_records(self, raw: Buffer, entry: ArchivedObject, ours: EncodedObject) -> bool:
-        sealed_end = max((each.next_offset for each in self.source.sealed_ranges()), default=0)
+        sealed_end = max((each.next_offset for each in self.source.sealed()), default=0)
         if entry.base_offset != ours.entry.base_offset or entry.next_offset > sealed_end:
             return False
         local = self.source.records(entry.base_offset, entry.next_offset)

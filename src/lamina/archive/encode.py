@@ -28,7 +28,7 @@ from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.block import crc32_of
 from lamina.formats.strm.layout import Coding, Compression
 from lamina.formats.strm.write import MapBlocks, Writer
-from lamina.log.sealed import SealedRange
+from lamina.log.layers import Layer
 from lamina.records import INPUT_SCHEMAS
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _SCHEMA = INPUT_SCHEMAS["strm"]
 class Source(Protocol):
     """A log whose sealed part is archived."""
 
-    def sealed_ranges(self) -> list[SealedRange]:
-        """Returns the sealed ranges, oldest first."""
+    def sealed(self) -> list[Layer]:
+        """Returns the sealed local layers, oldest first."""
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the records of some sealed offsets; what is missing there is left out."""
@@ -140,7 +140,7 @@ def as_strm(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def needs_envelope(batch: pa.RecordBatch) -> bool:
-    """Tells whether a record has what only an envelope keeps."""
+    """Returns whether a record has what only an envelope keeps."""
     rows = batch.num_rows
     return bool(
         batch.column("value").null_count

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from lamina.archive.encode import EncodedObject, Naming, encode_object
@@ -26,6 +25,7 @@ from lamina.archive.uploader import reads_back
 from lamina.errors import CorruptData, ObjectConflict
 from lamina.formats.documents.archive_manifest import ArchivedObject, Objects
 from lamina.formats.documents.ledger import REMOVED, Ledger
+from lamina.formats.ranges import Ranges
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.layout import Compression
 from lamina.formats.strm.write import MapBlocks
@@ -155,9 +155,5 @@ def without(batch: pa.RecordBatch, removed: Ledger) -> pa.RecordBatch:
     """Takes out of a batch what was removed on purpose."""
     offsets = batch.column("offset").to_numpy()
     touching = removed.between(int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else ()
-    gaps = [gap for gap in touching if gap.reason in REMOVED]
-    if not gaps:
-        return batch
-    bounds = np.array([(gap.first, gap.end) for gap in gaps], dtype=np.int64).ravel()
-    gone = np.searchsorted(bounds, offsets, side="right") % 2 == 1
-    return batch.filter(pa.array(~gone))
+    gone = Ranges.of((gap.first, gap.end) for gap in touching if gap.reason in REMOVED)
+    return batch.filter(pa.array(~gone.contains(offsets))) if len(gone) else batch

@@ -163,7 +163,7 @@ _NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 
 def _is_whole(data: bytes) -> bool:
-    """Tells whether the checksum at an object's end fits all that is before it."""
+    """Returns whether the checksum at an object's end fits all that is before it."""
     if len(data) < layout.HEADER.size + layout.FOOTER.size:
         return False
     stored = layout.FOOTER.unpack(data[-layout.FOOTER.size :])["file_crc"]

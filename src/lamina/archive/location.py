@@ -12,11 +12,11 @@ Rules.
 from __future__ import annotations
 
 import logging
-import os
 
 from lamina.config import ARCHIVE_VARIABLE
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import archive_location as location_file
+from lamina.log.directory import Place
 from lamina.storage import paths
 from lamina.storage.files import Files
 
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 def is_path(archive: str) -> bool:
-    """Tells whether an archive is named by a path (also as `file://`) and not by another URL."""
+    """Returns whether an archive is named by a path (also as `file://`) and not by another URL."""
     return "://" not in archive or archive.startswith("file://")
 
 
 def location_of(archive: str) -> str:
     """Returns the one name of an archive: an absolute path, or a URL without credentials."""
     if is_path(archive):
-        return os.path.abspath(archive.removeprefix("file://"))
+        return paths.absolute(archive.removeprefix("file://"))
     scheme, _, rest = archive.partition("://")
     host, slash, prefix = rest.partition("/")
     if ":" in host and "@" not in host:  # a secret with a slash in it
@@ -54,7 +54,7 @@ def remembered(files: Files, data: str) -> str | None:
 
 def recalled(files: Files, data: str) -> tuple[str | None, str]:
     """Returns what a data directory remembers, and what is wrong with the file, if anything is."""
-    path = os.path.join(data, paths.ARCHIVE_LOCATION)
+    path = paths.join(data, paths.ARCHIVE_LOCATION)
     try:
         if not files.exists(path):
             return None, ""
@@ -68,8 +68,21 @@ def recalled(files: Files, data: str) -> tuple[str | None, str]:
 
 
 def remember(files: Files, data: str, location: str) -> None:
-    """Keeps where the archive is, durably; raises OSError."""
+    """Keeps where the archive is, durably; raises OSError.
+
+    A file that a newer version wrote stays as it is; of one that is damaged, or somebody else's, a
+    copy is set aside first.
+    """
+    path = paths.join(data, paths.ARCHIVE_LOCATION)
+    if files.exists(path):
+        raw = files.read(path)
+        try:
+            location_file.decode(raw)
+        except NewerFormat:
+            return
+        except CorruptData:
+            Place(files, data, "", 0, lambda: 0).set_aside(path, raw, 0)
     if is_path(location):  # from now on a directory that is not there is away, not empty
         files.make_directory(location)
     encoded = location_file.encode(location_file.ArchiveLocation(location))
-    files.replace(os.path.join(data, paths.ARCHIVE_LOCATION), encoded)
+    files.replace(path, encoded)

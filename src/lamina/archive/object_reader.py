@@ -15,7 +15,9 @@ Rules.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -42,6 +44,8 @@ CACHE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
 CHUNK_BLOCKS = 16
 READ_AHEAD = 3
+LOOK_AGAIN_S = 5.0
+"""How long callers that only count leave an object store alone that did not answer."""
 _THREADS = 4
 _ROW_BYTES = 40
 
@@ -95,7 +99,7 @@ class BlockCache:
                     del self._held[key]
 
     def close(self) -> None:
-        """Lets everything go."""
+        """Releases everything."""
         self.executor.shutdown(cancel_futures=True)
         with self._lock:
             self._held.clear()
@@ -130,12 +134,23 @@ class ColdLog:
     ask: Callable[[], tuple[ArchivedObject, ...]]
     entries: tuple[ArchivedObject, ...] = ()
     is_loaded: bool = False
+    ask_after: float = -math.inf
+    """When, by the monotonic clock, callers that only count may ask again."""
 
     def load(self) -> None:
         """Asks the object store for the list; raises ArchiveUnavailable."""
         entries = self.ask()
         if not self.is_loaded:
             self.show(entries)
+
+    def look(self) -> None:
+        """Asks once for a list that is not known, for callers that only count; never raises."""
+        if self.is_loaded or time.monotonic() < self.ask_after:
+            return
+        try:
+            self.load()
+        except (LaminaError, OSError):
+            self.ask_after = time.monotonic() + LOOK_AGAIN_S
 
     def show(self, entries: tuple[ArchivedObject, ...]) -> None:
         """Takes the list as it is now."""

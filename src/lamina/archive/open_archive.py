@@ -14,7 +14,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -23,7 +22,7 @@ from lamina.api import RecoveryReport
 from lamina.archive.location import is_path, location_of, recalled, remember, remembered
 from lamina.config import ARCHIVE_VARIABLE
 from lamina.errors import ArchiveUnavailable, InvalidRequest
-from lamina.storage import paths
+from lamina.storage import machine, paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import ObjectInfo, Objects, Stored, open_objects
@@ -54,7 +53,7 @@ def open_archive(
 def _chosen(archive: str | None, known: str | None) -> str | None:
     if archive is not None:
         return archive
-    return os.environ.get(ARCHIVE_VARIABLE) or known
+    return machine.ENVIRONMENT.get(ARCHIVE_VARIABLE) or known
 
 
 def _open(chosen: str, files: Files, known: str | None) -> Objects:
@@ -129,7 +128,7 @@ class Memory:
         self._report = report
         self._known, problem = recalled(files, data)
         if problem:
-            report.add("note", os.path.join(data, paths.ARCHIVE_LOCATION), problem)
+            report.add("note", paths.join(data, paths.ARCHIVE_LOCATION), problem)
         self.objects: Objects | None = None
         self._wanted: str | None = None
         if archive is not None and not isinstance(archive, str):
@@ -166,7 +165,7 @@ class Memory:
         try:
             remember(self._files, self._data, self._wanted)
         except OSError as error:
-            where = os.path.join(self._data, paths.ARCHIVE_LOCATION)
+            where = paths.join(self._data, paths.ARCHIVE_LOCATION)
             self._report.add("note", where, f"the archive's location could not be kept: {error}")
             return
         self._known = self._wanted

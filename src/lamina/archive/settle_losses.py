@@ -20,7 +20,8 @@ from lamina.archive.object_list import lacking
 from lamina.archive.object_reader import ColdLog
 from lamina.errors import NewerFormat
 from lamina.formats.documents.archive_manifest import Objects
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger, Span
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
+from lamina.formats.ranges import Span
 from lamina.log.batch_offsets import after, first_of
 from lamina.log.sealed import Archivable
 from lamina.log.sound_copies import archived

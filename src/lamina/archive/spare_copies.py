@@ -8,9 +8,10 @@ from lamina.archive.object_list import Shelf
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing, Unavailable
 from lamina.formats.documents import group_copy, topic_file
 from lamina.formats.documents import ledger as ledger_file
-from lamina.formats.documents.ledger import Ledger, Span
+from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.log.spares import SpareGroup
+from lamina.formats.ranges import Span
+from lamina.log.spares import SpareGroup, SpareOffsets
 from lamina.storage import paths
 from lamina.storage.objects import Objects
 
@@ -84,6 +85,15 @@ class ArchiveSpares:
         except Unavailable:
             return None
         return [parsed[2] for parsed in found if parsed is not None]
+
+    def offsets(self, topic: str, partition: int) -> SpareOffsets | None:
+        """Returns the copy of what classic groups have committed in a partition."""
+        try:
+            return SpareOffsets(self.objects.read(paths.archive_offsets(topic, partition)).data)
+        except ObjectMissing:
+            return SpareOffsets()
+        except Unavailable as error:
+            return SpareOffsets(problem=f"the archive cannot be read now ({error})")
 
     def _read(self, key: str) -> bytes | None:
         try:

@@ -52,7 +52,7 @@ from lamina.storage.objects import Objects
 TICK_MS = 1000
 DOUBT_S = 60.0
 _REFUSALS = (Fenced, InvalidRequest, CorruptData, ArchiveRefused)
-"""What no further try changes: whoever waits for the archive is told at once."""
+"""Errors that no retry changes: callers that wait for the archive get them at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -121,7 +121,7 @@ class Tier:
         """Stops the thread, after the upload that is under way."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # or it was never begun
             self._thread.join()
         self._mark_deleted()
         for kept in list(self._kept.values()):
@@ -212,16 +212,23 @@ class Tier:
 
     def attach(self, partition: Archivable) -> None:
         """Makes the archived part of a partition readable, as soon as the store has answered."""
-        if partition.settings.is_archived and partition not in self._kept:
-            place, about = partition.place, self._topics().get(partition.place.topic)
-            if about is None:
-                return
-            shelf = Shelf(self.objects, about, place.partition, self._writer)
-            cold = cold_log(self.objects, about, place.partition, self.cache)
-            source = PartitionSource(partition)
-            archiver = Archiver(shelf, source, self._compressing)
+        is_in_archive = partition.settings.is_archived or partition.ledger.archived()
+        if is_in_archive and partition not in self._kept:  # no longer archived, still read
+            self._keep(partition)
+
+    def _keep(self, partition: Archivable) -> None:
+        shelf = self._shelf_of(partition)
+        if shelf is not None:
+            cold = cold_log(self.objects, shelf.about, shelf.partition, self.cache)
+            archiver = Archiver(shelf, PartitionSource(partition), self._compressing)
             self._kept[partition] = _Kept(partition, archiver, cold)
             partition.cold = cold
+
+    def _shelf_of(self, partition: Archivable) -> Shelf | None:
+        about = self._topics().get(partition.place.topic)
+        if about is None:
+            return None
+        return Shelf(self.objects, about, partition.place.partition, self._writer)
 
     def _current(self) -> list[_Kept]:
         open_now = self._partitions()
@@ -248,6 +255,19 @@ class Tier:
         """Returns the archived partitions, whose objects jobs may rewrite."""
         with self._lock:
             return [kept.partition for kept in self._current()]
+
+    def holding(self) -> list[Archivable]:
+        """Returns the partitions that have objects, also those that are archived no more.
+
+        All of them may still be local: then only the archive itself tells.
+        """
+        with self._lock:
+            self._current()
+            for partition in self._partitions():
+                shelf = None if partition in self._kept else self._shelf_of(partition)
+                if shelf is not None and shelf.load().objects:
+                    self._keep(partition)
+            return list(self._kept)
 
     @contextlib.contextmanager
     def hold(self, partition: Archivable, *, claim: bool = True) -> Iterator[Archiver]:
@@ -327,7 +347,7 @@ class Tier:
             self._show(kept)
 
     def _show(self, kept: _Kept) -> None:
-        """Shows readers and those who wait what is archived now: the store has answered."""
+        """Shows readers and waiting appends what is archived now: the store has answered."""
         kept.last_error = ""
         kept.cold.show(kept.shelf.manifest.objects)
         with kept.changed:
@@ -389,7 +409,7 @@ class Tier:
         """
         self.attach(partition)
         kept = self._kept.get(partition)
-        if kept is None:
+        if kept is None or not partition.settings.is_archived:
             raise InvalidRequest(
                 f"{partition.place.name}: acks=archived needs remote.storage.enable on the topic"
             )
@@ -425,7 +445,7 @@ class Tier:
         return partition.settings.is_archived and partition in self._kept
 
     def status(self) -> list[TierStatus]:
-        """Tells of each archived partition how far its archive is behind."""
+        """Returns per archived partition how far its archive is behind."""
         return [self._status(kept) for kept in list(self._kept.values())]
 
     def _status(self, kept: _Kept) -> TierStatus:
@@ -454,7 +474,7 @@ def _named(error: LaminaError, name: str) -> LaminaError:
 
 
 def _is_sealed(kept: _Kept) -> bool:
-    """Tells whether the records that somebody waits for are in sealed segments."""
+    """Returns whether the records that somebody waits for are in sealed segments."""
     return kept.partition.sealed_end >= kept.wanted
 
 

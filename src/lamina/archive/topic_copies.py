@@ -6,17 +6,22 @@ Rules.
 1. `topic.json` and `ledger.json` are copies of the local files, byte for byte.
 2. The state of a group is one object per partition, always of one moment (`group_copy`). That of
    a group which is known to be deleted goes; so do the files that earlier releases put there.
-3. A copy that a newer version wrote is refused, and stays: it may say what we cannot.
+   What classic groups have committed is one object per partition for all of them.
+3. A copy that a newer version wrote is refused, and stays: it may say what we cannot. One that is
+   damaged, or holds something else, is kept under `quarantine/` before it is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lamina.archive.object_list import Shelf
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
+from lamina.formats import committed_offsets
 from lamina.formats.documents import group_copy, topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
@@ -31,7 +36,14 @@ class GroupSource(Protocol):
         """Returns the copy of each group's state in a partition, by the group's name."""
 
     def is_gone(self, topic_file: str, group: str) -> bool:
-        """Tells whether it is known that there is no such group."""
+        """Returns whether it is known that there is no such group."""
+
+
+class OffsetSource(Protocol):
+    """Whoever knows what classic groups have committed."""
+
+    def copy(self, about: TopicFile, partition: int, archived_end: int) -> bytes | None:
+        """Returns the copy of a partition's offsets: empty for none, None if that is not known."""
 
 
 @dataclass(slots=True)
@@ -40,6 +52,7 @@ class Metadata:
 
     objects: Objects
     groups: Callable[[], GroupSource]
+    offsets: Callable[[], OffsetSource]
     _put: dict[str, bytes] = field(default_factory=dict)
     _copied: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     """The keys of groups' copies, and of what earlier releases kept of them, by partition."""
@@ -66,14 +79,21 @@ class Metadata:
             key = paths.archive_group(about.name, partition, name)
             self._save(key, data)
             copied.add(key)
-        for key in sorted(copied):
-            if self._may_go(key, made):
-                self.objects.delete(key)
-                copied.discard(key)
-                self._put.pop(key, None)
+        going = [key for key in sorted(copied) if self._may_go(key, made)]
+        key = paths.archive_offsets(about.name, partition)
+        offsets = self.offsets().copy(about, partition, archived_end)
+        if offsets:
+            self._save(key, offsets)
+            copied.add(key)
+        elif offsets is not None and key in copied:
+            going.append(key)
+        for key in going:
+            self.objects.delete(key)
+            copied.discard(key)
+            self._put.pop(key, None)
 
     def _may_go(self, key: str, made: Mapping[str, bytes]) -> bool:
-        """Tells whether what is kept of a group is replaced, or the group is gone for good."""
+        """Returns whether what is kept of a group is replaced, or the group is gone for good."""
         if (parsed := paths.archived_group(key)) is not None:
             return self.groups().is_gone(parsed[0], parsed[2])
         older = paths.archived_state(key)
@@ -89,7 +109,7 @@ class Metadata:
         self._save(paths.archive_topic_settings(about.name), topic_file.encode(about))
 
     def forget(self, topic_name: str, partition: int) -> None:
-        """Has everything of a partition saved again, because a copy was found damaged."""
+        """Schedules everything of a partition to be saved again: a copy was found damaged."""
         self._put.clear()
         self._copied.pop((topic_name, partition), None)
         self._ledgers.pop((topic_name, partition), None)
@@ -124,7 +144,7 @@ class Metadata:
             if stored.data == data:
                 self._put[key] = data
                 return
-            self._refuse_newer(key, stored.data)
+            self._keep_strange(key, stored.data)
         except ObjectMissing:
             pass
         try:
@@ -134,14 +154,18 @@ class Metadata:
                 raise
         self._put[key] = data
 
-    def _refuse_newer(self, key: str, data: bytes) -> None:
-        """Raises NewerFormat for a copy of a newer version; a damaged one may be replaced."""
+    def _keep_strange(self, key: str, data: bytes) -> None:
+        """Raises NewerFormat for a copy of a newer version; sets a damaged or foreign one aside."""
         try:
             if key.endswith(f"/{paths.TOPIC_SETTINGS}"):
                 topic_file.decode(data)
             elif paths.archived_group(key) is not None:
                 group_copy.decode(data)
+            elif key.endswith(f"/{paths.base_name(paths.COMMITTED_OFFSETS)}"):
+                committed_offsets.check(data)
         except NewerFormat as error:
             raise error.at_path(f"{self.objects.url}/{key}") from error
         except CorruptData:
-            pass
+            aside = f"{paths.QUARANTINE}/{key}.{zlib.crc32(data):08x}"
+            with contextlib.suppress(ObjectConflict):  # it was kept before
+                self.objects.replace(aside, data, None)

@@ -6,16 +6,17 @@
     topic_commands, group_commands, router_commands, segment_commands, tier_commands,
     pipeline_commands (with pipeline_bulk and pipeline_running), serve_commands, cat_command
                       the nouns; each function is a verb
-    offsets, percent  the grammars that hands already know: rpk's offsets, kcat's and rpk's formats
+    offsets, percent  grammars that users know already: rpk's offsets, kcat's and rpk's formats
     record_input, record_printing, layer_drawing, group_seek, file_reports, file_opening
                       what several commands share
-    doctor, bench     `lamina doctor` and `lamina bench`
+    doctor, bench, warm_progress
+                      `lamina doctor`, `lamina bench` and `lamina warm`
 
 Rules.
 1. No storage logic here: a command calls the store or `lamina.inspect` and renders the answer.
 2. `--json` prints one object per line and nothing else; colours and progress are for terminals.
 3. Exit codes belong to the families of `lamina.errors`; 0 is success.
 4. A command imports what it needs when it runs, so that `lamina --help` is instant.
-5. What destroys is a dry run until `--yes`, and prints what it would do.
+5. A command that destroys anything is a dry run without `--yes`: it prints what it would do.
 6. Every command has an example in its help, and a test holds docs/cli.md to the commands.
 """

@@ -1,4 +1,4 @@
-"""`lamina bench`: a short measurement of this machine, in a topic of its own that is removed."""
+"""`lamina bench`: a short measurement of this machine, in a temporary topic."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ class Asked:
 
 def cat(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Topics of -G; files of -P.", metavar="[NAME]...")
+        list[str] | None, typer.Argument(help="Topics for -G, files for -P.", metavar="[NAME]...")
     ] = None,
     *,
     consume: Annotated[bool, typer.Option("-C", help="Consume.")] = False,
     produce: Annotated[bool, typer.Option("-P", help="Produce.")] = False,
     listing: Annotated[bool, typer.Option("-L", help="List topics and partitions.")] = False,
     query: Annotated[
-        bool, typer.Option("-Q", help="Offset by time: -t topic:partition:ms.")
+        bool, typer.Option("-Q", help="Query an offset by time: -t topic:partition:ms.")
     ] = False,
     group: Annotated[str | None, typer.Option("-G", help="Consume with a group.")] = None,
     topic: Annotated[list[str], typer.Option("-t", help="Topic.")] = [],  # noqa: B006
@@ -80,27 +80,27 @@ def cat(
     offset: Annotated[
         str, typer.Option("-o", help="beginning, end, stored, N, -N, s@ms, e@ms.")
     ] = "beginning",
-    count: Annotated[int | None, typer.Option("-c", help="Stop after so many.", min=1)] = None,
+    count: Annotated[int | None, typer.Option("-c", help="Stop after this many.", min=1)] = None,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Exit at the end.")] = False,
     format: Annotated[str | None, typer.Option("-f", help="%s %S %R %k %K %T %h %t %p %o")] = None,
     as_json: Annotated[bool, typer.Option("-J", help="JSON envelopes.")] = False,
-    with_offset: Annotated[bool, typer.Option("-O", help="Offsets before keys.")] = False,
-    delimiter: Annotated[str, typer.Option("-D", help="Between records.")] = "\\n",
-    key_delimiter: Annotated[str | None, typer.Option("-K", help="Between key and value.")] = None,
+    with_offset: Annotated[bool, typer.Option("-O", help="Print offsets before keys.")] = False,
+    delimiter: Annotated[str, typer.Option("-D", help="Record delimiter.")] = "\\n",
+    key_delimiter: Annotated[str | None, typer.Option("-K", help="Key delimiter.")] = None,
     key: Annotated[str | None, typer.Option("-k", help="The key of every record.")] = None,
     header: Annotated[list[str], typer.Option("-H", help="name=value; repeatable.")] = [],  # noqa: B006
-    null: Annotated[bool, typer.Option("-Z", help="Empty is null; null is shown as NULL.")] = False,
-    lines: Annotated[bool, typer.Option("-l", help="A file is split at -D.")] = False,
+    null: Annotated[bool, typer.Option("-Z", help="Empty is null; print null as NULL.")] = False,
+    lines: Annotated[bool, typer.Option("-l", help="Split a file at -D.")] = False,
     tee: Annotated[bool, typer.Option("-T", help="Print what is produced.")] = False,
-    codec: Annotated[str | None, typer.Option("-z", help="Only none: see -z lz4.")] = None,
+    codec: Annotated[str | None, typer.Option("-z", help="Only none is accepted.")] = None,
     unbuffered: Annotated[bool, typer.Option("-u", help="Write each record at once.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", help="Say nothing beside the records.")] = False,
-    verbose: Annotated[int, typer.Option("-v", help="Say more.", count=True)] = 0,
+    quiet: Annotated[bool, typer.Option("-q", help="Print only the records.")] = False,
+    verbose: Annotated[int, typer.Option("-v", help="Print more.", count=True)] = 0,
     property_: Annotated[
-        list[str], typer.Option("-X", metavar="KEY=VALUE", help="acks, group.id.")
+        list[str], typer.Option("-X", metavar="KEY=VALUE", help="A property: acks or group.id.")
     ] = [],  # noqa: B006
-    file: Annotated[str | None, typer.Option("-F", help="A file of such properties.")] = None,
-    broker: Annotated[str | None, typer.Option("-b", help="A server, as --server.")] = None,
+    file: Annotated[str | None, typer.Option("-F", help="A file with such properties.")] = None,
+    broker: Annotated[str | None, typer.Option("-b", help="A server, like --server.")] = None,
     data: Data = None,
     server: Server = None,
 ) -> None:
@@ -171,7 +171,7 @@ def _consume(
 
 
 def _group_rows(where: tuple[str | None, str | None], asked: Asked) -> Iterator[Row]:
-    """Yields what a group hands out; it is acked when it has been written out."""
+    """Yields records that a group hands out; each is acked after it was printed."""
     from lamina.cli.record_printing import rows_of
 
     if not asked.names or asked.topic:
@@ -284,7 +284,7 @@ def _produce(
 
 
 def _inputs(asked: Asked, delimiter: bytes) -> Iterator[list[bytes]]:
-    """Yields groups of records: of the standard input, of one file, or whole files, one each."""
+    """Yields groups of records: from standard input, from one file, or one per whole file."""
     from lamina.cli import record_input
 
     if not asked.names:
@@ -306,7 +306,7 @@ def _rows(
 ) -> Any:
     from lamina.cli import record_printing
     from lamina.cli.offsets import Point, Range, parse_kcat
-    from lamina.store.opening import wall_clock_ms
+    from lamina.storage.files import wall_clock_ms
 
     topic = _only(asked.topic)
     chosen = [asked.partition] if asked.partition is not None and asked.partition >= 0 else []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def opened(path: str) -> tuple[FileKind | None, Salvaged]:
-    """Reads a file and tells its kind; raises InvalidRequest when it cannot be opened."""
+    """Reads a file and returns it with its kind; raises InvalidRequest if it cannot be opened."""
     found = salvage_file(path)
     kind = documents.recognise(path)
     if kind is None:

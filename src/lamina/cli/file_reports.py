@@ -58,7 +58,7 @@ def _print(line: str) -> None:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """One row as `name: value` pairs, in the manner of Kafka's dump tool."""
+    """One row as `name: value` pairs, like Kafka's dump tool."""
     if "problem" in row:
         return f"!! {_damage(row['position'], row['problem'], row.get('resumes_at'))}"
     return " ".join(f"{name}: {_shown(value)}" for name, value in row.items())
@@ -70,7 +70,7 @@ def _damage(position: int, problem: str, resumes_at: int | None) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as one word that is not taken for another: quoted unless it is plain."""
+    """A value as one unambiguous word: quoted unless it is plain."""
     if value is None:
         return "null"
     if isinstance(value, str) and (not _WORD.fullmatch(value) or value == "null"):
@@ -93,9 +93,11 @@ def verify(path: str, *, as_json: bool) -> int:
         checked += found is not None
         findings += found or []
     if os.path.isdir(path):
+        from lamina.storage.files import LocalFiles
         from lamina.store.directory_check import belonging, explained
 
-        findings = explained(path, findings) + belonging(path, names)
+        files = LocalFiles()
+        findings = explained(files, path, findings) + belonging(files, path, names)
     if as_json:
         for finding in findings:
             _print(json.dumps(asdict(finding)))
@@ -105,7 +107,7 @@ def verify(path: str, *, as_json: bool) -> int:
 
 
 def _with_progress(names: list[str], *, quiet: bool) -> Iterator[list[Finding] | None]:
-    """Yields what each file's check found; None for one that is not Lamina's, or gone by now."""
+    """Yields the findings of each file; None for one that is not Lamina's, or gone by now."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     sizes = [_size_of(name) for name in names]
@@ -125,7 +127,7 @@ def _size_of(path: str) -> int:
 
 
 def _check(path: str) -> list[Finding] | None:
-    """Looks at one file of a tree; that it cannot be read is a finding, and the others follow."""
+    """Checks one file of a tree; a file that cannot be read is a finding, too."""
     try:
         kind, found = opened(path)
     except InvalidRequest as error:
@@ -136,7 +138,7 @@ def _check(path: str) -> list[Finding] | None:
 
 
 def _report(findings: list[Finding], *, checked: int, skipped: int) -> None:
-    """One line a damaged spot, as compilers do it: whole paths, for eyes and for grep."""
+    """One line per damaged spot, as compilers print them: full paths, for people and grep."""
     for each in findings:
         damage = _damage(each.position, each.problem, each.resumes_at)
         note = "note: " if each.severity == NOTE else ""

@@ -7,6 +7,7 @@ of `--topics`. Columns have the names of Kafka's tool.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from lamina.api import StoreApi
 
 app = typer.Typer(
-    help="Consumer groups: where they are, and moving them.",
+    help="Consumer groups: where they stand, and how to move them.",
     no_args_is_help=True,
     epilog="Example: lamina group list --data data",
 )
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes the name of a group, where the command line says of which store."""
+    """Completes the name of a group if the command line names a store."""
     data = context.params.get("data") or os.environ.get("LAMINA_DATA")
     server = context.params.get("server") or os.environ.get("LAMINA_SERVER")
     try:
@@ -40,7 +41,7 @@ GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_group)
 ]
 Topics = Annotated[
-    list[str], typer.Option("--topics", help="Only of these topics; repeatable, or a,b.")
+    list[str], typer.Option("--topics", help="Only these topics; repeatable, or a,b.")
 ]
 
 
@@ -49,7 +50,7 @@ def _split(topics: list[str]) -> list[str]:
 
 
 def _pairs(store: StoreApi, group: str, topics: list[str]) -> list[tuple[str, str]]:
-    """Finds the topics that have a group of a name; raises UnknownGroup for one that has not."""
+    """Finds the topics that have a group of this name; raises UnknownGroup if one has none."""
     found = [pair for pair in store.groups() if pair[1] == group]
     wanted = _split(topics)
     missing = sorted(set(wanted) - {topic for topic, _ in found})
@@ -67,7 +68,7 @@ def list_groups(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Lists groups with how far they are behind."""
+    """Lists groups and how far they are behind."""
     from lamina.cli.output import emit
 
     wanted = _split(topics)
@@ -86,13 +87,22 @@ def describe(
     group: GroupName,
     *,
     topics: Topics = [],  # noqa: B006
+    members: Annotated[
+        bool, typer.Option("--members", help="The members of a classic group, and what each reads.")
+    ] = False,
     data: Data = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Tells for each partition what a group has acked, holds, and how far it is behind."""
+    """Shows per partition what a group has acked and holds, and how far it is behind."""
     from lamina.cli.output import emit, size
 
+    if members:
+        if data is not None:
+            raise InvalidRequest("members are known to the server that they joined: use --server")
+        with readable(data, server) as store:
+            emit(_members(store, group, _split(topics), as_json=as_json), as_json=as_json)
+        return
     rows: list[dict[str, Any]] = []
     with readable(data, server) as store:
         for topic, name in _pairs(store, group, topics):
@@ -114,27 +124,52 @@ def describe(
     emit(rows, as_json=as_json)
 
 
+def _members(
+    store: StoreApi, group: str, topics: list[str], *, as_json: bool
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for each member; a share that is not Kafka's to read is None."""
+    from lamina.wire.kafka.consumer_protocol import told_share
+
+    about = store.describe_members(group)
+    for each in about.members:
+        share = told_share(about.protocol_type, each.assignment)
+        if share is not None and topics:
+            share = {topic: numbers for topic, numbers in share.items() if topic in topics}
+        listed = [f"{name}({','.join(map(str, of))})" for name, of in sorted((share or {}).items())]
+        yield {
+            "group": about.group,
+            "consumer_id": each.member_id,
+            "instance_id": each.instance_id,
+            "host": each.client_host,
+            "client_id": each.client_id,
+            "partitions": None if share is None else sum(map(len, share.values())),
+            "assignment": share if as_json else " ".join(listed) or None,
+            "assignor": about.protocol,
+            "state": about.state,
+        }
+
+
 @app.command(epilog="Example: lamina group seek billing --to @-1h --yes --data data")
 def seek(
     group: GroupName,
     *,
     to: Annotated[
-        str | None, typer.Option("--to", help="start, end, an offset, +N, -N, or @time.")
+        str | None, typer.Option("--to", help="To start, end, an offset, +N, -N, or @time.")
     ] = None,
-    to_group: Annotated[str | None, typer.Option(help="Where another group is.")] = None,
+    to_group: Annotated[str | None, typer.Option(help="To where another group stands.")] = None,
     to_file: Annotated[
-        str | None, typer.Option(help="A file of lines TOPIC PARTITION OFFSET.")
+        str | None, typer.Option(help="To the offsets in a file of lines TOPIC PARTITION OFFSET.")
     ] = None,
     topics: Topics = [],  # noqa: B006
     allow_new_topics: Annotated[
-        bool, typer.Option(help="Make the group in topics that have none of this name.")
+        bool, typer.Option(help="Create the group in topics that do not have it.")
     ] = False,
     yes: Yes = False,
     data: Data = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Moves a group; leases and delivery counts are forgotten. A dry run without --yes."""
+    """Moves a group and forgets its leases and delivery counts. A dry run without --yes."""
     from lamina.cli import group_seek
     from lamina.cli.output import emit
 
@@ -165,7 +200,7 @@ def delete(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Deletes groups with all that they have acked; a dry run without --yes."""
+    """Deletes groups and everything they have acked. A dry run without --yes."""
     from lamina.cli.output import emit
 
     rows = []

@@ -1,4 +1,4 @@
-"""Where `lamina group seek` leads to, partition by partition, told before anything is moved."""
+"""Where `lamina group seek` moves each partition; planned and shown before anything moves."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Finds the wanted offset of a partition, None to leave it; and the topics it speaks of."""
+    """Finds the wanted offset of a partition (None: leave it), and the topics it names."""
 
     offset_of: Callable[[Place], int | None]
     topics: frozenset[str] = frozenset()
 
 
 def goal_of(store: StoreApi, to: str | None, to_group: str | None, to_file: str | None) -> Goal:
-    """Reads the one of the three that is given."""
+    """Reads the one of the three options that is given."""
     if to is not None:
-        from lamina.store.opening import wall_clock_ms
+        from lamina.storage.files import wall_clock_ms
 
         asked = parse(to, wall_clock_ms())
         if asked.end is not None:
@@ -66,7 +66,7 @@ def _places_of_file(path: str) -> dict[Place, int]:
 
 
 def plan(store: StoreApi, group: str, goal: Goal, topics: list[str]) -> list[dict[str, Any]]:
-    """Tells where each partition goes from and to; never outside of what the log holds."""
+    """Returns from and to where each partition moves, never beyond what the log holds."""
     rows = []
     known = set(store.groups())
     for topic in topics:

@@ -22,7 +22,7 @@ _STYLES = {
 
 
 def draw(store: StoreApi, topic: str, partition: int) -> None:
-    """Draws one partition: what is gone and why, what is cold, sealed and active."""
+    """Draws one partition: what is gone and why, and what is cold, sealed and active."""
     console = Console(soft_wrap=True, highlight=False)
     segments = store.segments(topic, partition)
     first, end = segments[0].base_offset, segments[-1].next_offset
@@ -41,7 +41,7 @@ def draw(store: StoreApi, topic: str, partition: int) -> None:
 
 
 def state_of(segment: SegmentFacts) -> str:
-    """Where a segment is in its life: in the archive only, sealed, or written to."""
+    """The state of a segment: only in the archive, sealed, or still written to."""
     return "cold" if segment.cold else "sealed" if segment.sealed else "active"
 
 

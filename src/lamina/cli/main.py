@@ -1,11 +1,12 @@
-"""The command line: `lamina NOUN VERB`, thin over the engine.
+"""The program: every noun and its verbs, one line per error, and the exit code.
 
 Rules.
-1. No storage logic here: commands call the engine and render what it returns.
-2. `--json` prints one object a line and nothing else; tables, colours and progress are for people.
-3. Exit codes are the error families' (`lamina.errors.EXIT_CODES`); 0 is success.
+1. No storage logic here: commands call the store and render what it returns.
+2. `--json` prints one object per line and nothing else; tables, colours and progress are for
+   people.
+3. Each error family has its exit code (`lamina.errors.EXIT_CODES`); 0 is success.
 4. A command imports what it needs when it runs, so that `lamina --help` stays instant.
-5. What destroys is a dry run until `--yes`.
+5. A command that destroys anything is a dry run without `--yes`.
 """
 
 from __future__ import annotations
@@ -63,31 +64,51 @@ if find_spec("lamina_demo") is not None:  # the demonstration, of examples/
 
 
 @app.command(epilog="Example: lamina doctor --data data")
-def doctor(*, data: Data = None, server: Server = None, as_json: Json = False) -> None:
-    """Looks for what is wrong with a directory, its disk or a server; exits 1 for a problem."""
+def doctor(
+    *,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Read every record, including archived ones.")
+    ] = False,
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Checks a directory and its disk, or a server; exits 1 if there is a problem."""
     from lamina.cli import doctor as examination
     from lamina.cli.output import emit
     from lamina.errors import InvalidRequest
 
     if (data is None) == (server is None):
         raise InvalidRequest("say what to look at: --data DIRECTORY or --server grpc://host:port")
-    findings = list(examination.examine(data, server))
+    findings = list(examination.examine(data, server, thorough=thorough))
     emit(findings, as_json=as_json)
     raise typer.Exit(1 if any(row["verdict"] == "problem" for row in findings) else 0)
+
+
+@app.command(epilog="Example: lamina warm")
+def warm(*, as_json: Json = False) -> None:
+    """Compiles all kernels now, so that nobody waits for one later; in an image, while it is built.
+
+    They are kept in $LAMINA_KERNEL_CACHE, or below ~/.cache, or in a temporary directory.
+    """
+    from lamina.cli.output import emit
+    from lamina.cli.warm_progress import warm_with_progress
+
+    emit([warm_with_progress()], as_json=as_json)
 
 
 @app.command(epilog="Example: lamina bench --data bench-data --seconds 5 --producers 4")
 def bench(
     *,
     seconds: Annotated[float, typer.Option(help="How long to produce.", min=0.1)] = 3.0,
-    producers: Annotated[int, typer.Option(help="How many at once.", min=1, max=256)] = 1,
-    batch: Annotated[int, typer.Option(help="Records an append.", min=1, max=100_000)] = 100,
-    size: Annotated[int, typer.Option(help="Bytes a value.", min=0, max=1 << 20)] = 100,
+    producers: Annotated[int, typer.Option(help="How many append at once.", min=1, max=256)] = 1,
+    batch: Annotated[int, typer.Option(help="Records per append.", min=1, max=100_000)] = 100,
+    size: Annotated[int, typer.Option(help="Bytes per value.", min=0, max=1 << 20)] = 100,
     data: Data = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Measures durable appends and reads, in a topic of its own that is removed afterwards."""
+    """Measures durable appends and reads in a topic of its own, which is removed afterwards."""
     from lamina.cli import bench as measuring
     from lamina.cli.output import emit
     from lamina.cli.target import writable
@@ -100,7 +121,7 @@ def bench(
 
 
 def main() -> None:
-    """Runs the command line; an error of Lamina becomes one line and its family's exit code."""
+    """Runs the command line; a Lamina error becomes one line and its family's exit code."""
     when_compiling(_say_why_it_takes_long)
     try:
         app()
@@ -116,13 +137,13 @@ def main() -> None:
 
 
 def _say_why_it_takes_long() -> None:
-    """Tells a person at a terminal; a script's error stream stays clean."""
+    """Prints a note on a terminal; the error stream of a script stays clean."""
     if sys.stderr.isatty():
         _complain("compiling kernels, once on this machine: this takes some seconds")
 
 
 def _complain(problem: str) -> None:
-    """Prints one line; what cannot be printed (a name from a hostile directory) is escaped."""
+    """Prints one line; escapes what cannot be printed, as in a name from a hostile directory."""
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in problem)
     typer.echo(f"lamina: {shown}", err=True)
 

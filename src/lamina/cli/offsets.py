@@ -51,14 +51,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From where to where; without an end, for ever."""
+    """Where to start and where to stop; without an end, never."""
 
     start: Point
     end: Point | None = None
 
 
 class Offsets(Protocol):
-    """What resolving a point needs of a store."""
+    """What resolving a point needs from a store."""
 
     def earliest_offset(self, topic: str, partition: int = 0) -> int:
         """Returns the first offset."""
@@ -71,7 +71,7 @@ class Offsets(Protocol):
 
 
 def parse(text: str, now_ms: int) -> Range:
-    """Reads rpk's grammar; raises InvalidRequest for what is none of it."""
+    """Parses rpk's grammar; raises InvalidRequest for anything else."""
     if text.startswith("@"):
         return _parse_times(text, now_ms)
     if text in ("start", "end"):
@@ -153,7 +153,7 @@ def _no(text: str) -> InvalidRequest:
 
 
 def parse_kcat(text: str, now_ms: int) -> Point | Range:
-    """Reads kcat's `-o`: a word, an offset, -N before the end, or `s@ms` / `e@ms`."""
+    """Parses kcat's `-o`: a word, an offset, -N before the end, or `s@ms` / `e@ms`."""
     words: dict[str, Callable[[], Point]] = {
         "beginning": lambda: Point("start"),
         "end": lambda: Point("end"),

@@ -1,4 +1,4 @@
-"""How commands print: aligned tables for people, one JSON object a line for programs.
+"""How commands print: aligned tables for people, one JSON object per line for programs.
 
 Rule: nothing that a record, a name or an error holds can steer the terminal.
 """
@@ -47,7 +47,7 @@ def say(line: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Makes a value printable: what is not is escaped."""
+    """Makes a value printable by escaping what is not."""
     if value is None:
         return "-"
     text = value if isinstance(value, str) else str(value)
@@ -64,7 +64,7 @@ def size(size_bytes: float) -> str:
 
 
 def moment(timestamp_ms: int | None) -> str:
-    """A time for people, in UTC; a time that no calendar has, as its number."""
+    """A time for people, in UTC; as a number if it is beyond the calendar."""
     if timestamp_ms is None:
         return "-"
     try:

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 from lamina.errors import InvalidRequest
 
 Row: TypeAlias = dict[str, Any]
-"""A record with topic, partition and number, as `reading.rows` yields it."""
+"""A record with topic, partition and number, as `record_printing` yields it."""
 _TOKEN = re.compile(
     r"%(?P<token>.)(?:\{(?P<modifier>strftime\[[^\]]*\]|[a-z0-9]+)\})?"
     r"|\\(?:x(?P<hex>[0-9a-fA-F]{2})|(?P<escape>.))|(?P<text>[^%\\]+)",
@@ -93,7 +93,7 @@ class Format:
 
 
 def compile_format(text: str, table: dict[str, Callable[[Row], Any]], null: bytes = b"") -> Format:
-    """Compiles a format; raises InvalidRequest for a token that the table has not."""
+    """Compiles a format; raises InvalidRequest for a token that is not in the table."""
     parts: list[Any] = []
     modifiers: list[str | None] = []
     position = 0
@@ -134,7 +134,10 @@ def _modified(value: bytes | int, modifier: str | None) -> bytes:
         if modifier == "base64":
             return base64.b64encode(value)
     elif modifier.startswith("strftime["):
-        at = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        try:
+            at = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        except (OverflowError, ValueError, OSError):  # no calendar has it: as its number
+            return str(value).encode()
         return at.strftime(modifier.removeprefix("strftime[").removesuffix("]")).encode()
     elif (match := re.fullmatch(r"(big|little)(8|16|32|64)", modifier)) is not None:
         bits = int(match[2])

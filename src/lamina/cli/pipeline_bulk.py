@@ -23,7 +23,7 @@ ArchiveUrl: TypeAlias = Annotated[
     typer.Option("--archive", envvar="LAMINA_ARCHIVE", help="s3://bucket/prefix, or a directory."),
 ]
 Topics: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")
+    list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable.")
 ]
 
 
@@ -37,7 +37,7 @@ def archive(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Copies sealed segments into the object store, each object made by one task."""
+    """Copies sealed segments into the object store; each task makes one object."""
     from lamina.spark.jobs import archive as job
 
     running.run(
@@ -56,7 +56,7 @@ def compact(
     archive: ArchiveUrl = None,
     topic: Topics = None,
     keep_last: Annotated[
-        bool, typer.Option("--keep-last", help="Of each key keep only the last record.")
+        bool, typer.Option("--keep-last", help="Keep only the last record of each key.")
     ] = False,
     clean_age_ms: Annotated[
         int, typer.Option(help="Remove what was replaced this long ago.", min=0)
@@ -66,7 +66,7 @@ def compact(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Joins small archived objects to 64-256 MB; with --keep-last a dry run without --yes."""
+    """Joins small archived objects to 64-256 MB. With --keep-last, a dry run without --yes."""
     from lamina.spark.jobs import compact as job
 
     running.run(
@@ -96,7 +96,7 @@ def verify(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Checks every checksum of a directory and of an archive; exits 1 if anything is damaged."""
+    """Checks every checksum of a directory and an archive; exits 1 if anything is damaged."""
     from lamina.spark.jobs import verify as job
 
     running.run(
@@ -116,7 +116,7 @@ def repair(
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Makes indexes and lists again, sets damage aside; a dry run without --yes."""
+    """Rebuilds indexes and lists, and sets damage aside. A dry run without --yes."""
     from lamina.spark.jobs import repair as job
 
     running.run(
@@ -133,18 +133,18 @@ def erase(
     *,
     data: Directory,
     archive: ArchiveUrl = None,
-    key: Annotated[list[str] | None, typer.Option(help="A key; may be repeated.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="A key; repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; repeatable.")] = None,
     topic: Topics = None,
     backup: Annotated[
-        list[str] | None, typer.Option(help="A copy of the directory that gets the same.")
+        list[str] | None, typer.Option(help="A copy of the directory, to erase from, too.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     master: Master = HERE,
     as_json: Json = False,
 ) -> None:
-    """Removes records of keys or tags from every tier, with a receipt; a dry run without --yes."""
+    """Removes records of keys or tags from every tier, with a receipt. A dry run without --yes."""
     from lamina.spark.jobs import erase as job
 
     running.run(

@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pipeline",
-    help="Bulk work on topics, run by Spark: on this machine, or on any cluster by --master.",
+    help="Bulk work on topics, run by Spark: on this machine, or on a cluster with --master.",
     no_args_is_help=True,
     epilog="Example: lamina pipeline export orders lake/orders --data data",
 )
 
 app.add_typer(pipeline_bulk.app)
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic that is appended to.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic to append to.")]
 Rules = Annotated[
     list[str],
     typer.Option(
         "--map",
         metavar="FIELD=RULE",
-        help="What becomes of a field that the target cannot keep: drop, none, key=tag …",
+        help="What to do with a field that the target cannot keep: drop, none, key=tag …",
     ),
 ]
 SkipLost = Annotated[
     bool,
-    typer.Option("--skip-lost", help="Go on without records that are gone, instead of stopping."),
+    typer.Option("--skip-lost", help="Go on without records that are lost, instead of stopping."),
 ]
 State = Annotated[
     str | None,
     typer.Option(
-        "--state", help="Where the job remembers what it does; in the data directory by default."
+        "--state", help="Where the job keeps its state; by default in the data directory."
     ),
 ]
 
@@ -75,7 +75,7 @@ def convert(
     target: Target,
     *,
     format: Annotated[
-        str | None, typer.Option(help="Make the target, if it is not there, in this format.")
+        str | None, typer.Option(help="Create the target in this format if it does not exist.")
     ] = None,
     rules: Rules = [],  # noqa: B006
     skip_lost: SkipLost = False,
@@ -87,7 +87,7 @@ def convert(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Appends a topic's records to a topic of another format; run again, only what is new."""
+    """Appends a topic to one of another format; run again, only the new records."""
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import copy, field_mapping
@@ -111,7 +111,7 @@ def replay(
     ],
     name: Annotated[
         str | None,
-        typer.Option("--id", help="Names this replay; the same one is never stored twice."),
+        typer.Option("--id", help="Names this replay; one of the same name is stored only once."),
     ] = None,
     rules: Rules = [],  # noqa: B006
     skip_lost: SkipLost = False,
@@ -146,9 +146,9 @@ def replay(
 
 
 def _chosen(topic: str, text: str) -> Chosen:
-    """Reads a range; one without an end goes to the end as it is."""
+    """Parses a range; without an end, it goes to the current end."""
     from lamina.cli.offsets import Offsets, Point, parse, resolve
-    from lamina.store.opening import wall_clock_ms
+    from lamina.storage.files import wall_clock_ms
 
     asked = parse(text, wall_clock_ms())
 
@@ -166,26 +166,24 @@ def _chosen(topic: str, text: str) -> Chosen:
 )
 def ingest(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, a directory, or a table of Spark.")
+        str, typer.Argument(metavar="SOURCE", help="A file, a directory, or a Spark table.")
     ],
     target: Target,
     *,
-    format: Annotated[FileFormat, typer.Option(help="How it is read.")] = FileFormat.parquet,
-    key: Annotated[str, typer.Option(help="The column that is the key.")] = "",
+    format: Annotated[FileFormat, typer.Option(help="The source format.")] = FileFormat.parquet,
+    key: Annotated[str, typer.Option(help="The column with the key.")] = "",
     value: Annotated[
-        str, typer.Option(help="The column that is the value; json makes it of all columns.")
+        str, typer.Option(help="The column with the value; json makes one of all columns.")
     ] = "",
     timestamp: Annotated[
-        str, typer.Option(help="The column that is the time: a timestamp, a text, or ms.")
+        str, typer.Option(help="The column with the time: a timestamp, a text, or ms.")
     ] = "",
-    drop: Annotated[
-        list[str], typer.Option(help="A column that is left out on purpose; repeatable.")
-    ] = [],  # noqa: B006
+    drop: Annotated[list[str], typer.Option(help="A column to leave out; repeatable.")] = [],  # noqa: B006
     option: Annotated[
-        list[str], typer.Option(metavar="KEY=VALUE", help="An option of Spark's reader.")
+        list[str], typer.Option(metavar="KEY=VALUE", help="An option for Spark's reader.")
     ] = [],  # noqa: B006
     name: Annotated[
-        str, typer.Option("--id", help="Names this ingestion; the same one stores a file once.")
+        str, typer.Option("--id", help="Names this ingestion, which stores each file once.")
     ] = "",
     state: State = None,
     data: Data = None,
@@ -194,7 +192,7 @@ def ingest(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Appends files or a table to a topic; run again, only files that are new."""
+    """Appends files or a table to a topic; run again, only new files."""
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import ingest as ingesting
@@ -219,8 +217,8 @@ def export(
         typer.Argument(metavar="TARGET", help="A directory; for Iceberg, NAMESPACE.TABLE."),
     ],
     *,
-    format: Annotated[TableFormat, typer.Option(help="What is written.")] = TableFormat.parquet,
-    catalog: Annotated[str, typer.Option(help="Iceberg: the catalog, as pyiceberg knows it.")] = (
+    format: Annotated[TableFormat, typer.Option(help="The table format.")] = TableFormat.parquet,
+    catalog: Annotated[str, typer.Option(help="Iceberg: the catalog's name in pyiceberg.")] = (
         "default"
     ),
     option: Annotated[
@@ -234,7 +232,7 @@ def export(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Adds what is new in a topic to a table by day: Parquet, Delta or Iceberg."""
+    """Adds the new records of a topic to a table by day: Parquet, Delta or Iceberg."""
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import export as exporting
@@ -254,7 +252,7 @@ def export(
 
 
 def _lake(format: TableFormat, target: str, catalog: str, options: dict[str, str]) -> Lake:
-    """Makes the table; its package is imported only where it is asked for."""
+    """Creates the table; its package is imported only if it is asked for."""
     if format is not TableFormat.iceberg and options:
         raise InvalidRequest("--option is for Iceberg's catalog")
     try:
@@ -291,7 +289,7 @@ def profile(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Measures a topic: records, bytes, sizes, lateness, and the keys that are most of it."""
+    """Measures a topic: records, bytes, sizes, lateness, and its most frequent keys."""
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         import os

@@ -33,7 +33,7 @@ Master: TypeAlias = Annotated[
     ),
 ]
 DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Plan everything, say what would be done, change nothing.")
+    bool, typer.Option("--dry-run", help="Plan everything and print it; change nothing.")
 ]
 HERE = "local[*]"
 
@@ -44,7 +44,7 @@ def run(
     master: str,
     as_json: bool,
 ) -> None:
-    """Runs a job with a session and a bar, prints its summary, and exits 1 if it has failed.
+    """Runs a job with a session and a progress bar, prints its summary, exits 1 if it failed.
 
     Errors of Lamina pass; what else Spark raises becomes one of them.
     """
@@ -56,7 +56,7 @@ def run(
 
 
 def emit(summary: Summary, *, as_json: bool) -> None:
-    """Prints what a job did: rows as a table and its sums below; or all of it as JSON lines."""
+    """Prints what a job did: a table with its totals below, or everything as JSON lines."""
     from lamina.cli import output
 
     output.emit(summary.rows, as_json=as_json)
@@ -70,7 +70,7 @@ def emit(summary: Summary, *, as_json: bool) -> None:
 
 
 class Bar:
-    """A progress bar on a terminal; silent anywhere else."""
+    """A progress bar on a terminal; nothing elsewhere."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -111,7 +111,7 @@ class Bar:
 
 @contextlib.contextmanager
 def spark_session(master: str, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Gives a session whose log goes to a file; the file stays when something fails."""
+    """Opens a session whose log goes to a file, which is kept if something fails."""
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
@@ -157,7 +157,7 @@ def _mention(path: str) -> None:
 
 @contextlib.contextmanager
 def _errors_into(descriptor: int) -> Iterator[None]:
-    """Points the standard error of processes that are started meanwhile to a file."""
+    """Redirects the standard error of processes that are started meanwhile to a file."""
     sys.stderr.flush()
     saved = os.dup(2)
     os.dup2(descriptor, 2)

@@ -1,4 +1,4 @@
-"""Appending for commands: lines or delimited records of the standard input, in small batches."""
+"""Appending for commands: lines or delimited records from standard input, in batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def header_of(text: str, separator: str) -> dict[str, Any]:
 
 
 def pieces(source: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
-    """Splits input at a delimiter; yields what has come so far, so that a terminal is prompt."""
+    """Splits input at a delimiter; yields what has arrived, so that a terminal is prompt."""
     rest = b""
     descriptor = source.fileno()
     while chunk := os.read(descriptor, _READ_BYTES):
@@ -68,14 +68,14 @@ def append_lines(
     partition: int | None,
     acks: str,
 ) -> Iterator[Appended]:
-    """Appends a record for each line of the standard input; yields the answers."""
+    """Appends a record for each line of standard input; yields the answers."""
     for group in pieces(sys.stdin.buffer, b"\n"):
         records = [make.record(piece) for piece in group]
         yield store.append(topic, records, partition=partition, acks=acks)
 
 
 def success(partition: int, ack: Ack) -> str:
-    """The line that rpk prints, once an append."""
+    """The line that rpk prints, once per append."""
     now_ms = time.time_ns() // 1_000_000
     where = f"Produced to partition {partition} at offset {ack.base_offset}"
     more = f" ({ack.count} records)" if ack.count > 1 else ""

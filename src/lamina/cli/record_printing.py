@@ -1,4 +1,4 @@
-"""Reading for commands: ranges of partitions one after the other, or all of them for ever.
+"""Reading for commands: ranges of partitions one by one, or all partitions for ever.
 
 Every record becomes a Python object here: this is for eyes and pipes, not for speed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lamina.cli.offsets import Range, resolve
@@ -48,7 +49,7 @@ def spans(store: StoreApi, topics: list[str], partitions: list[int], asked: Rang
 
 
 def rows(store: StoreApi, wanted: list[Span], count: int | None) -> Iterator[Row]:
-    """Yields records: each range to its end; where there is none, for ever, in turn."""
+    """Yields records: each range to its end; ranges without one in turn, for ever."""
     number = 0
     while wanted and (count is None or number < count):
         is_last_round = all(span.end is not None for span in wanted)
@@ -72,27 +73,26 @@ def _is_done(store: StoreApi, span: Span) -> bool:
 
 
 def _fetch(store: StoreApi, span: Span, limit: int, wait_ms: int) -> pa.RecordBatch | None:
-    """Fetches the next batch; a gap is told of and stepped over."""
-    try:
-        batch = store.fetch(
-            span.topic,
-            span.partition,
-            span.start,
-            max_records=limit,
-            max_bytes=_BATCH_BYTES,
-            wait_ms=wait_ms,
-        )
-    except RecordsMissing as missing:
-        sys.stderr.write(f"lamina: {shown(str(missing))}\n")
-        span.start = max(span.start + 1, missing.end)
+    """Fetches the next batch; reports a gap and steps over it."""
+    from lamina.log.gap_walk import fetch_over
+
+    fetch = partial(
+        store.fetch,
+        span.topic,
+        span.partition,
+        max_records=limit,
+        max_bytes=_BATCH_BYTES,
+        wait_ms=wait_ms,
+    )
+    step, span.start = fetch_over(fetch, span.start)
+    if isinstance(step, RecordsMissing):
+        sys.stderr.write(f"lamina: {shown(str(step))}\n")
         return None
-    if batch.num_rows:
-        span.start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
-    return batch
+    return step
 
 
 def rows_of(batch: Any) -> Iterator[Row]:
-    """Yields the records of a batch, each with a key and headers, if only empty ones."""
+    """Yields the records of a batch, each with a key and headers, even if they are empty."""
     from lamina.inspect.render import plain_rows
 
     empty: Row = {"key": None, "headers": None}

@@ -17,7 +17,7 @@ app = typer.Typer(
 
 RouterName = Annotated[str, typer.Argument(metavar="ROUTER", help="The router's name.")]
 Tag = Annotated[str | None, typer.Option("--tag", help="Records with exactly this tag.")]
-TagPrefix = Annotated[str | None, typer.Option("--tag-prefix", help="Whose tag begins so.")]
+TagPrefix = Annotated[str | None, typer.Option("--tag-prefix", help="A prefix of the tag.")]
 Node = Annotated[str | None, typer.Option("--node", help="Records of this node.")]
 
 
@@ -30,7 +30,7 @@ def _rule(tag: str | None, tag_prefix: str | None, node: str | None) -> dict[str
 def create(
     name: RouterName,
     source: TopicName,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic that gets copies.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic to copy to.")],
     *,
     tag: Tag = None,
     tag_prefix: TagPrefix = None,
@@ -39,7 +39,7 @@ def create(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Copies records that are appended to a topic from now on to another one, too."""
+    """Creates a router: records appended to a topic from now on are copied to another."""
     from lamina.cli.output import emit
 
     with writable(data, server) as store:
@@ -76,7 +76,7 @@ def alter(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Changes where a router copies to, or which records; what is not named stays."""
+    """Changes which records a router copies, or where to; other options stay as they are."""
     from lamina.cli.output import emit
 
     with writable(data, server) as store:
@@ -93,7 +93,7 @@ def delete(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Ends a router; what it has copied stays. A dry run without --yes."""
+    """Deletes a router; its copies stay. A dry run without --yes."""
     from lamina.cli.output import emit
 
     with writable(data, server) if yes else readable(data, server) as store:

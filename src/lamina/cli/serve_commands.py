@@ -38,7 +38,7 @@ def serve(
     settings: Set = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log only problems.")] = False,
 ) -> None:
-    """Serves a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C."""
+    """Serves a data directory over Flight, HTTP and Kafka's protocol until SIGTERM or Ctrl-C."""
     from lamina.server.service import Service
     from lamina.server.settings import resolve
 
@@ -50,7 +50,10 @@ def serve(
     resolved = resolve(config, os.environ, settings_of(settings))
     service = Service(data, resolved.settings)
     service.start()
-    sys.stdout.write(f"ready {service.flight_url} {service.http_url}\n")
+    addresses = [service.flight_url, service.http_url]
+    if service.kafka_address is not None:
+        addresses.append(f"kafka://{service.kafka_address}")
+    sys.stdout.write(f"ready {' '.join(addresses)}\n")
     sys.stdout.flush()
     service.run()
     logging.shutdown()
@@ -60,7 +63,7 @@ def serve(
 
 
 def config(*, config: ConfigFile = None, settings: Set = [], as_json: Json = False) -> None:  # noqa: B006
-    """Shows every server setting: its value, who set it, and what it does."""
+    """Shows every server setting: its value, where it was set, and what it does."""
     from lamina.cli.output import emit
     from lamina.server.setting_table import ServerSettings
     from lamina.server.settings import resolve, variable_of
@@ -80,13 +83,13 @@ def config(*, config: ConfigFile = None, settings: Set = [], as_json: Json = Fal
 @keys.command(epilog="Example: lamina key create --scope write --prefix orders. --file keys.json")
 def create(
     *,
-    scope: Annotated[str, typer.Option(help="read, write (and read) or admin (and all).")],
-    prefix: Annotated[str, typer.Option(help="Only topics whose names start so.")] = "",
-    note: Annotated[str, typer.Option(help="For whom it is.")] = "",
+    scope: Annotated[str, typer.Option(help="read, write (includes read) or admin (everything).")],
+    prefix: Annotated[str, typer.Option(help="Only topics whose names start with this.")] = "",
+    note: Annotated[str, typer.Option(help="Who the key is for.")] = "",
     file: KeyFile = "keys.json",
     as_json: Json = False,
 ) -> None:
-    """Makes a key and prints it, once: the file keeps only its hash."""
+    """Creates a key and prints it once: the file keeps only its hash."""
     from lamina.cli.output import emit, say
     from lamina.server import auth
 
@@ -117,7 +120,7 @@ def delete(
     yes: Yes = False,
     file: KeyFile = "keys.json",
 ) -> None:
-    """Deletes a key; a server sees it when it is started again. A dry run without --yes."""
+    """Deletes a key; a server notices when it is restarted. A dry run without --yes."""
     from lamina.cli.output import say
     from lamina.errors import InvalidRequest
     from lamina.server import auth

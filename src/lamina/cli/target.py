@@ -20,14 +20,14 @@ Server: TypeAlias = Annotated[
     typer.Option(
         "--server",
         envvar="LAMINA_SERVER",
-        help="A server, grpc://host:port; its key from LAMINA_API_KEY.",
+        help="A server, grpc://host:port; its key is read from LAMINA_API_KEY.",
     ),
 ]
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="One JSON object a line, for programs.")
+    bool, typer.Option("--json", help="Print one JSON object per line, for programs.")
 ]
 Yes: TypeAlias = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do it. Without, only say what would be done.")
+    bool, typer.Option("--yes", "-y", help="Do it. Without it, only print what would be done.")
 ]
 Archive: TypeAlias = Annotated[
     str | None,
@@ -43,7 +43,7 @@ SCHEMES = ("grpc://", "grpc+tls://", "grpc+unix://")
 def writable(
     data: str | None, server: str | None, *, create: bool = False, archive: str | None = None
 ) -> StoreApi:
-    """Opens the target to change it; only `create` makes a directory."""
+    """Opens the target for writing; makes a directory only with `create`."""
     remote = _remote(data, server)
     if remote is not None:
         return remote
@@ -56,7 +56,7 @@ def writable(
 
 
 def readable(data: str | None, server: str | None, *, archive: str | None = None) -> StoreApi:
-    """Opens the target to look at it; a directory also beside its live writer."""
+    """Opens the target for reading; a directory, also beside its live writer."""
     remote = _remote(data, server)
     if remote is not None:
         return remote
@@ -77,7 +77,7 @@ def _remote(data: str | None, server: str | None) -> StoreApi | None:
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes the name of a topic, where the command line says of which store."""
+    """Completes the name of a topic if the command line names a store."""
     data = context.params.get("data") or os.environ.get("LAMINA_DATA")
     server = context.params.get("server") or os.environ.get("LAMINA_SERVER")
     try:
@@ -93,7 +93,7 @@ TopicName: TypeAlias = Annotated[
 
 
 def settings_of(pairs: list[str]) -> dict[str, str]:
-    """Reads `key=value` pairs."""
+    """Parses `key=value` pairs."""
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

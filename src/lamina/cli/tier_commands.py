@@ -1,4 +1,4 @@
-"""`lamina tier`: what an archive holds, what belongs to nothing, and bringing topics back."""
+"""`lamina tier`: what an archive holds, its orphans, and restoring topics from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def show(archive: Url, *, as_json: Json = False) -> None:
 def status(
     *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
 ) -> None:
-    """Tells how far the archive is behind, partition by partition; exits 3 for an error."""
+    """Shows how far the archive of each partition is behind; exits 3 on an error."""
     with readable(data, server, archive=_needed(data, archive)) as store:
         found = store.tier_status()
     _tell(found, as_json=as_json)
@@ -63,7 +63,7 @@ def status(
 def archive_now(
     *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
 ) -> None:
-    """Archives now what is sealed, and tells how far the archive is; exits 3 for an error."""
+    """Archives sealed segments now, and shows how far the archive is; exits 3 on an error."""
     with writable(data, server, archive=_needed(data, archive)) as store:
         try:
             store.archive()
@@ -102,13 +102,13 @@ def _tell(found: list[TierStatus], *, as_json: bool) -> None:
 def orphans(
     archive: Url,
     *,
-    execute: Annotated[bool, typer.Option(help="Remove them; otherwise only list.")] = False,
+    execute: Annotated[bool, typer.Option(help="Remove them, not only list them.")] = False,
     age_ms: Annotated[int, typer.Option(help="Leave younger ones alone.", min=0)] = 3_600_000,
     as_json: Json = False,
 ) -> None:
-    """Lists objects that belong to nothing, left by a crash; removes them with --execute."""
+    """Lists objects that a crash has left and no list names; removes them with --execute."""
+    from lamina.storage.files import wall_clock_ms
     from lamina.store import orphans as finding
-    from lamina.store.opening import wall_clock_ms
 
     objects = _opened(archive)
     found = finding.orphans(objects, wall_clock_ms(), age_ms)
@@ -124,17 +124,21 @@ def orphans(
 @app.command(epilog="Example: lamina tier rebuild s3://bucket/prefix orders")
 def rebuild(
     archive: Url,
-    topic: Annotated[str, typer.Argument(help="The topic whose lists are made again.")],
+    topic: Annotated[str, typer.Argument(help="The topic whose lists are rebuilt.")],
+    *,
+    as_json: Json = False,
 ) -> None:
-    """Makes a topic's lists again from the objects' headers; exits 1 if some are damaged.
+    """Rebuilds a topic's lists from the headers of its objects; exits 1 if some are damaged.
 
     Damaged objects stay listed: what is left in them can be read.
     """
     from lamina.store import orphans as finding
 
     rebuilt = finding.rebuild(_opened(archive), topic)
-    typer.echo(f"{topic}: {rebuilt.objects} objects listed")
-    for key, problem in rebuilt.problems:
+    problems = [{"key": key, "problem": problem} for key, problem in rebuilt.problems]
+    line = f"{topic}: {rebuilt.objects} objects listed"
+    _say(as_json, line, topic=topic, objects=rebuilt.objects, problems=problems)
+    for key, problem in rebuilt.problems if not as_json else ():
         typer.echo(f"{key}: {problem}", err=True)
     if rebuilt.problems:
         raise typer.Exit(EXIT_CODES[CorruptData])
@@ -144,19 +148,19 @@ def rebuild(
 def restore(
     archive: Url,
     data: Annotated[str, typer.Argument(help="The data directory, which may not exist yet.")],
-    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all without any.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all by default.")] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Brings archived topics back: records, offsets, settings, gaps and group positions.
+    """Restores archived topics: records, offsets, settings, gaps and group positions.
 
     What the archive cannot give back is listed and entered as lost; then the exit code is 1.
     """
     import os
 
-    from lamina.storage.files import LocalFiles
+    from lamina.storage.files import LocalFiles, wall_clock_ms
     from lamina.store import restore as restoring
-    from lamina.store.opening import Boot, wall_clock_ms
+    from lamina.store.opening import Boot
 
     boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
     restored = restoring.restore(_opened(archive), boot, topics or None)

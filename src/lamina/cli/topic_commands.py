@@ -1,11 +1,12 @@
-"""`lamina topic …`: create, list, describe, alter, delete, produce, consume, trim, retention."""
+"""`lamina topic …`: create, describe, alter, delete, produce, consume, trim, retention and more."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ from lamina.cli.target import (
     writable,
 )
 from lamina.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lamina.api import StoreApi
 
 app = typer.Typer(
     help="Topics and their records.",
@@ -46,7 +50,7 @@ def create(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Creates topics; a data directory is made for the first one."""
+    """Creates topics, and the data directory with the first one."""
     from lamina.cli.output import emit
 
     rows = []
@@ -85,7 +89,7 @@ def describe(
     archive: Archive = None,
     as_json: Json = False,
 ) -> None:
-    """Describes a topic: its settings, its partitions and, drawn, their layers."""
+    """Describes a topic: its settings, its partitions and, with --segments, their layers."""
     from lamina.cli import layer_drawing
     from lamina.cli.output import emit, say
     from lamina.wire.values import to_plain
@@ -109,12 +113,30 @@ def describe(
 
 @app.command(epilog="Example: lamina topic alter orders -c retention.bytes=1073741824 --data data")
 def alter(name: TopicName, *, config: Config, data: Data = None, server: Server = None) -> None:
-    """Changes settings of a topic; what is not named stays."""
+    """Changes settings of a topic; the others stay as they are."""
     from lamina.cli.output import say
 
     with writable(data, server) as store:
         store.alter_topic(name, settings_of(config))
     say(f"{name}: {', '.join(config)}")
+
+
+@app.command(epilog="Example: lamina topic add-partitions orders --total 8 --data data")
+def add_partitions(
+    topic: TopicName,
+    *,
+    total: Annotated[int, typer.Option("--total", min=1, help="How many it has then.")],
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Adds partitions to a topic; keys go by the new count from then on."""
+    from lamina.cli.output import emit
+
+    with writable(data, server) as store:
+        before = store.format_of(topic)[1]
+        store.add_partitions(topic, total)
+    emit([{"topic": topic, "before": before, "partitions": total}], as_json=as_json)
 
 
 @app.command(epilog="Example: lamina topic delete orders --yes --data data")
@@ -126,7 +148,7 @@ def delete(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Deletes topics with all of their records; a dry run without --yes."""
+    """Deletes topics and all their records. A dry run without --yes."""
     from lamina.cli.output import emit
 
     rows = []
@@ -152,13 +174,13 @@ def produce(
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
     acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
     tombstone: Annotated[
-        bool, typer.Option("--tombstone", "-Z", help="An empty line is a null value.")
+        bool, typer.Option("--tombstone", "-Z", help="Take an empty line as a null value.")
     ] = False,
     data: Data = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Appends a record for each line of the standard input."""
+    """Appends a record for each line of standard input."""
     from lamina.cli import record_input
 
     headers = [record_input.header_of(each, ":") for each in header]
@@ -183,7 +205,7 @@ def consume(
         typer.Option("--offset", "-o", help="start, end, :end, +N, -N, N, N:M, @time, @-2h:-1h …"),
     ] = "start",
     num: Annotated[
-        int | None, typer.Option("--num", "-n", min=1, help="Stop after so many.")
+        int | None, typer.Option("--num", "-n", min=1, help="Stop after this many.")
     ] = None,
     partitions: Annotated[
         list[int], typer.Option("--partitions", "-p", min=0, help="Only these; repeatable.")
@@ -192,10 +214,10 @@ def consume(
         str, typer.Option("--format", "-f", help="json, or percent tokens: %t %p %o %k %v %d …")
     ] = "json",
     regex: Annotated[
-        bool, typer.Option("--regex", "-r", help="Topics are regular expressions.")
+        bool, typer.Option("--regex", "-r", help="Take topics as regular expressions.")
     ] = False,
-    meta_only: Annotated[bool, typer.Option("--meta-only", help="Without values.")] = False,
-    pretty_print: Annotated[bool, typer.Option(help="JSON over many lines.")] = False,
+    meta_only: Annotated[bool, typer.Option("--meta-only", help="Leave out the values.")] = False,
+    pretty_print: Annotated[bool, typer.Option(help="Print JSON over many lines.")] = False,
     data: Data = None,
     server: Server = None,
 ) -> None:
@@ -203,7 +225,7 @@ def consume(
     from lamina.cli import percent, record_printing
     from lamina.cli.offsets import parse
     from lamina.inspect.render import render_value
-    from lamina.store.opening import wall_clock_ms
+    from lamina.storage.files import wall_clock_ms
 
     asked = parse(offset, wall_clock_ms())
     compiled = None if format == "json" else percent.compile_format(format, percent.RPK)
@@ -231,35 +253,78 @@ def _matching(known: list[str], patterns: list[str]) -> list[str]:
     return [name for name in known if any(each.search(name) for each in compiled)]
 
 
+Before = Annotated[
+    str, typer.Option("--before", "--offset", "-o", help="An offset, end, or @time.")
+]
+
+
 @app.command(epilog="Example: lamina topic trim orders --before 1000 --yes --data data")
 def trim(
     topic: TopicName,
     *,
-    before: Annotated[
-        str, typer.Option("--before", "--offset", "-o", help="An offset, end, or @time.")
-    ],
+    before: Before,
     partition: Partition = 0,
     yes: Yes = False,
     data: Data = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Removes whole segments below an offset; a dry run without --yes."""
+    """Removes whole segments below an offset. A dry run without --yes."""
+
+    def cut(store: StoreApi, at: int) -> tuple[int, str]:
+        if yes:
+            return store.trim(topic, partition, at), "trimmed"
+        kept = [each for each in store.segments(topic, partition) if each.next_offset > at]
+        left = kept[0].base_offset if kept else store.latest_offset(topic, partition)
+        # The first segment may begin below what was deleted inside of it.
+        return max(store.earliest_offset(topic, partition), left), "would be trimmed (--yes)"
+
+    with writable(data, server) if yes else readable(data, server) as store:
+        _cut_below(store, (topic, partition), before, cut, as_json=as_json)
+
+
+@app.command(epilog="Example: lamina topic delete-records orders --before 1000 --yes --data data")
+def delete_records(
+    topic: TopicName,
+    *,
+    before: Before,
+    partition: Partition = 0,
+    yes: Yes = False,
+    data: Data = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Deletes all records below an offset, even inside a segment. A dry run without --yes."""
+
+    def cut(store: StoreApi, at: int) -> tuple[int, str]:
+        if yes:
+            return store.delete_records(topic, partition, at), "deleted"
+        end = store.latest_offset(topic, partition)
+        if at > end:
+            raise InvalidRequest(f"{topic}/{partition} ends at {end}, below {at}")
+        return max(store.earliest_offset(topic, partition), at), "would be deleted (--yes)"
+
+    with writable(data, server) if yes else readable(data, server) as store:
+        _cut_below(store, (topic, partition), before, cut, as_json=as_json)
+
+
+def _cut_below(
+    store: StoreApi,
+    place: tuple[str, int],
+    before: str,
+    cut: Callable[[StoreApi, int], tuple[int, str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Resolves an offset, has what lies below it removed, and prints where the partition begins."""
     from lamina.cli.offsets import parse, resolve
     from lamina.cli.output import emit
-    from lamina.store.opening import wall_clock_ms
+    from lamina.storage.files import wall_clock_ms
 
-    point = parse(before, wall_clock_ms()).start
-    with writable(data, server) if yes else readable(data, server) as store:
-        at = resolve(point, store, topic, partition)
-        earliest = store.earliest_offset(topic, partition)
-        if yes:
-            left, status = store.trim(topic, partition, at), "trimmed"
-        else:
-            kept = [each for each in store.segments(topic, partition) if each.next_offset > at]
-            end = store.latest_offset(topic, partition)
-            left = kept[0].base_offset if kept else end
-            status = "would be trimmed (--yes)"
+    topic, partition = place
+    at = resolve(parse(before, wall_clock_ms()).start, store, topic, partition)
+    earliest = store.earliest_offset(topic, partition)
+    left, status = cut(store, at)
     row = {"topic": topic, "partition": partition, "earliest": earliest, "before": at}
     emit([row | {"new_earliest": left, "status": status}], as_json=as_json)
 
@@ -274,7 +339,7 @@ def retention(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Says for each segment why it stays or goes; with --yes, what goes is removed now."""
+    """Shows why each segment stays or goes; with --yes, removes those that go."""
     from lamina.cli.output import emit, say, size
 
     with writable(data, server) as store:

@@ -8,6 +8,7 @@
     key_split        which partition takes which keyed records: the only use of a kernel
     producer         `Producer` as confluent-kafka has it
     consumer         `Consumer` likewise
+    group_member     a consumer's membership of a group: joining, heartbeats, its share
     committed        where a consumer's positions are kept
     message          `TopicPartition`, `Message`, and the names of special offsets
 

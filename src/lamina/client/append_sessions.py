@@ -188,7 +188,7 @@ class Sessions:
     # ------------------------------------------------------------------ deadlines
 
     def _watch_over(self, stream: _Stream) -> None:
-        """Has the stream cancelled when an answer does not come by its deadline."""
+        """Cancels the stream when an answer does not come by its deadline."""
         with self._lock:
             self._watched.add(stream)
             if self._watchdog is None:

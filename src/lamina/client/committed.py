@@ -1,16 +1,20 @@
-"""Where a consumer's committed positions are kept: in a consumer group, or with the program.
+"""Where a consumer's committed positions are kept: in a classic group, or with the program.
 
-With `group.id` they are those of the store's group of that name in each topic: they outlive the
-program, and its lag can be seen. Without, they end with the consumer.
+With `group.id` they are those of the store's classic group of that name, where Kafka's clients
+find them, too: they outlive the program, and their lag can be seen. Without, they end with the
+consumer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from lamina.api import GroupApi, Start, StoreApi
-from lamina.errors import UnknownGroup
+from lamina.api import StoreApi
+from lamina.api.memberships import Committed, Identity, Refusal
+from lamina.errors import Fenced, UnknownGroup
 
 
 class Positions(Protocol):
@@ -19,11 +23,11 @@ class Positions(Protocol):
     def load(self, topic: str, partition: int) -> int | None:
         """Returns the committed offset; None where none is."""
 
-    def begin(self, topic: str, partition: int, start: Start) -> int | None:
-        """Makes the group where there is none; returns the committed offset, if that gives one."""
+    def begin(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Notes where a group without a place begins: a later start must not miss what follows."""
 
-    def save(self, topic: str, partition: int, offset: int) -> int:
-        """Commits an offset, the next one to be read; returns what is committed now."""
+    def save(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Commits offsets (topic, partition, the next offset to be read), durably."""
 
 
 class InMemory:
@@ -37,42 +41,59 @@ class InMemory:
         """Returns the committed offset; None where none is."""
         return self._offsets.get((topic, partition))
 
-    def begin(self, topic: str, partition: int, start: Start) -> int | None:
-        """Leaves it to the consumer where to begin."""
-        del topic, partition, start
-        return None
+    def begin(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Leaves it to the consumer where to begin: there is no later start."""
 
-    def save(self, topic: str, partition: int, offset: int) -> int:
-        """Commits an offset."""
+    def save(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Commits offsets."""
         with self._lock:
-            self._offsets[topic, partition] = offset
-        return offset
+            for topic, partition, offset in offsets:
+                self._offsets[topic, partition] = offset
 
 
 class InGroup:
-    """Positions that are those of a consumer group of the store."""
+    """Positions that are those of a classic group of the store.
 
-    def __init__(self, store: StoreApi, group: str) -> None:
+    Earlier releases kept them in a share group of the same name: where the classic group has none
+    yet, those count.
+    """
+
+    def __init__(
+        self, store: StoreApi, group: str, member: Callable[[], Identity | None] = lambda: None
+    ) -> None:
         self._store = store
         self._group = group
-        self._known: dict[str, GroupApi] = {}
+        self._member = member
 
     def load(self, topic: str, partition: int) -> int | None:
-        """Returns the group's committed offset; None where there is no group."""
+        """Returns the group's committed offset; None where there is none."""
+        for each in self._store.committed_offsets(self._group):
+            if (each.topic, each.partition) == (topic, partition):
+                return each.offset
         try:
-            return self._of(topic, "none").committed(partition)
+            return self._store.group(topic, self._group, start="none").committed(partition)
         except UnknownGroup:
             return None
 
-    def begin(self, topic: str, partition: int, start: Start) -> int | None:
-        """Makes the group: from now on it has a place, which a later start finds again."""
-        return self._of(topic, start).committed(partition)
+    def begin(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Commits where the group begins; members that share it do so for themselves."""
+        with contextlib.suppress(Fenced):
+            self.save(offsets)
 
-    def save(self, topic: str, partition: int, offset: int) -> int:
-        """Commits an offset; a group's place never moves back but by a seek of the group."""
-        return self._of(topic, "earliest").commit(offset, partition)
-
-    def _of(self, topic: str, start: Start) -> GroupApi:
-        if topic not in self._known:
-            self._known[topic] = self._store.group(topic, self._group, start=start)
-        return self._known[topic]
+    def save(self, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Commits offsets; raises Fenced where the share they are of is somebody else's now."""
+        entries = [Committed(*each) for each in offsets]
+        if not entries:
+            return
+        refusal = self._store.commit_offsets(self._group, entries, self._member())
+        if refusal is Refusal.UNKNOWN_MEMBER_ID and self._member() is None:
+            raise Fenced(
+                f"group {self._group!r} has members that share its partitions; a consumer that"
+                " assigns partitions to itself cannot commit for it: subscribe, or use another"
+                " group.id"
+            )
+        if refusal is not None:
+            raise Fenced(
+                f"group {self._group!r} has moved on ({refusal.name}): its partitions may be"
+                " another consumer's now; poll, and commit what is handed out from there"
+            )

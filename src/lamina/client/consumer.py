@@ -1,7 +1,10 @@
 """A consumer in the manner of confluent-kafka, over an embedded or a served store.
 
-It reads the partitions that it subscribed to, in turn, and keeps its place in each. A commit says
-what was processed, and only the program knows that: `enable.auto.commit` is off unless asked for.
+It reads its partitions in turn, and keeps its place in each. A commit says what was processed, and
+only the program knows that: `enable.auto.commit` is off unless asked for.
+
+With `group.id`, consumers that subscribe share the partitions: each is a member of the classic
+group of that name (`client.group_member`), as Kafka's consumers are, and `poll` gets its share.
 
 Rules.
 1. A position is the next offset to read; `commit` stores positions, `seek` changes them.
@@ -9,20 +12,25 @@ Rules.
 3. A gap is raised as RecordsMissing, once; the position is then behind the gap.
 4. What is committed by itself was handed out by an earlier call, and the program came back for
    more or closed the consumer: never what it is still at work on.
+5. A share changes inside of `poll` and `consume` only: what is due is committed and `on_revoke`
+   called before it is given up, `on_assign` before the first record of the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from lamina.api import Start, StoreApi
+from lamina.api.memberships import Identity
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.committed import InGroup, InMemory, Positions
+from lamina.client.group_member import PARTITIONS_CHECKED_S, GroupMember, MemberSettings
 from lamina.client.message import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -38,6 +46,11 @@ from lamina.errors import Closed, InvalidRequest, LaminaError, OffsetOutOfRange,
 
 _DEFAULTS: dict[str, Any] = {
     "group.id": "",
+    "group.instance.id": None,
+    "client.id": "lamina",
+    "session.timeout.ms": 45_000,
+    "heartbeat.interval.ms": 3_000,
+    "max.poll.interval.ms": 300_000,
     "auto.offset.reset": "none",
     "enable.auto.commit": False,
     "auto.commit.interval.ms": 5000,
@@ -46,6 +59,9 @@ _DEFAULTS: dict[str, Any] = {
 }
 _RESETS = ("earliest", "latest", "none")
 _SLICE_MS = 50
+_JOIN_MS = 1_000
+Callback: TypeAlias = Callable[["Consumer", list[TopicPartition]], None]
+"""Is told of the partitions that a consumer has got, or is about to lose."""
 
 
 @typed_calls(PLACES)
@@ -72,29 +88,71 @@ class Consumer:
         self._max_records = count("max.poll.records", settings["max.poll.records"])
         self._max_bytes = count("fetch.max.bytes", settings["fetch.max.bytes"])
         group = text("group.id", settings["group.id"])
-        self._positions = positions or (InGroup(store, group) if group else InMemory())
+        self._member = GroupMember(store, group, _member_settings(settings)) if group else None
+        self._positions = positions or (
+            InGroup(store, group, self._identity) if group else InMemory()
+        )
+        self._share: set[tuple[str, int]] | None = None
+        self._callbacks: tuple[Callback | None, Callback | None] = (None, None)
         self._auto_s = _interval_s(settings)
         self._committed_at = time.monotonic()
         self._next: dict[tuple[str, int], int] = {}
         self._paused: set[tuple[str, int]] = set()
         self._buffer: list[Message] = []
         self._turn = 0
+        self._subscribed: list[str] = []
+        self._counted_s = 0.0
         self._closed = False
 
     # ------------------------------------------------------------------ what to read
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Reads all partitions of some topics, from where the group is."""
-        self.assign(
-            TopicPartition(topic, part.partition)
-            for topic in topics
-            for part in self._store.describe_topic(topic).partitions
-        )
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+    ) -> None:
+        """Reads topics from where the group is; the members of a group share their partitions.
+
+        With `group.id` the share comes with the first polls, and changes when members come and
+        go: `on_revoke` and `on_assign` are called, in `poll`, with this consumer and the
+        partitions. Without, all partitions are read at once.
+        """
+        names = list(topics)
+        if self._member is None:
+            self.assign(
+                TopicPartition(topic, part.partition)
+                for topic in names
+                for part in self._store.describe_topic(topic).partitions
+            )
+            self._subscribed, self._counted_s = names, time.monotonic()
+            return
+        self._require_open()
+        for topic in names:
+            self._store.format_of(topic)  # a name that is wrong is told now, not never
+        self._revoke()
+        self._callbacks = (on_assign, on_revoke)
+        self._share = set()
+        self._member.subscribe(names)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions, from their offsets."""
+        """Reads exactly these partitions, from their offsets; they are shared with nobody."""
         self._require_open()
-        found = {(each.topic, each.partition): self._resolve(each) for each in partitions}
+        if self._member is not None and self._share is not None:
+            self._member.subscribe([])
+            self._share = None
+        self._subscribed = []
+        self._take(partitions)
+
+    def _take(self, partitions: Iterable[TopicPartition]) -> None:
+        found, begun = {}, []
+        for each in partitions:
+            offset, is_new = self._resolve(each)
+            found[each.topic, each.partition] = offset
+            if is_new:
+                begun.append((each.topic, each.partition, offset))
+        if begun:
+            self._positions.begin(begun)
         self._next, self._paused, self._buffer = found, set(), []
 
     def unsubscribe(self) -> None:
@@ -108,7 +166,7 @@ class Consumer:
     def seek(self, partition: TopicPartition) -> None:
         """Goes on at another offset of a partition that is read."""
         where = self._require_assigned(partition)
-        self._next[where] = self._resolve(partition)
+        self._next[where], _ = self._resolve(partition)
         self._buffer = [m for m in self._buffer if (m.topic(), m.partition()) != where]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -126,28 +184,77 @@ class Consumer:
             self._next[message.topic(), message.partition()] = message.offset()
         self._buffer = []
 
-    def _resolve(self, asked: TopicPartition) -> int:
+    def _resolve(self, asked: TopicPartition) -> tuple[int, bool]:
+        """Returns where to read on, and whether that is for want of a committed offset."""
         topic, partition, offset = asked.topic, asked.partition, asked.offset
+        is_new = False
         if offset >= 0:
-            return offset
+            return offset, False
         if offset == OFFSET_STORED:
             committed = self._positions.load(topic, partition)
             if committed is not None:
-                return committed
+                return committed, False
             if self._reset == "none":
                 raise OffsetOutOfRange(
                     f"{topic}-{partition} has no committed offset; set auto.offset.reset to"
                     " earliest or latest, or assign an offset"
                 )
-            begun = self._positions.begin(topic, partition, self._reset)
-            if begun is not None:
-                return begun
             offset = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
+            is_new = True
         if offset == OFFSET_BEGINNING:
-            return self._store.earliest_offset(topic, partition)
+            return self._store.earliest_offset(topic, partition), is_new
         if offset == OFFSET_END:
-            return self._store.latest_offset(topic, partition)
+            return self._store.latest_offset(topic, partition), is_new
         raise InvalidRequest(f"{offset} is no offset")
+
+    # ------------------------------------------------------------------ sharing
+
+    def _identity(self) -> Identity | None:
+        return self._member.identity if self._member is not None else None
+
+    def _keep_share(self, wait_ms: int) -> None:
+        """Takes part in the group: gives up a share that ended, takes the next one."""
+        if self._member is None or self._share is None:
+            self._take_added()
+            return
+        if self._share and self._member.identity is None:
+            self._revoke()
+        given = self._member.drive(wait_ms)
+        if given is None:
+            return
+        share = sorted((topic, number) for topic, numbers in given.items() for number in numbers)
+        try:
+            self._take(TopicPartition(*where) for where in share)
+        except BaseException:
+            self._member.give_up()  # it has no place to begin at: the next poll says so again
+            raise
+        self._share = set(share)
+        self._call(self._callbacks[0], share)
+
+    def _take_added(self) -> None:
+        """Reads, without a group, the partitions too that subscribed topics have got since."""
+        if not self._subscribed or time.monotonic() - self._counted_s < PARTITIONS_CHECKED_S:
+            return
+        self._counted_s = time.monotonic()
+        for topic in self._subscribed:
+            for number in range(self._store.format_of(topic)[1]):
+                if (topic, number) not in self._next:
+                    self._next[topic, number] = self._store.earliest_offset(topic, number)
+
+    def _revoke(self) -> None:
+        """Gives a share up; what is committed by itself is tried for a last time."""
+        if not self._share:
+            return
+        if self._auto_s is not None:
+            with contextlib.suppress(LaminaError):  # too late: others go on from the last commit
+                self.commit()
+        lost, self._share = sorted(self._share), set()
+        self._call(self._callbacks[1], lost)
+        self._next, self._paused, self._buffer = {}, set(), []
+
+    def _call(self, callback: Callback | None, places: list[tuple[str, int]]) -> None:
+        if callback is not None:
+            callback(self, [TopicPartition(*where) for where in places])
 
     # ------------------------------------------------------------------ reading
 
@@ -189,6 +296,7 @@ class Consumer:
         deadline = None if timeout < 0 else time.monotonic() + timeout
         wait_ms = 0
         while True:
+            self._keep_share(_JOIN_MS if deadline is None else _left_ms(deadline))
             places = [where for where in self._next if where not in self._paused]
             self._turn += 1
             found: list[tuple[str, int, pa.RecordBatch]] = []
@@ -248,8 +356,8 @@ class Consumer:
     ) -> list[TopicPartition]:
         """Commits the place behind a message, given offsets, or all positions.
 
-        It is durable when this returns. Returns what is committed now: a group's place never moves
-        back, but by `reset_group`.
+        It is durable when this returns, and may move back. Raises Fenced where the partitions are
+        another member's by now. Returns what was committed.
         """
         if message is not None and offsets is not None:
             raise InvalidRequest("a commit is of a message or of offsets, not of both")
@@ -259,14 +367,8 @@ class Consumer:
         for each in done:
             if each.offset < 0:
                 raise InvalidRequest(f"{each.offset} cannot be committed")
-        return [
-            TopicPartition(
-                each.topic,
-                each.partition,
-                self._positions.save(each.topic, each.partition, each.offset),
-            )
-            for each in done
-        ]
+        self._positions.save([(each.topic, each.partition, each.offset) for each in done])
+        return done
 
     def _commit_if_due(self) -> None:
         """Commits what earlier calls handed out, where that is to be done and the time has come."""
@@ -307,10 +409,19 @@ class Consumer:
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Reads no more; the store stays open. `enable.auto.commit` commits for a last time."""
-        if self._auto_s is not None and not self._closed:
-            self.commit()
-        self._closed = True
+        """Reads no more and leaves the group; `enable.auto.commit` commits for a last time."""
+        if self._closed:
+            return
+        try:
+            if self._auto_s is not None:
+                self.commit()
+            self._auto_s = None
+            self._revoke()
+        finally:
+            self._closed = True
+            if self._member is not None:
+                with contextlib.suppress(LaminaError):  # its session ends by itself
+                    self._member.leave()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -334,6 +445,21 @@ class Consumer:
         if kind is not None:  # what it was at work on is not done
             self._auto_s = None
         self.close()
+
+
+def _left_ms(deadline: float) -> int:
+    return max(0, min(_JOIN_MS, int((deadline - time.monotonic()) * 1000)))
+
+
+def _member_settings(settings: Mapping[str, Any]) -> MemberSettings:
+    instance = settings["group.instance.id"]
+    return MemberSettings(
+        text("client.id", settings["client.id"]),
+        None if instance is None else text("group.instance.id", instance),
+        count("session.timeout.ms", settings["session.timeout.ms"]),
+        count("heartbeat.interval.ms", settings["heartbeat.interval.ms"]),
+        count("max.poll.interval.ms", settings["max.poll.interval.ms"]),
+    )
 
 
 def _interval_s(settings: Mapping[str, Any]) -> float | None:

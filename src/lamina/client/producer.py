@@ -20,13 +20,15 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from lamina.api import Appended, StoreApi, TopicInfo
+from lamina.api import Appended, StoreApi
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.key_split import split_by_key
 from lamina.client.message import Header, Message, arrow_of
 from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
 from lamina.records import KEPT_COLUMNS
 
+SHAPE_S = 5.0
+"""How long a producer goes by the partitions that a topic had when it asked."""
 Delivery: TypeAlias = Callable[[LaminaError | None, Message], None]
 
 _DEFAULTS: dict[str, Any] = {
@@ -62,7 +64,7 @@ class Producer:
             count("queue.buffering.max.messages", settings["queue.buffering.max.messages"])
         )
         self._reports: queue.SimpleQueue[tuple[Message, Delivery]] = queue.SimpleQueue()
-        self._about: dict[str, TopicInfo] = {}
+        self._shapes: dict[str, tuple[tuple[str, int], float]] = {}
         self._turn = 0
         self._changed = threading.Condition()
         self._outstanding = 0
@@ -184,7 +186,7 @@ class Producer:
                 for partition, group in by_partition.items():
                     self._append(topic, partition, group)
             except Exception as error:  # whatever it is, it is told: a dead thread tells nothing
-                self._about.pop(topic, None)
+                self._shapes.pop(topic, None)
                 told = error if isinstance(error, LaminaError) else Unavailable(f"{error!r}")
                 for message in messages:
                     if message.offset() < 0 and message.error() is None:
@@ -206,18 +208,22 @@ class Producer:
         for number, message in enumerate(group):
             message._offset = ack.base_offset + number if ack.base_offset >= 0 else -1
 
+    def _shape(self, topic: str) -> tuple[str, int]:
+        """Returns a topic's format and how many partitions it had a moment ago."""
+        found, asked_s = self._shapes.get(topic, (None, 0.0))
+        if found is None or time.monotonic() - asked_s > SHAPE_S:
+            found = self._store.format_of(topic)
+            self._shapes[topic] = found, time.monotonic()
+        return found
+
     def _place(self, topic: str, messages: list[Message]) -> None:
         """Gives a partition to each record that names none: by key, or all of them in turn."""
         free = [message for message in messages if message.partition() < 0]
         if not free:
             return
-        about = self._about.get(topic) or self._store.describe_topic(topic)
-        self._about[topic] = about
-        count = len(about.partitions)
+        format_name, count = self._shape(topic)
         self._turn = (self._turn + 1) % count
-        keys = (
-            [m.key() for m in free] if "key" in KEPT_COLUMNS[about.format] else [None] * len(free)
-        )
+        keys = [m.key() for m in free] if "key" in KEPT_COLUMNS[format_name] else [None] * len(free)
         numbered = pa.RecordBatch.from_arrays(
             [pa.array(keys, pa.binary()), pa.array(range(len(free)), pa.int64())], ["key", "row"]
         )

@@ -132,7 +132,7 @@ class RemoteGroup(GroupApi):
         return self._known(lambda: call(self._connection, operation, given, columns))
 
     def _known(self, action: Any) -> Any:
-        """Runs a call; a group that is not there any more is closed for those who have it."""
+        """Runs a call; a group that is gone is closed for all of its users."""
         try:
             return action()
         except UnknownGroup as error:

@@ -50,6 +50,9 @@ from lamina.wire.operations import OPERATIONS, Operation
 
 _ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
 _THREADS = 8
+_RESHAPING = ("create_topic", "add_partitions", "delete_topic")
+DESCRIBED_S = 5.0
+"""How long a client goes by the partitions that a topic had when it asked."""
 
 
 class RemoteStore(StoreApi):
@@ -73,7 +76,7 @@ class RemoteStore(StoreApi):
         self._connection = Connection(url, key=key, timeout_s=timeout_s, tls_root=tls_root)
         self._sessions = Sessions(self._connection)
         self._idempotent = idempotent
-        self._described: dict[str, TopicInfo] = {}
+        self._described: dict[str, tuple[TopicInfo, float]] = {}
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
@@ -136,10 +139,11 @@ class RemoteStore(StoreApi):
         return list(split_by_key(records, count, turn))
 
     def _about(self, topic: str) -> TopicInfo:
-        """Describes a topic as it was when first used; its format and partitions do not change."""
-        found = self._described.get(topic)
-        if found is None:
-            found = self._described[topic] = self.describe_topic(topic)
+        """Describes a topic as it was a moment ago: partitions may be added to it."""
+        found, asked_s = self._described.get(topic, (None, 0.0))
+        if found is None or time.monotonic() - asked_s > DESCRIBED_S:
+            found = self.describe_topic(topic)
+            self._described[topic] = found, time.monotonic()
         return found
 
     async def append_async(
@@ -186,6 +190,7 @@ class RemoteStore(StoreApi):
     ) -> Iterator[pa.RecordBatch]:
         patience, attempt = Patience.of(self._connection.timeout_s), 0
         while True:
+            asked_from = start
             ticket = messages.encode_question(
                 Question("scan", topic, partition, start, end, **asked)
             )
@@ -203,8 +208,8 @@ class RemoteStore(StoreApi):
                 patience.pause(attempt, error)
                 attempt += 1
                 continue
-            if end is None or start >= end:
-                return
+            if start == asked_from or end is None or start >= end:
+                return  # a part without records: what is left of the range was deleted
 
     def _start_scan(self, ticket: bytes, options: Any) -> tuple[Any, int]:
         del options  # a scan lasts as long as its reader takes; each wait ends with the connection
@@ -330,13 +335,14 @@ def _remote(operation: Operation) -> Callable[..., Any]:
     @functools.wraps(operation.method)
     def method(self: RemoteStore, *given: Any, **named: Any) -> Any:
         bound = operation.signature.bind(*given, **named)
-        if operation.name in ("create_topic", "delete_topic"):
-            self._described.pop(bound.arguments["name"], None)
         try:
             return call(self._connection, operation, dict(bound.arguments))
         except UnknownTopic:
             self._described.clear()
             raise
+        finally:
+            if operation.name in _RESHAPING:
+                self._described.clear()
 
     return method
 

@@ -1,22 +1,25 @@
-"""Bytes to Arrow and back: every structure that Lamina writes, and nothing that touches a disk.
+"""Bytes to Arrow and back: every structure that Lamina writes to disk, without any I/O.
 
-One module per structure on disk: its docstring has the byte table, beside it are one `Struct`, one
-`encode`, one `decode`, and for logs one `scan`. `docs/formats/` has the same tables with annotated
-dumps, and a test holds both to the code.
+Each structure on disk has a module: its docstring has the byte table, and below it are one
+`Struct`, one `encode`, one `decode`, and for logs one `scan`. `docs/formats/` has the same tables
+with annotated dumps; tests compare both with the code.
 
     frame/     the simplest log: one frame per record, two sparse indexes
     keratin/   the default log: CRC-32C, headers, a manifest, the files of consumer groups
     wal/       the write-ahead log: frames of many topics, control frames, snapshots, `.data`
     strm/      compressed objects for an object store
+    kafka/     record batches as Kafka clients send and read them; never written to disk
     documents/ the small JSON files: topics, ledgers, checkpoints, lists of archived objects
     kernels/   what the inner loops share: compilation, checksums, hashes, Arrow columns
 
-`log_format` is what the rest of the house asks of a segmented format, one small interface with one
-implementation each for frame and keratin. `scan` is the vocabulary of walking a log: where sound
-records begin and end, and why the walk stopped. `sparse_choice` decides which records an index
-points at, `sparse_index` looks them up. `ranges` is a set of offsets as merged ranges, `envelope`
-carries fields for which a format has no room, `partitioning` maps keys to partitions, and
-`producer_journal` is the journal of idempotent producers.
+`log_format` is the interface of a segmented format to the other packages, implemented once for
+frame and once for keratin. `scan` is the vocabulary of walking a log: where sound records begin and
+end, and why the walk stopped. `scan.runs` is the only walk that continues after damage; it walks
+`offset_log` (frame, keratin), `wal.walks` and `keratin.delta`. `sparse_choice` decides which
+records an index points to, and `sparse_index` looks them up. `ranges` is a set of offsets as merged
+ranges, `envelope` carries fields for which a format has no room, `partitioning` maps keys to
+partitions, `producer_journal` is the journal of idempotent producers, and `committed_offsets` is
+the journal of offsets that classic groups commit.
 
 Rules.
 1. No I/O, no clock, no logging, no randomness: a test forbids the imports.
@@ -24,11 +27,13 @@ Rules.
    `scan` accepted.
 3. The codec reports END, TORN or a kind of damage; what that means is recovery's decision.
 4. No Python object per record: columns go in and out, one compiled kernel runs over them.
-5. A length that a file claims never decides how much memory is allocated.
-6. A version that is newer than ours is refused, after its checksum has shown that it is no damage.
+5. A length that a file claims is never trusted to allocate memory.
+6. A newer version is refused, but only after its checksum has proved that it is not damage.
 
 Where to look.
 - a byte on disk: the table at the top of the format's module
 - what "torn" means while walking: `scan.Stop`
+- how a walk continues after damage: `scan.runs`, and `resync` of each log; what it may believe of a
+  damaged record: `claims`
 - adding a format: write its package, then one class in `log_format`
 """

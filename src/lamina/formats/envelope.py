@@ -130,7 +130,7 @@ def size_of(fields: Any, row: int, flags: int) -> int:
                 return -1
             if arrow.is_null(items, item) or arrow.is_null(names, item):
                 return -1
-            if not _is_utf8(name, name_len):
+            if not is_utf8(name, name_len):
                 return NOT_UTF8
             size += 8 + name_len + value_len
     return size
@@ -195,7 +195,7 @@ def write(target: int, fields: Any, row: int, flags: int) -> None:
 
 
 @inlined
-def _is_utf8(address: int, length: int) -> bool:
+def is_utf8(address: int, length: int) -> bool:
     """Whether bytes are well-formed UTF-8: no overlong forms, surrogates or beyond U+10FFFF."""
     position = 0
     while position < length:
@@ -254,7 +254,7 @@ def _look_at_headers(address: int, end: int) -> tuple[int, int, int]:
     value_bytes = 0
     for _ in range(count):
         name, name_len = _bytes_at(address, end)
-        if name_len < 0 or not _is_utf8(name, name_len):
+        if name_len < 0 or not is_utf8(name, name_len):
             return -1, 0, 0
         name_bytes += name_len
         address = name + name_len
@@ -336,7 +336,7 @@ def put_headers(targets: Any, ends: Any, row: int, view: Any, length: int) -> No
     if flags == FOREIGN:
         list_bits[row >> 3] |= np.uint8(1 << (row & 7))
         name, value = address_of(_FOREIGN_NAME), address
-        _put_header(targets, ends, name, _FOREIGN_NAME_BYTES, value, length)
+        put_header(targets, ends, name, _FOREIGN_NAME_BYTES, value, length)
         return
     if not flags & HAS_HEADERS:
         return
@@ -350,14 +350,15 @@ def put_headers(targets: Any, ends: Any, row: int, view: Any, length: int) -> No
         address += 4
         if value_len == NULL_LENGTH:
             value_len = -1
-        _put_header(targets, ends, name, name_len, address, value_len)
+        put_header(targets, ends, name, name_len, address, value_len)
         address += max(value_len, 0)
 
 
 @inlined
-def _put_header(
+def put_header(
     targets: Any, ends: Any, name: int, name_len: int, value: int, value_len: int
 ) -> None:
+    """Adds one header to the arrays of `HeaderArrays`; a value of length -1 is null."""
     _, _, name_offsets, names, value_offsets, values, value_bits = targets
     item = ends[0]
     name_offsets[item] = ends[1]

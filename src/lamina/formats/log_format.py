@@ -1,7 +1,7 @@
-"""What the engine asks of a segmented topic format: one small interface, one implementation each.
+"""The interface of a segmented format, implemented once for frame and once for keratin.
 
-Above it nothing knows which format a partition has; below it nothing knows of files. The closed set
-is `CODECS`.
+Code above it does not know which format a partition has; code below it knows nothing of files.
+`CODECS` is the closed set of formats.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lamina.formats.frame import time_index as frame_times
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.keratin import time_index as keratin_times
-from lamina.formats.kernels.arrow import Encoded
-from lamina.formats.kernels.plain_values import PlainValues
+from lamina.formats.kernels.arrow import Encoded, PlainValues
+from lamina.formats.offset_log import LogModule
 from lamina.formats.scan import Budget, Limit, Scan
 from lamina.formats.sparse_choice import Entries, Stride
 
@@ -38,6 +38,8 @@ class Codec(Protocol):
     index_header_bytes: int
     has_manifest: bool
     stride: Stride
+    log: LogModule
+    """The format's own `log` module: what `OffsetLog` walks a buffer with."""
 
     def log_header(self, base_offset: int, created_ms: int) -> bytes:
         """Returns what a new `.log` begins with."""
@@ -122,6 +124,7 @@ class FrameCodec:
     index_header_bytes = 0
     has_manifest = False
     stride = frame_index.STRIDE
+    log: LogModule = frame_log
     encode = staticmethod(frame_log.encode)
     encode_values = staticmethod(frame_log.encode_values)
     scan = staticmethod(frame_log.scan)
@@ -208,6 +211,7 @@ class KeratinCodec:
     index_header_bytes = keratin_index.FILE_HEADER_BYTES
     has_manifest = True
     stride = keratin_index.STRIDE
+    log: LogModule = keratin_log
     encode = staticmethod(keratin_log.encode)
     encode_values = staticmethod(keratin_log.encode_values)
     scan = staticmethod(keratin_log.scan)

@@ -1,7 +1,7 @@
 """Which partition a key belongs to: XXH3-64 of the key's bytes, modulo the number of partitions.
 
 The same in every process and version: moving a key to another partition would break its order.
-Records without a key have no partition of their own (-1); whoever appends chooses one for them.
+Records without a key have none (-1): the code that appends them chooses one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 from lamina.formats.kernels import arrow
 from lamina.formats.kernels.binary import address_of, poke_i64
 from lamina.formats.kernels.compile import kernel
-from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
+from lamina.formats.kernels.xxh3 import xxh3
 from lamina.records import split
 
 NO_KEY = -1
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Returns the partition of one key."""
-    return xxh3_of(key) % partitions
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> NDArray[np.int64]:

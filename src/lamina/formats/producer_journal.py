@@ -1,7 +1,7 @@
-"""The producers' journal of a partition (`producers.log`): who appended which of its batches where.
+"""The producers' journal of a partition (`producers.log`): which producer appended what, and where.
 
 Truth for idempotence: without it a retry may store a batch twice; records are never affected.
-A plain run of entries, little-endian, each written and synced before the records it speaks of.
+A plain run of entries, little-endian, each written and synced before the records it describes.
 
     | at | size | field       | type | meaning                                             |
     |----|------|-------------|------|-----------------------------------------------------|

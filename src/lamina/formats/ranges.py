@@ -1,16 +1,21 @@
-"""A set of sequences as merged ranges: what of a topic was deleted. Immutable.
+"""A set of offsets as merged ranges: what was deleted, what is missing, what a piece holds.
 
-Kept as one ascending array of bounds, from and to in turn: a sequence is in the set when an odd
-number of bounds is not above it. So ten million deleted neighbours cost sixteen bytes.
+Immutable, and the only place where ranges are joined, cut and subtracted. The set is one ascending
+array of bounds, start and end in turn: an offset is in it if an odd number of bounds is at or below
+it. So ten million consecutive deleted offsets cost sixteen bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Span: TypeAlias = tuple[int, int]
+"""Offsets, from the first to one past the last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +25,15 @@ class Ranges:
     bounds: NDArray[np.int64]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> Ranges:
+    def of(cls, pairs: Iterable[Span]) -> Ranges:
         """Makes the union of any ranges."""
         array = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
         return _merged(array[:, 0], array[:, 1])
+
+    @classmethod
+    def between(cls, first: int, end: int) -> Ranges:
+        """Makes the set of one range; of nothing, where it has no offset."""
+        return _merged(np.array([first], dtype=np.int64), np.array([end], dtype=np.int64))
 
     @classmethod
     def of_sequences(cls, sequences: NDArray[np.int64]) -> Ranges:
@@ -33,7 +43,7 @@ class Ranges:
     def __len__(self) -> int:
         return len(self.bounds) // 2
 
-    def pairs(self) -> tuple[tuple[int, int], ...]:
+    def pairs(self) -> tuple[Span, ...]:
         """Returns the ranges as Python numbers."""
         numbers = self.bounds.tolist()
         return tuple(zip(numbers[::2], numbers[1::2], strict=True))

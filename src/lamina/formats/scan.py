@@ -1,19 +1,24 @@
-"""What walking a log finds: where records start, where the good ones end, and why the walk stopped.
+"""What walking a log finds: where records start, where sound ones end, and why the walk stopped.
 
 Each log format walks its records in one kernel, which returns a `Scan`; reading, recovery,
-verifying, dumping and indexing are policies over that one walk. A codec never decides what a stop
-means: the same bad checksum is a torn tail in an active file and corruption in a sealed one.
+verifying, dumping and indexing are policies over that one walk. `runs` is the walk that continues
+after damage: sound records, a damaged spot, sound records, to the end of the buffer. A codec never
+decides what a stop means: the same bad checksum is a torn tail in an active file and corruption in
+a sealed one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 OFFSET_MAX = (1 << 63) - 1
 _NOTHING: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -30,12 +35,12 @@ class Stop(IntEnum):
     TORN = 1
     """The buffer ends inside a record, or the bytes that begin every record are zero.
 
-    Zeros there are taken for space that was never written. Only those bytes are looked at: whether
-    zeros follow to the end is for the caller to see.
+    Zeros there are taken for space that was never written. Only those bytes are examined: whether
+    zeros follow to the end is for the caller to check.
     """
     BAD_MAGIC = 2
     BAD_VERSION = 3
-    """A version, type or flag that is not known, under a good checksum: of a newer writer."""
+    """An unknown version, type or flag with a good checksum: a newer writer's."""
     BAD_LENGTH = 4
     """Lengths that contradict each other or exceed the format's limit."""
     BAD_CHECKSUM = 5
@@ -210,3 +215,113 @@ def as_expected(offset: int | None) -> int:
     if offset is None:
         return ANY_OFFSET
     return offset if 0 <= offset <= OFFSET_MAX else _NO_OFFSET
+
+
+# ---------------------------------------------------------------------- over damage
+
+
+class Walkable(Protocol):
+    """A log in a buffer, as `runs` walks it.
+
+    Records have numbers that ascend, which tell a record behind damage from a leftover of older
+    times. In a log without such numbers every number is 0.
+    """
+
+    data: memoryview
+
+    def scan(self, start: int, number: int | None, limit: Limit) -> Scan:
+        """Walks sound records, of which the first has this number (None is any)."""
+
+    def resync(self, damage: Scan, number: int | None, budget: Budget) -> int | None:
+        """Finds the record to go on with behind a scan that ended in damage.
+
+        `number` is what the record there should have had. What is found, `scan` takes.
+        """
+
+    def number_at(self, position: int) -> int:
+        """Returns the number of a sound record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Sound records in a row, numbered from `first` to below `end`."""
+
+    found: Scan
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that hold no record which counts, from `position` to below `end`.
+
+    `expected` is the number that the record there should have had, as far as one is known.
+    `following` is that of the sound record at `end`; None if nothing sound follows, and then `end`
+    is that of the buffer. `is_blank` says that all of it is zero: prepared space, or records gone.
+    """
+
+    position: int
+    end: int
+    stop: Stop
+    expected: int | None
+    following: int | None = None
+    is_blank: bool = False
+
+
+Step: TypeAlias = Run | Damage
+
+
+def runs(
+    log: Walkable,
+    start: int,
+    number: int | None = None,
+    *,
+    limit: Limit = Limit(),
+    end_number: int | None = None,
+) -> Iterator[Step]:
+    """Walks a whole buffer from `start` on: runs of sound records, and the damage between them.
+
+    `number` is that of the first record, where it is known. `limit` bounds each run, not the walk:
+    a run that ends by it is followed by the next one. Behind damage a record from `end_number` on
+    does not count: a misplaced file must not speak for its neighbours' records. Damage is the last
+    step if nothing sound follows it. All of the walk shares one budget.
+    """
+    size = log.data.nbytes
+    budget = Budget(size)
+    limit = replace(limit, budget=budget)
+    position = start
+    while position < size:
+        found = log.scan(position, number, limit)
+        position = found.end
+        if len(found):
+            first, last = found.positions[0], found.positions[-1]
+            run = Run(found, log.number_at(int(first)), log.number_at(int(last)) + 1)
+            number = run.end
+            yield run
+        if found.stop.is_damage:
+            damage = _damage(log, found, number, budget, end_number)
+            yield damage
+            if damage.following is None:
+                return
+            position, number = damage.end, damage.following
+
+
+def _damage(
+    log: Walkable, found: Scan, number: int | None, budget: Budget, end_number: int | None
+) -> Damage:
+    is_blank = is_prepared_space(log.data, found.end)  # no search finds a record in zeros
+    after = None if is_blank else log.resync(found, number, budget)
+    if after is not None:
+        following = log.number_at(after)
+        if end_number is None or following < end_number:
+            return Damage(found.end, after, found.stop, number, following)
+    return Damage(found.end, log.data.nbytes, found.stop, number, is_blank=is_blank)
+
+
+def is_prepared_space(data: Buffer, position: int) -> bool:
+    """Tells whether a file holds only zeros from a position on, as a prepared tail does."""
+    tail = np.frombuffer(data, dtype=np.uint8)[position:]  # type: ignore[call-overload]
+    if tail[:64].any():  # so it is at nearly every damaged spot, and there may be many
+        return False
+    step = 1 << 20
+    return not any(tail[start : start + step].any() for start in range(0, len(tail), step))

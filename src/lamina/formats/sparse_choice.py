@@ -1,4 +1,4 @@
-"""Which records of a log a sparse index points at: one policy for live writing and rebuilding.
+"""Which records of a log a sparse index points to: one policy for live writing and rebuilding.
 
 The first record of a file is indexed, then every record that starts `bytes` or more past the last
 indexed one, or is the `records`-th after it, whichever comes first. What the policy must remember

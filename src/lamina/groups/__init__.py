@@ -1,4 +1,4 @@
-"""Consumer groups: who has which record, journaled before anybody is told.
+"""Consumer groups: who has which record, journaled before it is delivered.
 
 A group shares a topic among its consumers, record by record. It keeps its state per partition in
 two files, as document 003 describes: a snapshot and a journal of events behind it.
@@ -12,11 +12,21 @@ thousand consumers are one write and one fsync. `state` is the value that these 
 `kernels` for the inner loops; `journal` keeps it on disk.
 
 `registry` knows all groups of a store: it recovers them when the store is opened, creates, lists,
-resets and deletes them. `roster` remembers which groups there are apart from their files, so that
-a group whose files are lost is reported. `positions` takes over what readers without a store have
-left. `copying` makes the copies that the archive
-keeps, and `rebuilding` gathers what is known of a group whose files are lost. `dead_letters`
-writes records that no consumer can process to `<topic>.dlq`.
+resets (`reset_targets`) and deletes them. `roster` remembers which groups there are apart from
+their files, so that a group whose files are lost is reported. `positions` takes over what readers
+without a store have left. `copying` makes the copies that the archive keeps, and `rebuilding`
+gathers what is known of a group whose files are lost. `dead_letters` writes records that no
+consumer can process to `<topic>.dlq`.
+
+Classic groups, as Kafka has them, share a topic by partitions instead: `coordinator` knows all of
+them. `membership` is their protocol as a state machine without I/O, over a `member_list`, and
+`offset_journal` keeps what their members have committed, with `offset_copies` in the archive.
+
+Kafka's share consumers are members, too, of the groups that share record by record:
+`share_coordinator` knows who is, by the protocol in `share_membership`. Each of them may only
+settle what it holds: `lending` hands records out to them, a `holding` says what one of them has,
+and `verdicts` does with it as its holder says.
+`settings_book` keeps what was set of such groups by name.
 
 Rules.
 1. Live traffic and recovery change a state by `State.apply` and by nothing else.
@@ -31,4 +41,5 @@ Where to look.
 - how many times a record is delivered: `group.poll` and `dead_letters`
 - what a crash between two files leaves: `journal`, rules 2 to 5
 - how lag is counted: `lag`
+- when a rebalance begins and ends: the drawing in `membership`
 """

@@ -90,7 +90,7 @@ def state_of(copy: GroupCopy) -> State:
 
 
 def is_of(copy: GroupCopy, about: TopicFile, partition: int, group: str) -> bool:
-    """Tells whether a copy is of this very topic, not of another of its name, and of this group."""
+    """Returns whether a copy belongs to this very topic (not one of the same name) and group."""
     owner = copy.owner
     theirs = owner.topic, owner.epoch, owner.created_ms, owner.partition, owner.group
     return theirs == (about.name, about.epoch, about.created_ms, partition, group)

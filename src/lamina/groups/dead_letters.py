@@ -41,7 +41,7 @@ NUMBER_DIGITS = 19
 
 
 class Sender(NamedTuple):
-    """Who gives records up: a group, in one partition, in one of its lives."""
+    """The source of dead letters: a group, in one partition, in one of its lives."""
 
     topic: str
     partition: int

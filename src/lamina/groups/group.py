@@ -19,7 +19,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +42,18 @@ from lamina.arguments import wait_s
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.groups import dead_letters
-from lamina.groups.shared_partition import Chosen, GroupPartition
-from lamina.groups.state import Numbers
+from lamina.groups.shared_partition import GroupPartition
+from lamina.groups.state import Chosen, Numbers
 
 _Target: TypeAlias = tuple[GroupPartition, Numbers, Numbers | None]
+
+
+class Wanted(NamedTuple):
+    """What a poll asks for. With `held_max` no more records of a partition are held at once."""
+
+    lease_ms: int
+    level: int = DURABLE
+    held_max: int | None = None
 
 
 class Group(GroupApi):
@@ -63,7 +71,7 @@ class Group(GroupApi):
         super().__init__(topic, name, format_name)
         self._host = host
         self._partitions = partitions
-        self._settings = settings
+        self.settings = settings
         self._turn = itertools.count()
 
     # ------------------------------------------------------------------ queue style
@@ -85,17 +93,17 @@ class Group(GroupApi):
                 f"a poll takes 1 to {POLL_RECORDS_MAX} records and up to 1 GiB,"
                 f" not {max_records} and {max_bytes} bytes"
             )
-        level = level_of(acks)
+        wanted = Wanted(lease_ms, level_of(acks))
         chosen = [self._partition(number) for number in self._numbers(partitions)]
         if wait_ms <= 0:
-            return self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
+            return self._poll_once(chosen, max_records, max_bytes, wanted)
         until = time.monotonic() + wait_s(wait_ms)
         while True:
             event = threading.Event()
             for each in chosen:
                 each.listen(event)
             try:
-                batch = self._poll_once(chosen, max_records, lease_ms, max_bytes, level)
+                batch = self._poll_once(chosen, max_records, max_bytes, wanted)
                 left_s = until - time.monotonic()
                 if batch.num_rows or left_s <= 0:
                     return batch
@@ -115,9 +123,8 @@ class Group(GroupApi):
         self,
         chosen: Sequence[GroupPartition],
         max_records: int,
-        lease_ms: int,
         max_bytes: int,
-        level: int,
+        wanted: Wanted,
     ) -> pa.RecordBatch:
         """Takes from the partitions in turn, starting with another one each time."""
         first = next(self._turn)
@@ -125,7 +132,7 @@ class Group(GroupApi):
         for number in range(len(chosen)):
             target = chosen[(first + number) % len(chosen)]
             while max_records > 0 and max_bytes > 0:
-                part, is_over = self._take(target, max_records, lease_ms, max_bytes, level)
+                part, is_over = self._take(target, max_records, max_bytes, wanted)
                 if part is not None:
                     parts.append(part)
                     max_records -= part.num_rows
@@ -137,11 +144,11 @@ class Group(GroupApi):
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _take(
-        self, target: GroupPartition, max_records: int, lease_ms: int, max_bytes: int, level: int
+        self, target: GroupPartition, max_records: int, max_bytes: int, wanted: Wanted
     ) -> tuple[pa.RecordBatch | None, bool]:
         """Takes records of one partition; tells whether there is nothing to look for further."""
-        limit = self._settings.delivery_limit
-        ticket, chosen, spent = target.choose(max_records, limit)
+        limit = self.settings.delivery_limit
+        ticket, chosen, spent = target.choose(max_records, limit, wanted.held_max)
         try:
             if len(spent.offsets):
                 self._bury(target, spent, f"delivered {limit} times, not acked")
@@ -150,7 +157,7 @@ class Group(GroupApi):
             batch, there = target.read(chosen, max_bytes)
             if batch is None:
                 return None, False  # only holes: they are known now
-            given, deadline_ms = target.mark(there, lease_ms, level)
+            given, deadline_ms = target.mark(there, wanted.lease_ms, wanted.level)
         finally:
             target.put_back(ticket)
         epochs = there.epochs + 1
@@ -216,6 +223,12 @@ class Group(GroupApi):
 
     def _bury(self, target: GroupPartition, spent: Chosen, reason: str) -> int:
         """Makes dead letters, then acks; what is not there any more is only acked."""
+        count = self._write_letters(target, spent, reason)
+        if len(spent.offsets):
+            target.ack(spent.offsets, DURABLE)
+        return count
+
+    def _write_letters(self, target: GroupPartition, spent: Chosen, reason: str) -> int:
         count = 0
         left = spent
         while len(left.offsets):
@@ -228,8 +241,6 @@ class Group(GroupApi):
             if batch is None:
                 break
             left = left.only(left.offsets > there.offsets[-1])
-        if len(spent.offsets):
-            target.ack(spent.offsets, DURABLE)
         return count
 
     # ------------------------------------------------------------------ stream style
@@ -267,7 +278,7 @@ class Group(GroupApi):
         return range(len(self._partitions)) if given is None else given
 
     def _lease(self, given: int | None) -> int:
-        lease_ms = self._settings.lease_ms if given is None else given
+        lease_ms = self.settings.lease_ms if given is None else given
         if not 1 <= lease_ms <= LEASE_MS_MAX:
             raise InvalidRequest(f"a lease is 1 to {LEASE_MS_MAX} ms, not {lease_ms}")
         return lease_ms

@@ -10,7 +10,7 @@ ends in the same state (rule 2 of `state.py`). The new delta repeats the frontie
 so that losing the snapshot costs leases and epochs, but no ack.
 
 Rules.
-1. Reading never changes a file; `Journal.open` sets damage aside, then writes both files anew.
+1. Reading never changes a file; `Journal.open` sets damage aside, then rewrites both files.
 2. A damaged spot costs the events whose bytes are damaged. Sound ones behind it are applied: at
    worst a record waits for a deadline or comes once more, it is never lost.
 3. A sound event of an unknown kind is a newer format: refused, never cut.
@@ -25,7 +25,6 @@ Rules.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -33,14 +32,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from lamina.api import RecoveryReport
-from lamina.errors import PASSING, CorruptData, NewerFormat, refusal_of
+from lamina.errors import NO_SPACE, PASSING, CorruptData, NewerFormat, refusal_of
 from lamina.formats.keratin import delta, snapshot
 from lamina.formats.keratin.delta import Event, Events
-from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.scan import WHOLE, Damage, Run, Stop, runs
 from lamina.groups.state import State, events_of, joined
 from lamina.log.directory import Place
 from lamina.storage import paths
-from lamina.storage.files import File, lasting, prepare_space, replace_file
+from lamina.storage.files import File, lasting, prepare_space, replace_file, settle_names
+from lamina.storage.kept_file import KeptFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,8 +51,6 @@ PREPARE_BYTES = 512 << 10
 PREPARE_BELOW_BYTES = 64 << 10
 """Larger appends gain nothing from prepared space, and would write everything twice."""
 REPEATED_AT_ONCE = 1 << 16
-_EVENT_START = b"KE\0\1\0"
-_SCAN = Limit(max_records=1 << 24, max_bytes=1 << 30)
 
 
 @functools.cache
@@ -104,19 +102,19 @@ class Names:
     def path(self, suffix: str) -> str:
         """Returns the path of one of the two files."""
         name = paths.GroupFile(self.place.topic, self.place.partition, self.group, suffix).name
-        return os.path.join(self.folder, name)
+        return paths.join(self.folder, name)
 
     @property
     def folder(self) -> str:
         """The directory of all groups."""
-        return os.path.join(self.place.data, paths.GROUPS)
+        return paths.join(self.place.data, paths.GROUPS)
 
     def remove(self) -> None:
         """Removes both files for good, the delta last: it may say that the group is deleted."""
         for suffix in ("snap", "delta"):
             if self.place.files.exists(self.path(suffix)):
                 self.place.files.remove(self.path(suffix))
-                self.place.files.sync_directory(self.folder)
+                settle_names(self.place.files, self.folder)
 
     def mark_deleted(self) -> None:
         """Makes the delta say, durably, that the whole group is deleted."""
@@ -162,7 +160,12 @@ def read(names: Names) -> Found:
     except CorruptData as error:
         why = f"the delta's header is damaged: {error.problem}"
         head = data[: delta.FILE_HEADER_BYTES]
+        before = len(found.problems)
         found.problems.append(Problem("quarantined", path, why, head))
+        _replay(found, path, data)
+        if not found.events:  # it is no delta, or nothing is left of it: it is kept in one piece
+            found.problems[before:] = [Problem("quarantined", path, why, data)]
+        return found
     _replay(found, path, data)
     return found
 
@@ -198,28 +201,26 @@ def _state_of(found: snapshot.Snapshot, names: Names) -> State:
 
 def _replay(found: Found, path: str, data: bytes) -> None:
     """Applies every sound event of a delta and notes what lies between them."""
-    position = delta.FILE_HEADER_BYTES
-    while True:
-        piece = delta.scan(data, min(position, len(data)), limit=_SCAN)
-        events = _without_torn_reset(delta.decode(data, piece))
-        found.state = found.state.apply(events)
-        found.events += len(events.types)
-        if len(events.types) < len(piece):
-            at = piece.end - delta.OVERHEAD_BYTES
-            torn = data[at : piece.end]
-            found.problems.append(Problem("cut", path, "a reset was not finished", torn, at))
-        found.end = piece.end
-        if piece.stop is Stop.END or not data[piece.end :].strip(b"\0"):
+    found.end = min(delta.FILE_HEADER_BYTES, len(data))
+    for step in runs(delta.EventLog(data), found.end, limit=WHOLE):
+        if isinstance(step, Run):
+            piece = step.found
+            events = _without_torn_reset(delta.decode(data, piece))
+            found.state = found.state.apply(events)
+            found.events += len(events.types)
+            if len(events.types) < len(piece):
+                at = piece.end - delta.OVERHEAD_BYTES
+                torn = data[at : piece.end]
+                found.problems.append(Problem("cut", path, "a reset was not finished", torn, at))
+            found.end = piece.end
+            continue
+        if step.is_blank:
             return
-        _refuse_newer(path, data, piece)
-        following = _next_sound(data, piece.end + 1)
-        end = len(data) if following is None else following
-        kind = "cut" if following is None else "quarantined"
-        why = f"bytes that are no events ({piece.stop.name})"
-        found.problems.append(Problem(kind, path, why, data[piece.end : end], piece.end))
-        if following is None:
-            return
-        position = following
+        _refuse_newer(path, data, step)
+        kind = "cut" if step.following is None else "quarantined"
+        why = f"bytes that are no events ({step.stop.name})"
+        spot = data[step.position : step.end]
+        found.problems.append(Problem(kind, path, why, spot, step.position))
 
 
 def _without_torn_reset(events: Events) -> Events:
@@ -227,27 +228,18 @@ def _without_torn_reset(events: Events) -> Events:
     return Events(*(column[:-1] for column in events)) if torn else events
 
 
-def _refuse_newer(path: str, data: bytes, piece: Scan) -> None:
+def _refuse_newer(path: str, data: bytes, spot: Damage) -> None:
     """Refuses an event that is sound but unknown; one with a bad checksum is damage."""
-    if piece.stop is not Stop.BAD_VERSION:
+    if spot.stop is not Stop.BAD_VERSION:
         return
-    fields = delta.HEADER.unpack(data, piece.end)
+    fields = delta.HEADER.unpack(data, spot.position)
     raise NewerFormat(
         "an event of an unknown kind",
         path=path,
-        position=piece.end,
+        position=spot.position,
         expected="version 1, types 1 to 5",
         found=f"version {fields['version']}, type {fields['event_type']}",
     )
-
-
-def _next_sound(data: bytes, position: int) -> int | None:
-    """Finds the next sound event behind a damaged spot."""
-    while (position := data.find(_EVENT_START, position)) >= 0:
-        if len(delta.scan(data, position, limit=Limit(max_records=1))):
-            return position
-        position += 1
-    return None
 
 
 # ---------------------------------------------------------------------- writing
@@ -256,9 +248,9 @@ def _next_sound(data: bytes, position: int) -> int | None:
 class Journal:
     """The two files of a group for one partition, open for writing. For the writer's leader."""
 
-    def __init__(self, names: Names, file: File, *, end: int, events: int) -> None:
+    def __init__(self, names: Names, file: File | None, *, end: int, events: int) -> None:
         self._names = names
-        self._file = file
+        self._file = KeptFile(names.place.files, names.path("delta"), file)
         self._end = self._prepared = end
         self._since_bytes = self._since_events = 0
         self._base_events = events
@@ -269,8 +261,8 @@ class Journal:
     def create(cls, names: Names, state: State) -> Journal:
         """Makes the files of a new group: it is there for good when this returns."""
         names.place.files.make_directory(names.folder)
-        journal = cls(names, None, end=0, events=0)  # type: ignore[arg-type]
-        journal._write_anew(state)
+        journal = cls(names, None, end=0, events=0)
+        journal._rewrite(state)
         return journal
 
     @classmethod
@@ -321,9 +313,10 @@ class Journal:
         except OSError as error:
             if error.errno not in PASSING:
                 raise
-            self._file.truncate(self._end)
-            self._file.sync()
-            self._prepared = self._end
+            if error.errno in NO_SPACE:  # a part of it may be there; without a descriptor none is
+                self._file.truncate(self._end)
+                self._file.sync()  # half an event must not end up before the next whole one
+                self._prepared = self._end
             raise refusal_of(
                 error,
                 f"group {self._names.group!r} of {self._names.place.name}: no space left on the"
@@ -353,9 +346,9 @@ class Journal:
 
     def rotate(self, state: State) -> None:
         """Starts a new delta behind a snapshot of the state; on a full disk, some other time."""
-        self._file.sync()
+        self._file.sync()  # if the new snapshot is lost, the old pair still says everything
         try:
-            self._write_anew(state)
+            self._rewrite(state)
         except OSError as error:
             if error.errno not in PASSING:
                 raise
@@ -374,7 +367,7 @@ class Journal:
         self._replace_delta([delta.encode_events(where).data], events=len(where.types))
         return State(acked_until=offset)
 
-    def _write_anew(self, state: State) -> None:
+    def _rewrite(self, state: State) -> None:
         """Replaces the snapshot, then the delta."""
         self._replace_snapshot(state)
         self._replace_delta(_repeated(state), events=state.acked_ahead + 1)
@@ -389,19 +382,24 @@ class Journal:
         names, files = self._names, self._names.place.files
         header = delta.encode_header(names.place.now_ms())
         replace_file(files, names.path("delta"), header, more=pieces)
-        with lasting():  # the old one takes events that nobody will find
-            old, self._file = self._file, files.open(names.path("delta"))
-        if old is not None:
-            old.close()
-        self._end = self._prepared = self._base_bytes = self._file.size()
+        self._file.reopen()  # the old one takes events that nobody will find
+        with lasting():
+            size = files.size(names.path("delta"))
+        self._end = self._prepared = self._base_bytes = size
         self._base_events = events
         self._since_bytes = self._since_events = 0
 
     def close(self) -> None:
-        """Cuts the prepared space and makes everything durable."""
+        """Cuts the prepared space and makes everything durable; once, however often called."""
+        if self._file.is_closed:
+            return
         if self._prepared > self._end:
             self._file.truncate(self._end)
         self._file.sync()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Lets the files go as they are."""
         self._file.close()
 
 

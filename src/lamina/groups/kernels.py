@@ -326,14 +326,14 @@ def frontier_after(acks: Any, frontier: int, starts: Any, ends: Any) -> int:
 
 @kernel
 def are_acked(wanted: Any, frontier: int, starts: Any, ends: Any, out: Any) -> None:
-    """Tells of each offset whether it is acked."""
+    """Returns per offset whether it is acked."""
     for row in range(len(wanted)):
         out[row] = _is_acked(wanted[row], frontier, (starts, ends), len(starts))
 
 
 @kernel
 def are_held(wanted: Any, epochs: Any, offsets: Any, known: Any, out: Any) -> None:
-    """Tells of each sorted offset whether a lease has it under its epoch."""
+    """Returns per offset (sorted) whether a lease has it under its epoch."""
     row = _first_not_below(offsets, len(offsets), wanted[0]) if len(wanted) > 0 else 0
     for at in range(len(wanted)):
         while row < len(offsets) and offsets[row] < wanted[at]:

@@ -10,7 +10,7 @@ from lamina.log.interfaces import LogReader
 
 
 def lag_of(reader: LogReader, state: State, now_ms: int) -> PartitionLag:
-    """Tells from a state and the partition's indexes how far behind a group is."""
+    """Computes from a state and the partition's indexes how far behind a group is."""
     end = reader.end_offset("durable")
     first = max(state.acked_until, reader.earliest_offset())
     starts, ends = np.maximum(state.starts, first), np.minimum(state.ends, end)

@@ -15,7 +15,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -36,8 +35,8 @@ Commit: TypeAlias = Callable[[TopicFile, str, int, int], None]
 
 def leave(files: Files, data: str, left: Position) -> None:
     """Leaves a position for the store, in one atomic step."""
-    path = os.path.join(data, paths.position_file(left.group))
-    files.make_directory(os.path.dirname(path))
+    path = paths.join(data, paths.position_file(left.group))
+    files.make_directory(paths.parent(path))
     files.replace(path, position.encode(left))
 
 
@@ -46,7 +45,7 @@ def pending(boot: DataDirectory) -> Iterator[Position]:
     folder = boot.path(paths.POSITIONS)
     for name in boot.files.list(folder):
         if paths.position_group(name.removesuffix(TAKEN)) is not None:
-            found = _read(boot.files, os.path.join(folder, name))
+            found = _read(boot.files, paths.join(folder, name))
             if found is not None:
                 yield found
 
@@ -77,7 +76,7 @@ def take_over(boot: DataDirectory, topics: Mapping[str, TopicFile], commit: Comm
     for name in boot.files.list(folder):
         if paths.position_group(name.removesuffix(TAKEN)) is None:
             continue
-        path = os.path.join(folder, name)
+        path = paths.join(folder, name)
         taken = path if name.endswith(TAKEN) else path + TAKEN
         if taken != path:
             boot.files.rename(path, taken)
@@ -85,7 +84,7 @@ def take_over(boot: DataDirectory, topics: Mapping[str, TopicFile], commit: Comm
         if found is not None:
             _commit(found, topics, commit)
         boot.files.remove(taken)
-        boot.files.sync_directory(folder)
+        boot.files.sync_directory(folder)  # a position that returns would move the group back
 
 
 def _commit(left: Position, topics: Mapping[str, TopicFile], commit: Commit) -> None:

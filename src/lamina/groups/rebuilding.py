@@ -21,6 +21,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
@@ -41,6 +42,7 @@ from lamina.groups.journal import Names
 from lamina.groups.roster import Known
 from lamina.groups.state import Numbers, State, events_of
 from lamina.log.data_directory import DataDirectory
+from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import LogReader
 from lamina.storage import paths
 
@@ -176,16 +178,10 @@ def _is_archived(about: TopicFile) -> bool:
 def _readable(reader: LogReader) -> Iterator[pa.RecordBatch]:
     """Yields every record that can be read just now, over all that is missing."""
     start, end = reader.earliest_offset(), reader.end_offset("durable")
-    while start < end:
-        try:
-            for batch in reader.scan(start, BATCH, end=end):
-                yield batch
-                start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-            return
-        except RecordsMissing as missing:
-            start = max(missing.end, start + 1)
-        except Unavailable:  # archived: what is out of reach is no evidence
-            return
+    with contextlib.suppress(Unavailable):  # archived: what is out of reach is no evidence
+        for step in scan_over(lambda at: reader.scan(at, BATCH, end=end), start, end):
+            if not isinstance(step, RecordsMissing):
+                yield step
 
 
 def not_below(state: State, about: TopicFile, first: int) -> State:
@@ -203,7 +199,7 @@ def _moment(ms: int) -> str:
 
 
 def _explained(group: str, state: State, sources: list[str], problem: str, *, is_lost: bool) -> str:
-    """Says where a group goes on, and what is known of it from where."""
+    """Describes where a group goes on, and where that is known from."""
     begun = f"both files of group {group!r} are lost; it" if is_lost else f"group {group!r}"
     known = f"from {', '.join(sources)}" if sources else "the earliest: nothing else is known of it"
     missed = f" ({problem})" if problem else ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeAlias
 
@@ -28,10 +28,11 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups import positions
 from lamina.groups.copying import Copies
 from lamina.groups.dead_letters import Host
-from lamina.groups.group import Group
 from lamina.groups.journal import Journal, Names, read
 from lamina.groups.lag import lag_of
+from lamina.groups.lending import LendingGroup
 from lamina.groups.rebuilding import Evidence, Readers
+from lamina.groups.reset_targets import ResetTo
 from lamina.groups.roster import Roster, listed_groups
 from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
@@ -137,9 +138,10 @@ class Groups:
         self._known_listed: set[_Key] = set()
         self._copies = Copies(boot.now_ms)
         self._is_complete = True
+        self._left: dict[_Key, Sequence[Names]] = {}
 
     def failures(self) -> dict[str, str]:
-        """Says which partitions of groups are poisoned, and why."""
+        """Returns which partitions of groups are poisoned, and why."""
         return {
             f"group {name!r} of {each.reader.place.name}": str(each.writer.failure)
             for (_, name), partitions in list(self._groups.items())
@@ -179,7 +181,7 @@ class Groups:
         self._settle(evidence)
 
     def _settle(self, evidence: Evidence) -> None:
-        """Has the list name lives that have just begun, before anything is appended."""
+        """Adds lives that have just begun to the list, before anything is appended."""
         self._is_complete = evidence.is_complete
         pairs = [
             (evidence.life(*key, each.partition), each.life)
@@ -228,8 +230,11 @@ class Groups:
         return made
 
     def _create(self, key: _Key, partition: int, start: Start) -> GroupPartition:
-        topic, name = key
-        reader = self._readers(topic, partition)
+        return self._begun(key, self._readers(key[0], partition), start)
+
+    def _begun(self, key: _Key, reader: LogReader, start: Start) -> GroupPartition:
+        """Makes a group's place in a partition, durably."""
+        (topic, name), partition = key, reader.place.partition
         first = reader.earliest_offset() if start == "earliest" else reader.end_offset("durable")
         state = State(acked_until=first)
         journal = Journal.create(Names(self._boot.place(topic, partition), name), state)
@@ -240,14 +245,16 @@ class Groups:
     def _started(
         self, reader: LogReader, journal: Journal, state: State, name: str
     ) -> GroupPartition:
-        made = GroupPartition(reader, journal, state, group=name, now_ms=self._now_ms)
-        made.start(*self._writer)
-        return made
+        return GroupPartition(
+            reader, journal, state, group=name, now_ms=self._now_ms, writing=self._writer
+        )
 
     # ------------------------------------------------------------------ using
 
     @typed_errors("making a group")
-    def group(self, about: TopicFile, name: str, start: Start, *, is_bounded: bool = True) -> Group:
+    def group(
+        self, about: TopicFile, name: str, start: Start, *, is_bounded: bool = True
+    ) -> LendingGroup:
         """Returns a group; one that is not there yet is made, durably, at `start`.
 
         Raises InvalidRequest where the topic has `max.groups` already, unless it is not bounded:
@@ -260,17 +267,40 @@ class Groups:
             if key not in self._groups:
                 if start == "none":
                     raise _unknown(about.name, name)
-                for number in range(about.partitions):  # refused before anything is made
+                _, count = self._host.format_of(about.name)  # partitions may have been added
+                for number in range(count):  # refused before anything is made
                     paths.GroupFile(about.name, number, name, "delta")
                 if is_bounded:
                     self._refuse_many(about)
-                self._groups[key] = [
-                    self._create(key, number, start) for number in range(about.partitions)
-                ]
+                self._remove_left(key)
+                self._groups[key] = [self._create(key, number, start) for number in range(count)]
                 self._epochs[about.name] = about.epoch
             partitions = self._groups[key]
         settings = TopicSettings.parse(about.settings)
-        return Group(self._host, about.name, name, partitions, settings)
+        return LendingGroup(self._host, about.name, name, partitions, settings)
+
+    @contextlib.contextmanager
+    def growing(self, topic: str, added: Sequence[LogReader]) -> Iterator[None]:
+        """Makes the places of all groups of a topic in partitions that come to exist within.
+
+        They begin at the first record. No group is made or deleted meanwhile; if the partitions
+        do not come to exist, the files that were made are nobody's, and are made again later.
+        """
+        with self._changing:
+            made: list[tuple[list[GroupPartition], GroupPartition]] = []
+            try:
+                for key, found in self._groups.items():
+                    for reader in added if key[0] == topic else ():
+                        made.append((found, self._begun(key, reader, "earliest")))
+                yield
+            except BaseException:
+                for _, each in made:
+                    each.end(Closed(f"{each.reader.place.name} was never made"))
+                raise
+            for found, each in made:
+                found.append(each)  # in place: whoever uses the group polls it from now on
+            if made:
+                self._save_roster()
 
     def _refuse_many(self, about: TopicFile) -> None:
         """Every group has files and a journal in memory: a client cannot make any number."""
@@ -295,6 +325,10 @@ class Groups:
         with self._changing:
             return sorted(key for key in self._groups if topic in (None, key[0]))
 
+    def knows(self, name: str) -> bool:
+        """Whether any topic has a group of a name; never waits."""
+        return any(name == group for _, group in list(self._groups))
+
     def describe(self, topic: str, name: str) -> GroupInfo:
         """Describes a group."""
         lags = tuple(each.lag() for each in self._known(topic, name))
@@ -304,7 +338,11 @@ class Groups:
         """Returns what each group of a partition has acked durably: everything below an offset."""
         with self._changing:
             found = [(key[1], each) for key, each in self._groups.items() if key[0] == topic]
-        return {name: each[partition].durable.acked_until for name, each in found}
+        return {
+            name: each[partition].durable.acked_until
+            for name, each in found
+            if partition < len(each)  # one that is being added: nobody has read it yet
+        }
 
     def _known(self, topic: str, name: str) -> list[GroupPartition]:
         with self._changing:
@@ -312,16 +350,10 @@ class Groups:
                 raise _unknown(topic, name)
             return self._groups[topic, name]
 
-    def reset(
-        self,
-        topic: str,
-        name: str,
-        target: ResetTo,
-        partitions: Sequence[int] | None,
-        *,
-        execute: bool,
+    def plan_reset(
+        self, topic: str, name: str, target: ResetTo, partitions: Sequence[int] | None
     ) -> list[Move]:
-        """Plans a reset, and carries it out if told to."""
+        """Returns how a reset would move a group; moves nothing."""
         known = self._known(topic, name)
         numbers = range(len(known)) if partitions is None else partitions
         moves = []
@@ -331,13 +363,15 @@ class Groups:
             each = known[number]
             before = each.durable.acked_until
             moves.append(Move(number, before, target(each.reader, before)))
-        if execute:
-            self._reset((topic, name), known, moves)
         return moves
 
     @typed_errors("resetting a group")
-    def _reset(self, key: _Key, known: list[GroupPartition], moves: list[Move]) -> None:
-        """Carries a reset out: the list names the next life of each partition before it begins."""
+    def move(self, topic: str, name: str, moves: Sequence[Move]) -> None:
+        """Carries a reset out: the list names the next life of each partition before it begins.
+
+        Where it stops half-way, for want of space, it can be called again with the same moves.
+        """
+        key, known = (topic, name), self._known(topic, name)
         with self._changing:
             ended = {move.partition: known[move.partition].life for move in moves}
             listed = {(each.topic, each.group): each for each in self._listed()}
@@ -363,28 +397,43 @@ class Groups:
 
     @typed_errors("deleting a group")
     def delete(self, topic: str, name: str) -> None:
-        """Deletes a group for good; those who use it get Closed."""
+        """Deletes a group for good; its users get Closed. One that cannot be deleted lives on."""
         with self._changing:
             known = self._known(topic, name)
-            for each in known:
-                each.close(Closed(f"group {name!r} of {topic!r} was deleted"))
             parts = [Names(self._boot.place(topic, each.partition), name) for each in known]
-            self._known_listed = set()
+            self._known_listed = set()  # whatever fails now, the next flush lists it again
             self._roster.correct(self._listed(without=(topic, name)))
-            parts[0].mark_deleted()
-            _remove_group(parts)
+            gone = Closed(f"group {name!r} of {topic!r} was deleted")
+            known[0].end(gone, parts[0].mark_deleted)
+            for each in known[1:]:
+                each.end(gone)
             del self._groups[topic, name]
+            self._remove_files((topic, name), parts)
+
+    def _remove_files(self, key: _Key, parts: Sequence[Names]) -> None:
+        """Removes the files of a deleted group; what is left goes before one of its name is made.
+
+        Or when the store is opened again: the mark is the last to go.
+        """
+        self._left[key] = parts
+        with contextlib.suppress(OSError):
+            self._remove_left(key)
+
+    def _remove_left(self, key: _Key) -> None:
+        if key in self._left:
+            _remove_group(self._left[key])
+            del self._left[key]
 
     def close_topic(self, topic: str) -> None:
-        """Closes the groups of a topic that is being deleted."""
+        """Ends the groups of a topic that is deleted; their files are nobody's any more."""
         with self._changing:
             for key in [key for key in self._groups if key[0] == topic]:
                 for each in self._groups.pop(key):
-                    each.close(Closed(f"topic {topic!r} was deleted"))
+                    each.end(Closed(f"topic {topic!r} was deleted"))
 
     @typed_errors("removing the groups of a deleted topic")
     def forget_topic(self, topic: str) -> None:
-        """Removes the files of a topic that is no more: the next of its name starts anew."""
+        """Removes the files of a deleted topic: the next one of its name starts from nothing."""
         for names in names_on_disk(self._boot):
             if names.place.topic == topic:
                 names.remove()
@@ -402,7 +451,7 @@ class Groups:
         return self._copies.of(about, partition, archived_end, listed)
 
     def is_gone(self, topic: str, group: str) -> bool:
-        """Tells whether it is known that there is no such group, so that its copies may go."""
+        """Returns whether it is known that there is no such group, so that its copies may go."""
         with self._changing:
             return self._is_complete and (topic, group) not in self._groups
 
@@ -430,34 +479,11 @@ class Groups:
                     each.close(Closed("the store is closed"))
             self._save_roster()
 
-
-ResetTo: TypeAlias = Callable[[LogReader, int], int]
-"""Where a reset leads to, given a partition and where the group is."""
-
-
-def reset_target(to: int | str | None, timestamp_ms: int | None, shift: int | None) -> ResetTo:
-    """Reads the arguments of a reset, exactly one of which is given."""
-    if sum(each is not None for each in (to, timestamp_ms, shift)) != 1:
-        raise InvalidRequest("a reset names one of: to, timestamp_ms, shift")
-    if isinstance(to, str) and to not in ("earliest", "latest"):
-        raise InvalidRequest(f"a reset goes to 'earliest', 'latest' or an offset, not {to!r}")
-
-    def target(reader: LogReader, before: int) -> int:
-        earliest, end = reader.earliest_offset(), reader.end_offset("durable")
-        if to == "earliest":
-            wanted = earliest
-        elif to == "latest":
-            wanted = end
-        elif timestamp_ms is not None:
-            found = reader.offset_for_time(timestamp_ms)
-            wanted = end if found is None else found
-        elif shift is not None:
-            wanted = before + shift
-        else:
-            wanted = int(to) if to is not None else end
-        return min(max(wanted, earliest), end)
-
-    return target
+    def release_files(self) -> None:
+        """Lets the files of every group go as they are, poisoned or not."""
+        for found in self._groups.values():
+            for each in found:
+                each.journal.abandon()
 
 
 def _new_life() -> str:

@@ -1,4 +1,4 @@
-"""One partition as a group shares it: who gets which record, journaled before anybody is told.
+"""One partition as a group shares it: who gets which record, journaled before it is delivered.
 
 A poll sets records apart in memory, reads them, and only then marks them: what turns out to be a
 hole or gone is never marked. Marks, acks and all other changes go through the same group commit as
@@ -19,13 +19,12 @@ Rules.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +40,12 @@ from lamina.groups.lag import lag_of
 from lamina.groups.state import (
     NO_RANGES,
     NONE,
+    NOTHING,
+    Chosen,
     Numbers,
     Ranges,
     State,
+    deliverable,
     events_of,
     expand,
     joined,
@@ -51,6 +53,7 @@ from lamina.groups.state import (
     spans,
 )
 from lamina.log.commit import Writer
+from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import LogReader
 from lamina.log.requests import Outcome, Request
 
@@ -75,21 +78,6 @@ class Change(Request):
         self.after = State()
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Offsets that were set apart for one poll, ascending, with their deliveries so far."""
-
-    offsets: Numbers
-    epochs: Numbers
-
-    def only(self, rows: NDArray[Any]) -> Chosen:
-        """Returns some of them."""
-        return Chosen(self.offsets[rows], self.epochs[rows])
-
-
-NOTHING = Chosen(NONE, NONE)
-
-
 class GroupPartition:
     """A group's share in one partition."""
 
@@ -101,6 +89,7 @@ class GroupPartition:
         *,
         group: str,
         now_ms: Callable[[], int],
+        writing: tuple[WriterSettings, Executor],
     ) -> None:
         self.reader = reader
         self.group = group
@@ -110,7 +99,7 @@ class GroupPartition:
         self.life: str | None = None
         """The life that the state belongs to; None while it changes, or is not known."""
         self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_MAX)
-        self._journal = journal
+        self.journal = journal
         self._mutex = threading.Lock()
         self._set_apart: dict[int, tuple[Numbers, ...]] = {}
         self._tickets = itertools.count()
@@ -119,21 +108,20 @@ class GroupPartition:
         self._unread_until_ms = 0
         self._record_bytes = 1 << 10
         self._listeners: list[threading.Event] = []
-        self.writer: Writer
-
-    def start(self, settings: WriterSettings, executor: Executor) -> None:
-        """Puts the writer in front of the journal."""
-        self.writer = Writer(self, settings, executor)
+        self._ended: LaminaError | None = None
+        self.writer = Writer(self, *writing)
 
     # ------------------------------------------------------------------ the writer's log
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
         """Plans each change on the state before it and journals all of them at once."""
+        if self._ended is not None:
+            raise copy.copy(self._ended)
         state = self._written
         parts: list[Events] = []
         outcomes: list[Outcome] = []
-        if self._journal.is_due:
-            self._journal.rotate(state)
+        if self.journal.is_due:
+            self.journal.rotate(state)
         for change in group:
             assert isinstance(change, Change)
             try:
@@ -147,22 +135,22 @@ class GroupPartition:
             change.after = state
             outcomes.append(Ack(-1, 0, "written"))
         if parts:
-            self._journal.append(joined(parts))
+            self.journal.append(joined(parts))
         self._written = state
         return outcomes
 
     def sync(self) -> None:
-        """Makes what was journaled durable and tells those who wait for deliverable records."""
+        """Makes what was journaled durable and wakes polls that wait for deliverable records."""
         written = self._written
         if written is self.durable:
             return
-        self._journal.sync()
+        self.journal.sync()
         self.durable = written
         for listener in self._listeners:
             listener.set()
 
     def change(self, plan: Plan, acks: int = DURABLE) -> Change:
-        """Has a change planned, journaled and made as safe as `acks` asks for."""
+        """Plans a change, journals it and makes it as durable as `acks` asks for."""
         change = Change(plan, acks)
         self.writer.append(change, None)
         return change
@@ -184,19 +172,40 @@ class GroupPartition:
             listener.set()
         if not self.is_poisoned:
             self.sync()
-            self._journal.close()
+            self.journal.close()
+
+    def end(self, reason: LaminaError, decide: Callable[[], None] = lambda: None) -> None:
+        """Ends the group's share for good, if `decide`, which runs between two changes, succeeds.
+
+        If it raises, nothing has changed. The files are left as they are: nothing is written to
+        what may be another's by then.
+        """
+
+        def finish() -> None:
+            decide()
+            self._ended = reason
+            self.durable = self._written
+            self.journal.abandon()
+
+        if self.writer.failure is None:
+            self.writer.exclusively(finish)
+        else:  # nothing is written any more
+            finish()
+        self.close(reason)
 
     # ------------------------------------------------------------------ waiting
 
     def listen(self, event: threading.Event) -> None:
-        """Has an event set by whatever may make a record deliverable, but for time."""
-        self._listeners = [*self._listeners, event]
+        """Registers an event that is set by whatever makes a record deliverable, except time."""
+        with self._mutex:  # consumers come and go at any time
+            self._listeners = [*self._listeners, event]
         self.reader.listen(event)
 
     def unlisten(self, event: threading.Event) -> None:
         """Ends listening."""
         self.reader.unlisten(event)
-        self._listeners = [each for each in self._listeners if each is not event]
+        with self._mutex:
+            self._listeners = [each for each in self._listeners if each is not event]
 
     def next_deadline_ms(self) -> int | None:
         """When the next running lease ends."""
@@ -204,19 +213,22 @@ class GroupPartition:
 
     # ------------------------------------------------------------------ choosing and reading
 
-    def choose(self, wanted: int, delivery_limit: int) -> tuple[int, Chosen, Chosen]:
+    def choose(
+        self, wanted: int, delivery_limit: int, held_max: int | None = None
+    ) -> tuple[int, Chosen, Chosen]:
         """Sets records apart: those to deliver, and those that were delivered too often.
 
         What was delivered before and is deliverable again comes first. The number that is returned
-        before them is for `put_back`.
+        before them is for `put_back`. With `held_max` no more are held at once, by anybody.
         """
         self._go_past_trimmed()
         with self._mutex:
             state, now_ms = self._written, self.now_ms()
+            wanted = wanted if held_max is None else min(wanted, self._left_of(held_max, now_ms))
             apart = self._apart()
             again = spent = NOTHING
             if len(state.offsets):
-                again, spent = _deliverable(state, now_ms, apart, wanted, delivery_limit)
+                again, spent = deliverable(state, now_ms, apart, wanted, delivery_limit)
             end = self.reader.end_offset("durable")
             fresh = NONE
             if len(again.offsets) < wanted and end > state.acked_until:
@@ -229,6 +241,20 @@ class GroupPartition:
         epochs = np.concatenate((again.epochs, np.zeros(len(fresh), dtype=np.int64)))
         order = np.argsort(offsets, kind="stable")
         return ticket, Chosen(offsets[order], epochs[order]), spent
+
+    def _left_of(self, held_max: int, now_ms: int) -> int:
+        """How many more may be held; with the mutex."""
+        apart = sum(len(each) for parts in self._set_apart.values() for each in parts)
+        return max(0, held_max - self._written.running(now_ms) - apart)
+
+    def has_deliverable(self, held_max: int) -> bool:
+        """Whether a poll would find something, or something to bury; reads and changes nothing."""
+        with self._mutex:
+            state, now_ms, apart = self._written, self.now_ms(), self._apart()
+            over = deliverable(state, now_ms, apart, 1, 1)
+            end = max(state.acked_until, self.reader.end_offset("durable"))
+            found = any(len(each.offsets) for each in over) or len(state.free(end, 1, apart)[0])
+            return bool(found) and self._left_of(held_max, now_ms) > 0
 
     def _apart(self) -> Ranges:
         """All that is set apart, and the holes, as ranges; with the mutex."""
@@ -282,29 +308,31 @@ class GroupPartition:
         """Reads a range over its gaps, up to about so many bytes; notes the holes."""
         batches: list[pa.RecordBatch] = []
         at, left = start, max_bytes
-        while at < end:
-            try:
-                about_bytes = (end - at) * self._record_bytes + READ_BYTES_MIN
-                limit = Limit(max_records=end - at, max_bytes=max(1, min(left, about_bytes)))
-                for batch in self.reader.scan(at, limit, end=end):
-                    offsets = batch.column("offset").to_numpy()
-                    self._note_holes(at, offsets)
-                    batches.append(batch)
-                    at = int(offsets[-1]) + 1
-                    size_bytes = batch.get_total_buffer_size()
-                    left -= size_bytes
-                    self._record_bytes = 2 * size_bytes // batch.num_rows + 64
-                    if left <= 0:
-                        return batches
-                self._add_hole(at, end, "deleted")
-                return batches
-            except RecordsMissing as missing:
-                first, after = max(at, missing.first), min(end, missing.end)
-                if missing.reason == UNREADABLE:
-                    self._leave_for_later(first, after)
+
+        def scan(first: int) -> Iterator[pa.RecordBatch]:
+            about_bytes = (end - first) * self._record_bytes + READ_BYTES_MIN
+            limit = Limit(max_records=end - first, max_bytes=max(1, min(left, about_bytes)))
+            return self.reader.scan(first, limit, end=end)
+
+        for step in scan_over(scan, start, end):
+            if isinstance(step, RecordsMissing):
+                first, following = max(at, step.first), min(end, step.end)
+                if step.reason == UNREADABLE:
+                    self._leave_for_later(first, following)
                 else:
-                    self._add_hole(first, after, missing.reason)
-                at = max(after, at + 1)
+                    self._add_hole(first, following, step.reason)
+                at = max(following, at + 1)
+                continue
+            offsets = step.column("offset").to_numpy()
+            self._note_holes(at, offsets)
+            batches.append(step)
+            at = int(offsets[-1]) + 1
+            size_bytes = step.get_total_buffer_size()
+            left -= size_bytes
+            self._record_bytes = 2 * size_bytes // step.num_rows + 64
+            if left <= 0:
+                return batches
+        self._add_hole(at, end, "deleted")
         return batches
 
     def _leave_for_later(self, first: int, end: int) -> None:
@@ -342,12 +370,12 @@ class GroupPartition:
         state, earliest = self._written, self.reader.earliest_offset()
         if earliest > state.acked_until:
             self._tell_trimmed(state.acked_until, earliest)
-            self.change(lambda now: self._advance(now, NONE, earliest))
+            self.change(lambda now: self.plan_acks(now, NONE, earliest))
         elif len(self._holes[0]) and state.frontier_after(NONE, self._holes) > state.acked_until:
-            self.change(lambda now: self._advance(now, NONE))
+            self.change(lambda now: self.plan_acks(now, NONE))
 
     def _tell_trimmed(self, first: int, end: int) -> None:
-        """Says why a range is gone; what the ledger has no reason for, a user has deleted."""
+        """Returns why a range is gone; what the ledger has no reason for was deleted by a user."""
         for gap in self.reader.ledger_of_gaps.between(first, end):
             if gap.first > first:
                 self.skipped.append(Skipped(self.partition, first, gap.first, "deleted"))
@@ -357,7 +385,7 @@ class GroupPartition:
         if first < end:
             self.skipped.append(Skipped(self.partition, first, end, "deleted"))
 
-    def _advance(self, state: State, acks: Numbers, at_least: int = 0) -> Events | None:
+    def plan_acks(self, state: State, acks: Numbers, at_least: int = 0) -> Events | None:
         """Plans acks: a bump for what moves the frontier, an ack for each of the others."""
         holes = self._holes
         if at_least > state.acked_until:
@@ -376,10 +404,7 @@ class GroupPartition:
     # ------------------------------------------------------------------ changing
 
     def mark(self, chosen: Chosen, lease_ms: int, acks: int) -> tuple[NDArray[np.bool_], int]:
-        """Gives leases; returns of which records, and their deadline.
-
-        One that was acked in between, or is below where the group was reset to, gets none.
-        """
+        """Gives leases; returns of which records, and their deadline. What was acked gets none."""
         deadline_ms = self.now_ms() + lease_ms
         epochs = chosen.epochs + 1
         marks = events_of(Event.MARK_INFLIGHT, chosen.offsets, deadline_ms, epochs)
@@ -394,7 +419,7 @@ class GroupPartition:
         def plan(state: State) -> Events | None:
             nonlocal new
             new = state.count_open(offsets)
-            return self._advance(state, offsets)
+            return self.plan_acks(state, offsets)
 
         self.change(plan, acks)
         return new
@@ -404,17 +429,17 @@ class GroupPartition:
         self._refuse_beyond(until)
 
         def plan(state: State) -> Events | None:
-            return self._advance(state, NONE, until)
+            return self.plan_acks(state, NONE, until)
 
         return self.change(plan, acks).after.acked_until
 
-    def release(self, offsets: Numbers, epochs: Numbers | None, acks: int) -> int:
+    def release(self, offsets: Numbers, epochs: Numbers | None, acks: int = DURABLE) -> int:
         """Ends running leases at once; returns how many. Leases of other epochs are left alone."""
         released = 0
 
         def plan(state: State) -> Events | None:
             nonlocal released
-            rows = self._held(state, offsets, epochs)
+            rows = self.held_rows(state, offsets, epochs)
             released = len(rows)
             return events_of(Event.CLEAR_INFLIGHT, state.offsets[rows]) if len(rows) else None
 
@@ -430,7 +455,7 @@ class GroupPartition:
 
         def plan(state: State) -> Events | None:
             nonlocal extended
-            rows = self._held(state, offsets, epochs)
+            rows = self.held_rows(state, offsets, epochs)
             extended = len(rows)
             if not extended:
                 return None
@@ -440,7 +465,7 @@ class GroupPartition:
         self.change(plan, acks)
         return extended, deadline_ms
 
-    def _held(self, state: State, offsets: Numbers, epochs: Numbers | None) -> Numbers:
+    def held_rows(self, state: State, offsets: Numbers, epochs: Numbers | None) -> Numbers:
         """The rows of the leases that somebody who names these offsets and epochs still has."""
         rows = state.lease_rows(offsets)
         held = rows >= 0
@@ -458,7 +483,7 @@ class GroupPartition:
             listener.set()
 
     def _reset(self, offset: int) -> None:
-        self.durable = self._written = self._journal.reset(self._written, offset)
+        self.durable = self._written = self.journal.reset(self._written, offset)
 
     def _refuse_beyond(self, until: int) -> None:
         end = self.reader.end_offset("durable")
@@ -471,27 +496,5 @@ class GroupPartition:
     # ------------------------------------------------------------------ telling
 
     def lag(self) -> PartitionLag:
-        """Tells how far behind the durable state is."""
+        """Returns how far behind the durable state is."""
         return lag_of(self.reader, self.durable, self.now_ms())
-
-
-def _deliverable(
-    state: State, now_ms: int, apart: Ranges, wanted: int, delivery_limit: int
-) -> tuple[Chosen, Chosen]:
-    """Finds up to `wanted` records whose leases are over: to deliver again, and spent ones."""
-    over = np.flatnonzero(state.deadlines_ms <= now_ms)
-    if len(over) and len(apart[0]):
-        over = over[~_inside(state.offsets[over], apart)]
-    over = over[:wanted]
-    found = Chosen(state.offsets[over], state.epochs[over])
-    is_spent = found.epochs >= delivery_limit
-    return found.only(~is_spent), found.only(is_spent)
-
-
-def _inside(offsets: Numbers, ranges: Ranges) -> NDArray[np.bool_]:
-    """Tells of each offset whether it is in one of the ranges."""
-    starts, ends = ranges
-    rows = np.searchsorted(ends, offsets, side="right")
-    held = rows < len(ends)
-    held[held] = starts[rows[held]] <= offsets[held]
-    return held

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +136,7 @@ class State:
             yield expand(starts, ends)
 
     def are_acked(self, offsets: Numbers) -> NDArray[np.bool_]:
-        """Tells of each offset whether it is acked."""
+        """Returns per offset whether it is acked."""
         out = np.empty(len(offsets), dtype=np.bool_)
         kernels.are_acked(offsets, self.acked_until, self.starts, self.ends, out)
         return out
@@ -155,7 +155,7 @@ class State:
         return np.where(self.offsets[rows] == offsets, rows, -1)
 
     def holds(self, offsets: Numbers, epochs: Numbers) -> NDArray[np.bool_]:
-        """Tells of each ascending offset whether it has a lease of this epoch."""
+        """Returns per offset (ascending) whether it has a lease of this epoch."""
         out = np.empty(len(offsets), dtype=np.bool_)
         kernels.are_held(offsets, epochs, self.offsets, self.epochs, out)
         return out
@@ -210,7 +210,7 @@ class State:
         return max(int(top) for top in tops)
 
     def is_beyond(self, end: int) -> bool:
-        """Tells whether anything of the state is at or above an offset, where the log ends."""
+        """Returns whether anything of the state is at or above an offset, where the log ends."""
         return self.top > end
 
     def united(self, other: State) -> State:
@@ -237,7 +237,7 @@ class State:
         return replace(self, deadlines_ms=np.minimum(self.deadlines_ms, latest_ms))
 
     def equals(self, other: State) -> bool:
-        """Tells whether two states are the same."""
+        """Returns whether two states are the same."""
         names = ("starts", "ends", "offsets", "deadlines_ms", "epochs")
         same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
         return self.acked_until == other.acked_until and same
@@ -320,3 +320,40 @@ def _fitted_from(column: Numbers, first: int) -> Numbers:
 def _fitted(column: Numbers, count: int) -> Numbers:
     """The used rows; copied when that frees most of the column."""
     return column[:count].copy() if count * 2 < len(column) else column[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Offsets that were set apart for one poll, ascending, with their deliveries so far."""
+
+    offsets: Numbers
+    epochs: Numbers
+
+    def only(self, rows: NDArray[Any]) -> Chosen:
+        """Returns some of them."""
+        return Chosen(self.offsets[rows], self.epochs[rows])
+
+
+NOTHING = Chosen(NONE, NONE)
+
+
+def deliverable(
+    state: State, now_ms: int, apart: Ranges, wanted: int, delivery_limit: int
+) -> tuple[Chosen, Chosen]:
+    """Finds up to `wanted` records whose leases are over: to deliver again, and spent ones."""
+    over = np.flatnonzero(state.deadlines_ms <= now_ms)
+    if len(over) and len(apart[0]):
+        over = over[~_inside(state.offsets[over], apart)]
+    over = over[:wanted]
+    found = Chosen(state.offsets[over], state.epochs[over])
+    is_spent = found.epochs >= delivery_limit
+    return found.only(~is_spent), found.only(is_spent)
+
+
+def _inside(offsets: Numbers, ranges: Ranges) -> NDArray[np.bool_]:
+    """Returns per offset whether it is in one of the ranges."""
+    starts, ends = ranges
+    rows = np.searchsorted(ends, offsets, side="right")
+    held = rows < len(ends)
+    held[held] = starts[rows[held]] <= offsets[held]
+    return held

@@ -3,12 +3,13 @@
 The commands `dump`, `verify` and `doctor`, the jobs `verify` and `repair`, and the search behind
 `erase` all ask here, so that they agree about what a file is and what counts as damage.
 
-    a path ─▶ kinds ─▶ logs · object_files · documents · producer_files ─▶ rows and findings
+    a path ─▶ kinds ─▶ logs · object_files · documents · journals ─▶ rows and findings
 
 `kinds` recognises a file by its content first and its name second. Each of the others reads one
 family of files: `logs` the frames of frame, keratin and wal logs, `object_files` the blocks of
 STRM objects, `documents` the small files that are decoded at once, `producer_files` the journal of
-idempotent producers. All yield rows (`render` makes them plain text or JSON) and `findings`.
+idempotent producers, `offset_files` that of committed offsets. All yield rows (`render` makes them
+plain text or JSON) and `findings`.
 
 `segment_check` looks at more than one file: it walks a segment's log once and holds both indexes
 against it. What no file can tell by itself (a segment that is missing in the middle, two that

@@ -5,7 +5,6 @@ Rule: nothing here needs a kernel, so that a document is shown without importing
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +17,9 @@ from lamina.formats.documents import (
     cold_location,
     group_copy,
     group_roster,
+    group_settings,
     ledger,
+    producer_ids,
     tombstone,
     topic_file,
 )
@@ -80,7 +81,7 @@ def _other_group(value: group_copy.GroupCopy, facts: Named) -> str | None:
 
 def _copied_group(path: str) -> tuple[str, int, str] | None:
     """Parses the path of an archive's copy of a group: (topic, partition, group)."""
-    return paths.archived_group("/".join(path.split(os.sep)[-5:]))
+    return paths.archived_group("/".join(path.split(paths.SEPARATOR)[-5:]))
 
 
 def _other_segment(value: tombstone.Tomb, facts: Named) -> str | None:
@@ -89,24 +90,29 @@ def _other_segment(value: tombstone.Tomb, facts: Named) -> str | None:
     return f"the tombstone is of segment {value.base_offset}, its name says another"
 
 
-_BY_NAME: dict[str, FileKind] = {
-    "broker.id": WholeFile("broker identity", broker_id.decode),
-    "checkpoint.json": WholeFile("checkpoint", checkpoint.decode),
-    "archive.json": WholeFile("archive location", archive_location.decode, checksum="ok"),
-    "cold.json": WholeFile("cold directory's location", cold_location.decode, checksum="ok"),
+_BY_PATH: dict[str, FileKind] = {
+    paths.BROKER_ID: WholeFile("broker identity", broker_id.decode),
+    paths.CHECKPOINT: WholeFile("checkpoint", checkpoint.decode),
+    paths.ARCHIVE_LOCATION: WholeFile("archive location", archive_location.decode, checksum="ok"),
+    paths.COLD_LOCATION: WholeFile(
+        "cold directory's location", cold_location.decode, checksum="ok"
+    ),
     paths.TOPIC_SETTINGS: WholeFile("topic settings", topic_file.decode, checksum="ok"),
     paths.LEDGER: WholeFile("ledger of gaps", ledger.decode, checksum="ok"),
-    os.path.basename(paths.ROSTER): WholeFile("list of groups", group_roster.decode, checksum="ok"),
+    paths.ROSTER: WholeFile("list of groups", group_roster.decode, checksum="ok"),
+    paths.PRODUCER_IDS: WholeFile("ids of producers", producer_ids.decode, checksum="ok"),
+    paths.GROUP_SETTINGS: WholeFile("settings of groups", group_settings.decode, checksum="ok"),
     paths.CURRENT: WholeFile("current WAL file", current.decode),
 }
+_BY_NAME = {paths.base_name(path): kind for path, kind in _BY_PATH.items()}
 _GROUP_COPY = WholeFile("copy of a group", group_copy.decode, _other_group, checksum="ok")
 _TOMBSTONE = WholeFile("tombstone", tombstone.decode, _other_segment)
 
 
 def recognise(path: str) -> FileKind | None:
-    """Tells which document this is by its name, which only documents have; None for all else."""
-    name = os.path.basename(path)
-    if _copied_group(os.path.abspath(path)) is not None:
+    """Returns which document this is by its name; None for any other file."""
+    name = paths.base_name(path)
+    if _copied_group(paths.absolute(path)) is not None:
         return _GROUP_COPY
     segment = paths.segment_file(name)
     return _TOMBSTONE if segment and segment.suffix == "tomb" else _BY_NAME.get(name)

@@ -6,13 +6,12 @@ Imports neither formats nor Arrow: a JSON document is looked into without waitin
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from lamina.errors import CorruptData, InvalidRequest
-from lamina.storage import paths
+from lamina.storage import machine, paths
 from lamina.storage.bad_pages import Salvaged, is_unreadable, salvage
 from lamina.storage.files import LocalFiles
 
@@ -70,16 +69,12 @@ class Named:
     partition: int | None = None
     group: str | None = None
 
-    def is_last_segment(self) -> bool:
-        """Tells whether no later segment lies beside this one; so does a file that is none."""
-        return self.following() is None
-
     def following(self) -> int | None:
         """Returns the number of the next segment beside this one; None without one."""
         if self.number is None:
             return None
-        suffix = os.path.splitext(self.path)[1]
-        beside = LocalFiles().list(os.path.dirname(self.path))
+        suffix = paths.split_suffix(self.path)[1]
+        beside = LocalFiles().list(paths.parent(self.path))
         numbers = (_number_of(name) for name in beside if name.endswith(suffix))
         later = (number for number in numbers if number is not None and number > self.number)
         return min(later, default=None)
@@ -87,14 +82,14 @@ class Named:
 
 def named(path: str) -> Named:
     """Reads the facts from a path; it need not exist."""
-    path = os.path.abspath(path)
-    folder, name = os.path.split(path)
+    path = paths.absolute(path)
+    folder, name = paths.split(path)
     if group := paths.group_file(name):
         return Named(path, topic=group.topic, partition=group.partition, group=group.group)
-    if key := paths.object_key("/".join(path.split(os.sep)[-4:])):
+    if key := paths.object_key("/".join(path.split(paths.SEPARATOR)[-4:])):
         return Named(path, key.base_offset, topic=key.topic, partition=key.partition)
     if paths.wal_segment_file(name):
-        return Named(path, _number_of(name), paths.wal_topic_id(os.path.basename(folder)))
+        return Named(path, _number_of(name), paths.wal_topic_id(paths.base_name(folder)))
     return Named(path, _number_of(name))
 
 
@@ -160,19 +155,16 @@ def files_below(path: str) -> tuple[list[str], list[Finding]]:
     What lies in `quarantine/` was set aside because it is damaged: that is known, and not looked
     at again. A directory that cannot be read is a finding: what is in it was not looked at.
     """
-    if not os.path.isdir(path):
+    if not machine.is_directory(path):
         return [path], []
-    found: list[str] = []
     unread: list[Finding] = []
 
     def note(error: OSError) -> None:
         unread.append(unreadable(str(error.filename), str(error.strerror)))
 
-    for folder, folders, names in os.walk(path, onerror=note):
-        folders[:] = [name for name in folders if name != paths.QUARANTINE]
-        found += [os.path.join(folder, name) for name in names]
+    found = machine.files_below(path, leave=paths.QUARANTINE, on_error=note)
     ours = (name for name in found if not name.endswith(_OF_THE_MOMENT))
-    return sorted(name for name in ours if os.path.isfile(name)), unread
+    return sorted(name for name in ours if machine.is_file(name)), unread
 
 
 def unreadable(path: str, why: str) -> Finding:

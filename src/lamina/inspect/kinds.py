@@ -7,7 +7,6 @@ parses it).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,8 +38,9 @@ from lamina.inspect.findings import (
     salvage_file,
     with_holes,
 )
+from lamina.inspect.offset_files import OffsetsJournal
 from lamina.inspect.producer_files import ProducersJournal
-from lamina.storage import paths
+from lamina.storage import machine, paths
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -61,7 +61,7 @@ def _no_check(_: Entries) -> None:
 
 @dataclass
 class IndexFile:
-    """An index: entries that must agree with what its log would give anew.
+    """An index: entries that must agree with what its log gives today.
 
     `rebuild` takes the log, what its name says, and the entries to compare with. `check` raises
     CorruptData for entries that contradict each other.
@@ -77,10 +77,10 @@ class IndexFile:
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Compares the entries with those of the log beside it; missing last ones are no damage."""
-        log = f"{os.path.splitext(path)[0]}.{self.log_suffix}"
+        log = f"{paths.split_suffix(path)[0]}.{self.log_suffix}"
 
         def anew(entries: Entries, facts: Named) -> Entries | None:
-            if not os.path.exists(log):
+            if not machine.exists(log):
                 return None
             try:
                 return self.rebuild(load_file(log), facts, entries)
@@ -96,7 +96,7 @@ class IndexFile:
         anew: Callable[[Entries, Named], Entries | None],
         is_log_sound: Callable[[], bool],
     ) -> Iterator[Finding]:
-        """Compares the entries with what a log gives anew; None is no log to compare with."""
+        """Compares the entries with what a log gives; None is no log to compare with."""
         facts = named(path)
         try:
             contents = self.decode(data)
@@ -173,7 +173,7 @@ def _check_wal_entries(entries: Entries) -> None:
 
 
 def _rebuilt_wal_entries(buffer: Buffer, facts: Named, entries: Entries) -> Entries:
-    """Makes as many entries anew; deleted flags, which the data cannot know, are the file's."""
+    """Rebuilds as many entries; deleted flags, which the data cannot know, are the file's."""
     found = _whole_segment(buffer)
     sequences = wal_headers.headers_segment(buffer, found).sequences
     first = facts.number if facts.number is not None else int(next(iter(sequences), 1))
@@ -254,12 +254,13 @@ _WAL_INDEX = IndexFile(
     check=_check_wal_entries,
 )
 _PRODUCERS = ProducersJournal()
+_OFFSETS = OffsetsJournal()
 _MAGIC_BYTES_MAX = 8
 
 
 def recognise(path: str, head: bytes) -> FileKind | None:
-    """Tells the kind of a file from its first bytes and its name; None if it is not Lamina's."""
-    name = os.path.basename(path)
+    """Returns the kind of a file by its first bytes and its name; None if it is not Lamina's."""
+    name = paths.base_name(path)
     if paths.wal_file_index(name) is not None:
         return logs.WAL_LOG
     if wal_segment := paths.wal_segment_file(name):
@@ -268,6 +269,8 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return document
     if name == paths.PRODUCERS:
         return _PRODUCERS
+    if name == paths.base_name(paths.COMMITTED_OFFSETS):
+        return _OFFSETS
     if name.endswith(".seg"):
         return object_files.STRM
     for magic, kind in _BY_MAGIC.items():
@@ -285,8 +288,8 @@ def recognise(path: str, head: bytes) -> FileKind | None:
 
 
 def _may_be(path: str, kind: FileKind) -> bool:
-    """Tells whether a file of this name may be of a kind: a segment's log is no index or object."""
-    segment = paths.segment_file(os.path.basename(path))
+    """Returns whether a file of this name may be of a kind: a log is neither index nor object."""
+    segment = paths.segment_file(paths.base_name(path))
     if segment is None:
         return True
     is_log = kind in (logs.KERATIN_LOG, logs.FRAME_LOG)
@@ -295,9 +298,9 @@ def _may_be(path: str, kind: FileKind) -> bool:
 
 def _segment_kind(path: str, suffix: str) -> FileKind | None:
     """A segment's file without a magic number: its neighbours say which format it has."""
-    stem = os.path.splitext(path)[0]
-    keratin = os.path.exists(stem + ".tidx") or os.path.exists(
-        os.path.join(os.path.dirname(os.path.dirname(path)), paths.MANIFEST)
+    stem = paths.split_suffix(path)[0]
+    keratin = machine.exists(stem + ".tidx") or machine.exists(
+        paths.join(paths.parent(paths.parent(path)), paths.MANIFEST)
     )
     if suffix == "log":
         return logs.KERATIN_LOG if keratin else logs.FRAME_LOG
@@ -307,7 +310,7 @@ def _segment_kind(path: str, suffix: str) -> FileKind | None:
 
 
 def kind_of(path: str, data: Buffer) -> FileKind | None:
-    """Tells the kind of a file that is mapped."""
+    """Returns the kind of a file that is mapped."""
     return recognise(path, bytes(memoryview(data)[:_MAGIC_BYTES_MAX]))
 
 

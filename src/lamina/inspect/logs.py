@@ -1,7 +1,7 @@
 """Looks into the logs that Lamina writes: what they hold, where they are damaged.
 
-Thin policies over the formats' own `scan` and `decode`. Used by `lamina dump`, `lamina verify` and
-the bulk jobs; `engine.filekinds` tells which kind a file is.
+Thin policies over `formats.scan.runs` and the formats' own `decode`. Used by `lamina dump`,
+`lamina verify` and the bulk jobs; `inspect.kinds` tells which kind a file is.
 
 Rules.
 1. Nothing here changes a file, and no damage raises: damage is what this module reports.
@@ -24,14 +24,16 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta
 from lamina.formats.keratin import log as keratin_log
-from lamina.formats.scan import Budget, Limit, Scan
+from lamina.formats.offset_log import OffsetLog
+from lamina.formats.scan import Limit, Run, Scan, Walkable, runs
 from lamina.formats.wal import control
 from lamina.formats.wal import headers as wal_headers
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import SEGMENT_FRAME, FrameType
+from lamina.formats.wal.walks import SegmentFrames, WalFrames
 from lamina.inspect.findings import Finding, Named, Row, described, named
 from lamina.inspect.render import render_batch, render_value
-from lamina.log.stops import describe_stop, is_prepared_space
+from lamina.log.stops import describe_stop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,37 +44,29 @@ _ONE = Limit(max_records=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What the next record must be: its number (or least number) and topic; None is any."""
+class Begun:
+    """A log that is about to be walked: its records, and the number of the first; None is any.
 
+    `is_numbered` is False where no number tells the order of records.
+    """
+
+    records: Walkable
     number: int | None = None
-    topic_id: int | None = None
+    is_numbered: bool = True
+    findings: tuple[Finding, ...] = ()
 
 
 class LogFormat(Protocol):
-    """A log of numbered records, as `LogFile` walks it.
-
-    A record that `resync` finds is one that `scan` takes: so a sound record is reported, never
-    skipped.
-    """
+    """A log as `LogFile` looks into it."""
 
     header_bytes: int
 
-    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+    def begin(self, facts: Named, data: Buffer) -> Begun:
         """Checks the header and the first record against the name; says what to expect first.
 
         Where they differ, a sound first record is believed: a dump of a misnamed file shows it.
         Raises NewerFormat for a header that is not ours.
         """
-
-    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
-        """Walks sound records, of which the first is the expected one."""
-
-    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
-        """Finds the next sound record that is not below the expected one."""
-
-    def number_at(self, data: Buffer, position: int) -> int | None:
-        """Returns the number of a sound record; None if the log is not ordered by one."""
 
     def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
         """Decodes what a scan found."""
@@ -88,38 +82,24 @@ class LogFile:
     def walk(self, path: str, data: Buffer, limit: Limit) -> Iterator[Scan | Finding]:
         """Yields runs of sound records and the damaged spots between them."""
         facts = named(path)
-        size = memoryview(data).nbytes
         try:
-            expected, findings = self._format.begin(facts, data)
+            begun = self._format.begin(facts, data)
         except NewerFormat as error:
             yield Finding(path, error.position, f"a newer format: {described(error)}")
             return
-        yield from (replace(finding, path=path) for finding in findings)
-        budget = Budget(size)
-        limit = replace(limit, budget=budget)
-        position: int | None = min(self._format.header_bytes, size)
-        while position is not None and position < size:
-            found = self._format.scan(data, position, expected, limit)
-            if len(found):
-                yield found
-                last = self._format.number_at(data, int(found.positions[-1]))
-                expected = replace(expected, number=None if last is None else last + 1)
-            position = found.end
-            if found.stop.is_damage:
-                zeros = is_prepared_space(data, found.end)
-                following = facts.following()
-                if zeros and following in (None, expected.number):
-                    return  # never written: of the last segment, or of an unfinished roll
-                position = None if zeros else self._format.resync(data, found.end, expected, budget)
-                problem = _ZEROS if zeros else describe_stop(found.stop, resumes_at=position)
-                number = following
-                if position is not None:
-                    number = self._format.number_at(data, position)
-                yield Finding(
-                    path, found.end, problem, position, offsets=_lost(expected.number, number)
-                )
-                if position is not None:
-                    expected = replace(expected, number=number)
+        yield from (replace(finding, path=path) for finding in begun.findings)
+        for step in runs(begun.records, self._format.header_bytes, begun.number, limit=limit):
+            if isinstance(step, Run):
+                yield step.found
+                continue
+            last = facts.following()
+            if step.is_blank and last in (None, step.expected):
+                return  # never written: of the last segment, or of an unfinished roll
+            resumes_at = None if step.following is None else step.end
+            problem = _ZEROS if step.is_blank else describe_stop(step.stop, resumes_at=resumes_at)
+            number = last if step.following is None else step.following
+            offsets = _lost(step.expected, number) if begun.is_numbered else None
+            yield Finding(path, step.position, problem, resumes_at, offsets=offsets)
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Yields every damaged spot."""
@@ -152,20 +132,21 @@ class _OffsetLog:
         self.header_bytes = header_bytes
         self.decode = module.decode
 
-    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+    def begin(self, facts: Named, data: Buffer) -> Begun:
         findings: list[Finding] = []
         number = facts.number
         if self.header_bytes:
             number, findings = self._check_header(facts, data)
-        start = min(self.header_bytes, memoryview(data).nbytes)
-        if len(self._module.scan(data, start, limit=_ONE)):
-            first = self.number_at(data, start)
+        records = OffsetLog(self._module, data)
+        start = min(self.header_bytes, records.data.nbytes)
+        if len(records.scan(start, None, _ONE)):
+            first = records.number_at(start)
             if number not in (None, first):
                 findings.append(
                     _misnamed(facts.path, start, f"the file begins with offset {first}")
                 )
             number = first
-        return Expected(number), findings
+        return Begun(records, number, findings=tuple(findings))
 
     def _check_header(self, facts: Named, data: Buffer) -> tuple[int | None, list[Finding]]:
         try:
@@ -179,46 +160,20 @@ class _OffsetLog:
         about = f"the file is of the segment at offset {header.base_offset}"
         return header.base_offset, [_misnamed(facts.path, 0, about, self.header_bytes)]
 
-    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
-        found: Scan = self._module.scan(data, start, expected_offset=expected.number, limit=limit)
-        return found
-
-    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
-        minimum = expected.number or 0
-        found: int | None = self._module.resync(data, start, minimum_offset=minimum, budget=budget)
-        return found
-
-    def number_at(self, data: Buffer, position: int) -> int | None:
-        return int(self._module.HEADER.unpack(data, position)["offset"])
-
 
 def _misnamed(path: str, position: int, about: str, resumes_at: int | None = None) -> Finding:
     after = position if resumes_at is None else resumes_at
     return Finding(path, position, f"{about}, its name says another", after)
 
 
-class _Unnumbered:
-    """A log whose order no number tells: the base of the WAL's and of the group journal's."""
-
-    header_bytes = 0
-
-    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
-        return Expected(), []
-
-    def number_at(self, data: Buffer, position: int) -> int | None:
-        return None
-
-
-class _Wal(_Unnumbered):
+class _Wal:
     """A file of the WAL: topics are mixed, and each has its own sequence."""
 
+    header_bytes = 0
     decode = staticmethod(wal_log.decode)
 
-    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
-        return wal_log.scan(data, start, limit=limit)
-
-    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
-        return wal_log.resync(data, start, budget=budget)
+    def begin(self, facts: Named, data: Buffer) -> Begun:
+        return Begun(WalFrames(data), is_numbered=False)
 
 
 class _SegmentData:
@@ -227,10 +182,9 @@ class _SegmentData:
     header_bytes = 0
     decode = staticmethod(wal_log.decode_segment)
 
-    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
-        expected = Expected(facts.number, facts.topic_id)
+    def begin(self, facts: Named, data: Buffer) -> Begun:
         if not len(wal_log.scan_segment(data, limit=_ONE)):
-            return expected, []
+            return Begun(SegmentFrames(data, facts.topic_id), facts.number)
         first = SEGMENT_FRAME.unpack(data, 0)
         sequence, topic_id = int(first["sequence"]), int(first["topic_id"])
         findings = []
@@ -239,43 +193,23 @@ class _SegmentData:
         if facts.topic_id not in (None, topic_id):
             problem = f"the file is of topic {topic_id:#x}, its directory says another"
             findings.append(Finding(facts.path, 0, problem, 0))
-        return Expected(sequence, topic_id), findings
-
-    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
-        minimum = expected.number or 1
-        return wal_log.scan_segment(
-            data, start, topic_id=expected.topic_id, minimum_sequence=minimum, limit=limit
-        )
-
-    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
-        minimum = expected.number or 1
-        return wal_log.resync_segment(
-            data, start, topic_id=expected.topic_id, minimum_sequence=minimum, budget=budget
-        )
-
-    def number_at(self, data: Buffer, position: int) -> int | None:
-        return int(SEGMENT_FRAME.unpack(data, position)["sequence"])
+        return Begun(SegmentFrames(data, topic_id), sequence, findings=tuple(findings))
 
 
-class _Delta(_Unnumbered):
-    """A `.delta` log; after damage nothing in it can be trusted, so there is no resync."""
+class _Delta:
+    """The `.delta` log of a consumer group."""
 
     header_bytes = delta.FILE_HEADER_BYTES
 
-    def begin(self, facts: Named, data: Buffer) -> tuple[Expected, list[Finding]]:
+    def begin(self, facts: Named, data: Buffer) -> Begun:
+        findings: tuple[Finding, ...] = ()
         try:
             delta.decode_header(data)
         except NewerFormat:
             raise
         except CorruptData as error:
-            return Expected(), [Finding(facts.path, error.position, described(error))]
-        return Expected(), []
-
-    def scan(self, data: Buffer, start: int, expected: Expected, limit: Limit) -> Scan:
-        return delta.scan(data, start, limit=limit)
-
-    def resync(self, data: Buffer, start: int, expected: Expected, budget: Budget) -> int | None:
-        return None
+            findings = (Finding(facts.path, error.position, described(error)),)
+        return Begun(delta.EventLog(data), is_numbered=False, findings=findings)
 
     def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
         raise NotImplementedError("events are no records; DeltaFile renders them")

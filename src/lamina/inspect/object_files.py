@@ -54,7 +54,7 @@ class ColdFile:
 
         A compressed record has no bytes of its own in the file: `position` and `block_size` are
         those of its block, `size` is that of its key, value and headers. One flipped bit outside
-        of the blocks is told and costs no record.
+        of the blocks is reported and costs no record.
         """
         try:
             segment = strm_segment.open_segment(data)

@@ -1,7 +1,7 @@
 """A whole segment checked by one walk over its log: every record, and both indexes beside it.
 
-`filekinds.verify_file` looks at one file at a time, and an index sends it over the log again. A
-job that checks everything looks at the three files together, and walks the log once.
+`kinds.verify_file` looks at one file at a time, and for an index it walks the log again. A job that
+checks everything looks at the three files together, and walks the log once.
 
 Rules.
 1. Nothing here changes a file, and no damage raises.
@@ -10,7 +10,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from typing_extensions import Buffer
@@ -20,6 +19,7 @@ from lamina.formats.scan import Scan, Timed
 from lamina.inspect import kinds, logs
 from lamina.inspect.findings import Finding, named, salvage_file, with_holes
 from lamina.log.segment_index import SegmentIndex
+from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
 from lamina.storage.files import LocalFiles
 
@@ -30,7 +30,7 @@ _CODECS = {logs.FRAME_LOG: CODECS["frame"], logs.KERATIN_LOG: CODECS["keratin"]}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a walk over a segment found: damaged spots, and the index that its log gives anew."""
+    """What a walk over a segment found: damaged spots, and the index that its log gives."""
 
     codec: Codec
     findings: tuple[Finding, ...]
@@ -43,7 +43,7 @@ def check_segment(path: str) -> Checked | None:
 
     Raises InvalidRequest when the log cannot be read.
     """
-    stem = os.path.splitext(path)[0]
+    stem = paths.split_suffix(path)[0]
     beside = {
         suffix: raw
         for suffix in ("idx", "timeidx", "tidx")

@@ -60,7 +60,8 @@ class ActiveSegment(Segment):
         try:
             segment._file = files.create(segment.path("log"))
             segment._file.write_at(0, codec.log_header(base_offset, created_ms))
-            segment._file.sync()
+            segment._file.sync()  # a durable name must never lead to a log without its header
+            # The names last: without them a power cut takes the file with acknowledged records.
             segment._write_indexes()
             files.sync_directory(directory)
         except OSError:
@@ -70,11 +71,13 @@ class ActiveSegment(Segment):
         return segment
 
     def discard(self) -> None:
-        """Removes a segment that holds nothing anybody was told of, durably: it must not return."""
+        """Removes a segment of which nothing was acknowledged, durably: it must not come back."""
         for suffix in ("idx", self.codec.time_suffix, "log"):
             if self.files.exists(self.path(suffix)):
                 self.files.remove(self.path(suffix))
-        self.files.sync_directory(self.directory)
+        self.files.sync_directory(
+            self.directory
+        )  # or it comes back after a crash, with its records
 
     def resume(self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool) -> None:
         """Takes over a log that recovery has checked, cut and synced.
@@ -113,9 +116,10 @@ class ActiveSegment(Segment):
         return self._file or self._open()
 
     def _open(self) -> File:
+        opened = self.files.open(self.path("log"))  # unlocked: it may let go of others, and of us
         with self._opening:
             if self._file is None:
-                self._file = self.files.open(self.path("log"))
+                self._file = opened
             file = self._file
         self.files.kept.enter(self)
         return file
@@ -132,7 +136,7 @@ class ActiveSegment(Segment):
     def close_file(self) -> None:
         """Drops the file: everything is synced, or left to recovery."""
         self._unsynced = False
-        self.let_go()
+        self._file = None
 
     # ------------------------------------------------------------------ for the leader
 
@@ -149,8 +153,10 @@ class ActiveSegment(Segment):
     def undo(self, tail: Bound, mark: Mark) -> None:
         """Takes appended records back, durably: a refused append must not return after a crash."""
         self._unsynced = True
-        self.file.truncate(tail.position)
-        self.file.sync()
+        file = self._file
+        if file is not None:  # without it nothing was written: what is not synced keeps it open
+            file.truncate(tail.position)
+            file.sync()
         self._unsynced = self.durable.position < tail.position
         self._prepared = tail.position
         self._index.rewind(mark)
@@ -170,6 +176,7 @@ class ActiveSegment(Segment):
 
     def sync(self) -> None:
         """Makes the tail durable, and only then visible to readers of durable records."""
+        # The promise of `acks=all`; what is appended meanwhile belongs to the next sync.
         tail = self.tail
         self.file.sync()
         self.written = self.durable = tail
@@ -206,7 +213,7 @@ class ActiveSegment(Segment):
         self.save_index()
         if self._prepared > self.tail.position:
             self.file.truncate(self.tail.position)
-            self.file.sync()
+            self.file.sync()  # a sealed file ends with its last record: zeros behind it are damage
         if self._has_indexes:
             with contextlib.suppress(OSError):
                 for suffix in self._suffixes:
@@ -228,7 +235,7 @@ class ActiveSegment(Segment):
         return "idx", self.codec.time_suffix
 
     def _write_indexes(self) -> None:
-        """Has exactly the header and the saved entries in both index files."""
+        """Cuts both index files to the header and the saved entries."""
         headers = self.codec.index_headers(self.base_offset, self.created_ms)
         saved = self._index.saved_bytes()
         for suffix, header, part in zip(self._suffixes, headers, saved, strict=True):

@@ -24,7 +24,7 @@ from lamina.api import (
 )
 from lamina.arguments import seconds
 from lamina.config import TopicSettings
-from lamina.errors import InvalidRequest
+from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.log.requests import Request
 from lamina.records import Records
 
@@ -48,6 +48,8 @@ def make_request(
     if values is not None:
         if not values:
             raise InvalidRequest(_EMPTY)
+        if settings.needs_keys:
+            _refuse_keyless(0, settings)
         size_bytes = sum(map(len, values))
         if size_bytes > settings.max_message_bytes:
             _refuse_large(max(map(len, values)), settings)
@@ -57,6 +59,8 @@ def make_request(
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
     if not batch.num_rows:
         raise InvalidRequest(_EMPTY)
+    if settings.needs_keys and batch.column("key").null_count:
+        _refuse_keyless(batch.column("key").is_null().index(pa.scalar(True)).as_py(), settings)
     size_bytes = batch.get_total_buffer_size()  # of a slice too large; exact, it would cost more
     if size_bytes > settings.max_message_bytes:
         size_bytes = batch.nbytes
@@ -123,6 +127,13 @@ def _largest(batch: pa.RecordBatch) -> int:
             lengths = pc.fill_null(pc.binary_length(items.field(name)), 0)
             np.add.at(total, rows, lengths.to_numpy(zero_copy_only=False))
     return int(total.max(initial=0))
+
+
+def _refuse_keyless(record: int, settings: TopicSettings) -> None:
+    raise UnsupportedField(
+        f"record {record} has no key, and cleanup.policy {settings.cleanup_policy} of the topic"
+        " needs one"
+    )
 
 
 def _refuse_large(size_bytes: int, settings: TopicSettings) -> None:

@@ -1,19 +1,20 @@
-"""The writer loop of document 003: many requests, one write, one fsync, one owner of the tail.
+"""The group commit of document 003: many requests, one write, one fsync, one owner of the tail.
 
-There is no writer thread that sleeps between requests. The thread whose request finds nobody at
-work leads: it takes a group from the queue, has it written and synced, answers everybody in it,
-and hands the lead to a waiting request. A lone request is thus written by its own thread, without
-any hand-over. Requests from asyncio have no thread; a borrowed one leads for them.
+There is no writer thread. A thread that submits a request while nobody leads becomes the leader: it
+takes a group from the queue, has the log write and sync it, answers every request in it, and hands
+the lead to a waiting request. So a lone request is written by its own thread, without a hand-over.
+Requests from asyncio have no thread that could lead; a pool thread does it for them.
 
     submit ──▶ queue (bounded) ──▶ plan: which requests ──▶ log.write ──▶ answer acks 0, 1
                                                              └─▶ log.sync ──▶ answer acks all
 
 Rules.
 1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart.
-2. A group waits for more only while producers that were seen lately are missing, and never
-   longer than `linger.ms`; a lone request never waits. Nor does a group that is large already:
-   the others prepare theirs while it is on its way to the disk.
-3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call gets
+2. A group waits only while it has fewer requests than the group before it and more keep coming,
+   and never longer than `linger.ms`: producers that appended a moment ago are likely to be back. A
+   lone request never waits. Nor does a group that is large already: the others prepare theirs
+   while it is on its way to the disk.
+3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call raises
    the same error, and nothing is retried.
 """
 
@@ -41,8 +42,16 @@ from lamina.errors import (
     Unavailable,
     refusal_of,
 )
-from lamina.log.requests import LOCK, Outcome, Request, answer, answer_all, answer_written, unwrap
-from lamina.log.writer_stats import RunningPulse
+from lamina.log.requests import (
+    LOCK,
+    Outcome,
+    Request,
+    RunningPulse,
+    answer,
+    answer_all,
+    answer_written,
+    unwrap,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,13 +63,14 @@ class Log(Protocol):
     """What the writer drives: the tail of a partition."""
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group; an outcome each.
+        """Writes a group; returns one outcome per request, in order.
 
-        Raises StorageFull, or InvalidRequest for what one of them holds: nothing of it was kept.
+        Raises StorageFull, or InvalidRequest if a request cannot be stored as it is: then nothing
+        of the group was kept.
         """
 
     def sync(self) -> None:
-        """Makes all that was written durable."""
+        """Makes everything written so far durable."""
 
 
 def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
@@ -76,10 +86,14 @@ def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
 
 
 class Writer:
-    """The queue in front of a log, and the turns its users take in leading.
+    """The queue in front of a log; its users take turns in leading.
 
-    `_leader` says who owns the tail: a request (its thread leads), a token (a borrowed thread, or
-    an exclusive action), or nobody. Only the owner gives it away, in `_pass_on`.
+    `_leader` is the owner of the tail: a request (its thread leads), a token (a pool thread leads,
+    or an exclusive action runs), or None. Only the owner gives the tail away, in `_pass_on`.
+
+    `_crowd` is the size of the last group, `_taken` the group that the leader is committing,
+    `_reserved` counts exclusive actions that wait for the tail, `_sleepers` the threads that wait
+    for any change.
     """
 
     def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
@@ -104,9 +118,9 @@ class Writer:
     # ------------------------------------------------------------------ the ways in
 
     def append(self, request: Request, timeout_s: float | None) -> Ack | None:
-        """Appends and waits for the answer; for acks 0 only until there is room in the queue.
+        """Appends and waits for the answer; with acks 0, only until there is room in the queue.
 
-        Raises QueueFull or Unavailable when the time is up.
+        Raises QueueFull or Unavailable when the timeout is over.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if request.acks == NOT_WAITED:
@@ -129,7 +143,7 @@ class Writer:
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
         """Appends from a running event loop; the future gets the answer."""
-        import asyncio  # who is here has it already
+        import asyncio  # a caller with a running loop has loaded it already
 
         future = asyncio.get_running_loop().create_future()
         request.waiter = future
@@ -166,7 +180,7 @@ class Writer:
         return result
 
     def close(self, reason: LaminaError) -> None:
-        """Refuses all further requests, then waits until those accepted were answered."""
+        """Refuses all further requests, then waits until the accepted ones are answered."""
         with self._mutex:
             self._closing = self._closing or reason
             self._tell()
@@ -176,7 +190,7 @@ class Writer:
                 self._failure = reason
 
     def poison(self, error: BaseException) -> LaminaError:
-        """Stops the writer for good; returns the error that everybody gets from now on."""
+        """Stops the writer for good; returns the error that every call raises from now on."""
         with self._mutex:
             if self._failure is None:
                 what = str(error) or type(error).__name__
@@ -188,16 +202,16 @@ class Writer:
 
     @property
     def failure(self) -> LaminaError | None:
-        """Why the writer takes no more requests, if it does not."""
+        """Why the writer refuses requests; None if it does not."""
         return self._failure
 
     @property
     def depth(self) -> int:
-        """How many requests wait."""
+        """How many requests are waiting."""
         return len(self._queue)
 
     def _sleep(self, timeout_s: float | None = None) -> bool:
-        """Waits, with the mutex, until somebody tells of a change; False when the time is up."""
+        """Waits for a change; returns False after the timeout. The caller holds the mutex."""
         self._sleepers += 1
         try:
             return self._changed.wait(timeout_s)
@@ -205,14 +219,16 @@ class Writer:
             self._sleepers -= 1
 
     def _tell(self) -> None:
-        """Wakes, with the mutex, those who wait for a change: mostly there is nobody."""
+        """Wakes the threads in `_sleep`, usually none. The caller holds the mutex."""
         if self._sleepers:
             self._changed.notify_all()
 
     # ------------------------------------------------------------------ taking turns
 
     def _lead_alone(self, request: Request) -> bool:
-        """Commits a request that finds nobody here and expects nobody, past the queue."""
+        """Commits a request without queueing it, if the writer is idle and expects no others."""
+        # The common case of a quiet log: one mutex, no queue, no hand-over. A request that arrives
+        # meanwhile finds a leader, queues, and is served after `_pass_on`.
         with self._mutex:
             if self._leader is not None or self._crowd > 1 or self._queue or self._reserved:
                 return False
@@ -226,7 +242,7 @@ class Writer:
         return True
 
     def _submit(self, request: Request, deadline: float | None) -> bool:
-        """Queues a request; True if its thread must lead now."""
+        """Queues a request; returns True if the calling thread must lead now."""
         with self._mutex:
             while len(self._queue) >= self._queue_requests and self._refusal is None:
                 remaining = None if deadline is None else deadline - time.monotonic()
@@ -262,7 +278,7 @@ class Writer:
             self._lead(request)
 
     def _withdraw(self, request: Request) -> bool:
-        """Takes a request back; False when it is too late: it is being written, or has to lead."""
+        """Takes a request back; returns False if it is being written already, or has to lead."""
         with self._mutex:
             if self._leader is request or request not in self._queue:
                 return False
@@ -270,13 +286,13 @@ class Writer:
             return True
 
     def _drop(self, request: Request) -> None:
-        """Takes a request out of the queue, with the mutex."""
+        """Takes a request out of the queue. The caller holds the mutex."""
         self._queue.remove(request)
         self._queued_bytes -= request.size_bytes
         self._tell()
 
     def _lead(self, leader: object) -> None:
-        """Commits groups until the leader's request is answered or, for a token, none is left."""
+        """Commits groups until the leader's request is answered; a token, until none is left."""
         while True:
             group = self._next_group()
             if group:
@@ -290,7 +306,7 @@ class Writer:
         self._pass_on(leader)
 
     def _lead_for_others(self, token: object) -> None:
-        if self._leader is not token:  # another thread led for it after all
+        if self._leader is not token:  # another thread has led in its place
             return
         try:
             self._lead(token)
@@ -299,14 +315,14 @@ class Writer:
             raise
 
     def _borrow_thread(self, token: object) -> None:
-        """Has requests without a thread led by one of the pool; by this one where there is none."""
+        """Runs the leader on a pool thread, or on the caller's if the pool is shut down."""
         try:
             self._executor.submit(self._lead_for_others, token)
-        except (RuntimeError, MemoryError):  # the interpreter is going down, or has no room
+        except (RuntimeError, MemoryError):  # the pool is shut down, or no thread can be started
             self._lead_for_others(token)
 
     def _next_group(self) -> list[Request]:
-        """Takes the next group, having waited for those who were here a moment ago."""
+        """Takes the next group out of the queue, after lingering where that pays (rule 2)."""
         with self._mutex:
             if self._expects_more():
                 self._gather()
@@ -319,11 +335,11 @@ class Writer:
             return group
 
     def _expects_more(self) -> bool:
-        """Whether a group would gain by waiting for producers that were here a moment ago."""
+        """Whether to wait for more: the queue is shorter than the last group, and still small."""
         return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
 
     def _gather(self) -> None:
-        """Waits, with the mutex, while more requests keep coming, up to the linger time."""
+        """Waits while more requests keep coming, up to `linger.ms`. The caller holds the mutex."""
         deadline = time.monotonic() + self._settings.linger_ms / 1000
         while self._expects_more():
             remaining = deadline - time.monotonic()
@@ -335,7 +351,7 @@ class Writer:
                 break
 
     def _take_over(self, token: object) -> None:
-        """Waits for the end of the group at hand and owns the tail from then on."""
+        """Waits until the current leader is done, then owns the tail."""
         with self._mutex:
             self._reserved += 1
             try:
@@ -349,22 +365,26 @@ class Writer:
             self._borrow_thread(helper)
 
     def _pass_on(self, owner: object) -> None:
-        """Gives the tail to whoever wants it alone, to a waiting request, or back; once."""
+        """Gives the tail away: to an exclusive action, a waiting request, or nobody. Idempotent."""
         with self._mutex:
             helper = self._appoint() if self._leader is owner else None
         if helper is not None:
             self._borrow_thread(helper)
 
     def _appoint(self) -> object | None:
-        """Names the next owner, with the mutex; returns a token that needs a thread, if any."""
+        """Chooses the next owner; returns a token that needs a thread, if any. Needs the mutex."""
+        # Exclusive actions go first, or a busy log would starve them: a thread that has reserved
+        # the tail sees `_leader` empty and takes it (`_take_over`).
         if not self._reserved:
+            # The heir's lock is released for either of two reasons, "you are answered" or "lead":
+            # `_await_turn` tells them apart by `_leader`, which is set first.
             for heir in self._queue:
                 waiter = heir.waiter
                 if isinstance(waiter, LOCK):
                     self._leader = heir
                     waiter.release()
                     return None
-            if self._queue:
+            if self._queue:  # only requests from asyncio are left, and they have no thread
                 self._leader = object()
                 return self._leader
         self._leader = None
@@ -372,17 +392,19 @@ class Writer:
         return None
 
     def _leave(self, who: object, error: BaseException) -> None:
-        """Clears up behind one that was cut off: nobody is left waiting for it."""
+        """Cleans up after an interrupted request, so that no thread waits for it for ever."""
         with self._mutex:
             if who in self._queue:
                 self._drop(cast("Request", who))
             leads = self._leader is who
         if not leads:
             return
+        # The leader was interrupted (Ctrl-C, MemoryError) in the middle of a group. How far the log
+        # got is unknown: unanswered requests fail for good, and the tail is still passed on.
         abandoned, self._taken = self._taken, []
         if any(not request.answered for request in abandoned):
             answer_all(abandoned, self.poison(error))
-        for request in abandoned:  # an answer itself may have been cut off
+        for request in abandoned:  # answering may have been interrupted, too
             if isinstance(request.waiter, LOCK):
                 with contextlib.suppress(RuntimeError):
                     request.waiter.release()
@@ -391,7 +413,7 @@ class Writer:
     # ------------------------------------------------------------------ doing
 
     def _write(self, group: list[Request]) -> list[Outcome]:
-        """Writes a group; request by request where one of them is refused for what it holds."""
+        """Writes a group; one request at a time if the log refuses what one of them holds."""
         try:
             return self._log.write(group)
         except InvalidRequest:
@@ -402,7 +424,7 @@ class Writer:
     def _write_alone(self, request: Request) -> Outcome:
         try:
             return self._log.write([request])[0]
-        except (InvalidRequest, Unavailable) as refusal:  # others of the group may be kept
+        except (InvalidRequest, Unavailable) as refusal:  # the others may still be stored
             return refusal
 
     def _commit(self, group: list[Request]) -> None:
@@ -416,18 +438,19 @@ class Writer:
             answer_all(group, refusal)
             return
         except OSError as error:
-            if error.errno in NO_DESCRIPTORS:  # nothing was begun without the file
+            if error.errno in NO_DESCRIPTORS:  # no file could be opened: nothing was written
                 answer_all(group, refusal_of(error, ""))
                 return
             answer_all(group, self.poison(error))
             return
+        # acks 0 and 1 are answered before the fsync, which they do not wait for.
         waiting = answer_written(group, outcomes)
         self.pulse.note_group(group)
         if not waiting:
             return
         started = time.perf_counter_ns()
         try:
-            self._log.sync()
+            self._log.sync()  # what `acks=all` waits for: nothing is answered as durable before it
         except (OSError, LaminaError) as error:
             answer_all(waiting, self.poison(error))
             return
@@ -436,7 +459,8 @@ class Writer:
 
 
 GATHER_SLICE_S = 0.0005
+"""A group stops waiting when no request has come for this long."""
 GATHER_BYTES = 256 << 10
-"""A group of this size takes the disk longer than what a sync costs anyway."""
+"""A group of this size does not wait for more: writing it takes longer than a sync."""
 NO_WAIT = 0.0
-"""A deadline that is over."""
+"""A deadline in the past: without room in the queue a request is refused at once."""

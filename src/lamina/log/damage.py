@@ -23,22 +23,22 @@ class Reader(Protocol):
     ledger: Ledger
 
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
-        """Is told of damage that was not known yet."""
+        """Notes newly found damage."""
 
 
 def missing_of(
     reader: Reader, segment: Segment, bound: Bound, error: Damaged, wanted: int
 ) -> RecordsMissing | None:
-    """Says which records are missing around a wanted one; None if they are sound by now.
+    """Returns which records are missing around a wanted one; None if they are sound by now.
 
-    Newly found damage is told to the reader.
+    Newly found damage is passed to the reader.
     """
     offset = error.offset
     sound = segment.sound_after(error.position, offset, bound)
     end = sound[0] if sound else bound.next_offset
     last_byte = sound[1] if sound else bound.position
     unread = segment.read_error(error.position, last_byte)
-    if unread is None and segment.holds(offset, error.position, bound):
+    if unread is None and (end == offset or segment.holds(offset, error.position, bound)):
         return None
     if unread is None and reader.ledger.unexplained(offset, end):
         damaged = segment.window(error.position, last_byte - error.position, bound)
@@ -68,7 +68,7 @@ def _at(missing: RecordsMissing, known: Ledger, offset: int) -> RecordsMissing:
 
 
 def not_delivered(path: str, position: int, error: OSError) -> str:
-    """Says that bytes could not be read, and what to do about it."""
+    """Returns the error for bytes that could not be read, with what to do about it."""
     return (
         f"{path}: byte {position}: the device does not deliver it ({error.strerror or error});"
         " read again, or look at the device"

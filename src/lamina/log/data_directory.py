@@ -7,7 +7,6 @@ partition's own (`directory.Place`), the write-ahead log's (`wal.ground.Ground`)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ class DataDirectory:
 
     def path(self, name: str) -> str:
         """Returns the path of a file in the data directory."""
-        return os.path.join(self.data, name)
+        return paths.join(self.data, name)
 
     def steady(self) -> int:
         """Returns the time by which spans are measured: no jump of the clock changes them."""
@@ -52,7 +51,7 @@ class DataDirectory:
 
     def has_deleted(self, topic: str) -> bool:
         """Returns whether a topic's file says that it was deleted; False where there is none."""
-        path = self.path(os.path.join(paths.TOPICS, topic, paths.TOPIC_SETTINGS))
+        path = self.path(paths.join(paths.TOPICS, topic, paths.TOPIC_SETTINGS))
         try:
             return topic_file.decode(self.files.read(path)).deleted
         except (FileNotFoundError, CorruptData):

@@ -6,7 +6,6 @@ the same way.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import ledger
 from lamina.formats.documents.flips import one_flip_away
-from lamina.formats.documents.ledger import Ledger, Span
+from lamina.formats.documents.ledger import Ledger
+from lamina.formats.ranges import Span
 from lamina.log.spares import Copies, losses
 from lamina.storage import paths
 from lamina.storage.files import Files
-
-LEDGER = "ledger.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Place:
     @property
     def directory(self) -> str:
         """The partition's directory."""
-        return os.path.join(self.data, paths.TOPICS, self.topic, str(self.partition))
+        return paths.join(self.data, paths.TOPICS, self.topic, str(self.partition))
 
     @property
     def segments(self) -> str:
@@ -58,7 +56,7 @@ class Place:
     @property
     def ledger_path(self) -> str:
         """The file of its ledger."""
-        return os.path.join(self.directory, LEDGER)
+        return paths.join(self.directory, paths.LEDGER)
 
     @property
     def name(self) -> str:
@@ -66,7 +64,7 @@ class Place:
         return f"{self.topic}/{self.partition}"
 
     def read_ledger(self, report: RecoveryReport) -> Ledger:
-        """Reads the ledger; a damaged one is set aside, and reasons start anew."""
+        """Reads the ledger; a damaged one is set aside, and the ledger starts empty."""
         path = self.ledger_path
         if not self.files.exists(path):
             return Ledger()
@@ -85,6 +83,18 @@ class Place:
             self.write_ledger(found)
             report.add("rebuilt", path, f"{why}; a sound copy was found", kept_in=kept)
             return found
+
+    def with_floor(self, known: Ledger, floor: int, report: RecoveryReport) -> Ledger:
+        """Returns the ledger with what was removed on request, where it does not say so any more.
+
+        A segment that reaches over the floor would serve it, and nothing else would notice.
+        """
+        if known.serves_nothing_below(floor):
+            return known
+        why = f"it did not say that all below {floor} was removed; the checkpoint does"
+        report.add("rebuilt", self.ledger_path, why)
+        detail = "known to the checkpoint"
+        return self.enter_gap(known, Gap(0, floor, ledger.TRIM, self.now_ms(), detail))
 
     def peek_ledger(self) -> Ledger:
         """Reads the ledger without changing anything; a damaged one gives no reasons."""
@@ -144,24 +154,25 @@ class Place:
 
     def move_aside(self, path: str) -> str:
         """Moves a whole file under `quarantine/`, durably: it needs no space for a copy."""
-        folder = os.path.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
+        folder = paths.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
         self.files.make_directory(folder)
-        target = free = os.path.join(folder, os.path.basename(path))
+        target = free = paths.join(folder, paths.base_name(path))
         number = 0
         while self.files.exists(free):
             number += 1
             free = f"{target}.{number}"
         self.files.rename(path, free)
+        # Both ends: the file is in quarantine for good before its old name may be used again.
         self.files.sync_directory(folder)
-        self.files.sync_directory(os.path.dirname(path))
+        self.files.sync_directory(paths.parent(path))
         return free
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""
-        folder = os.path.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
+        folder = paths.join(self.data, paths.QUARANTINE, self.topic, str(self.partition))
         self.files.make_directory(folder)
-        name = f"{os.path.basename(path)}.{position}.{zlib.crc32(data):08x}"
-        kept = os.path.join(folder, name)
+        name = f"{paths.base_name(path)}.{position}.{zlib.crc32(data):08x}"
+        kept = paths.join(folder, name)
         if not self.files.exists(kept):
             self.files.replace(kept, data)
         return kept

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lamina.api import Ack, ProducerStamp
 from lamina.config import TopicSettings
-from lamina.formats.kernels.plain_values import PlainValues
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.log_format import Codec
 from lamina.log.requests import Outcome, Request
 from lamina.records import INPUT_SCHEMAS, TIMESTAMP, prepare

@@ -1,13 +1,15 @@
 """What a store asks of a partition, whatever its format: to be read, written, kept and removed.
 
-A segmented partition (`partition.Partition`) and a topic behind the write-ahead log
-(`wal.partition.WalPartition`) both are one; the store knows no other difference between formats.
+A segmented partition (`log.partition.Partition`) and one behind the write-ahead log
+(`wal.wal_partition.WalPartition`) both implement it; the store sees no other difference between
+formats.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -15,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.api import Decision, Isolation, PartitionInfo, SegmentFacts
-from lamina.config import TopicSettings
+from lamina.api import Decision, Isolation, PartitionInfo
+from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import Closed, LaminaError
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.scan import Limit
@@ -25,9 +27,23 @@ from lamina.log.requests import Request
 from lamina.records import Records
 
 if TYPE_CHECKING:
+    from lamina.log.cold import Cold
     from lamina.log.directory import Place
+    from lamina.log.layers import Layer
 
 _Result = TypeVar("_Result")
+
+
+class Writing(NamedTuple):
+    """What the partitions of a store are written with.
+
+    `progress` returns, for a topic and the number of a partition, what each consumer group has
+    acked: everything below an offset.
+    """
+
+    settings: WriterSettings
+    executor: Executor
+    progress: Callable[[str, int], Mapping[str, int]]
 
 
 class LogReader(Protocol):
@@ -42,11 +58,18 @@ class LogReader(Protocol):
         """The topic's format."""
 
     @property
+    def cold(self) -> Cold | None:
+        """Its archived part, where it has one."""
+
+    @property
     def ledger_of_gaps(self) -> Ledger:
         """Why each missing range of offsets is missing."""
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
+
+    def first_readable(self) -> int:
+        """As `earliest_offset`, with the archive asked where it decides and answers."""
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
@@ -80,16 +103,16 @@ class LogReader(Protocol):
         """
 
     def listen(self, event: threading.Event) -> None:
-        """Has an event set by every append, for those who wait for several partitions."""
+        """Registers an event that every append sets: for waiting on several partitions."""
 
     def unlisten(self, event: threading.Event) -> None:
         """Ends listening."""
 
     def end_waits(self) -> None:
-        """Wakes those who wait for records, because none will come any more."""
+        """Wakes waiting readers: no more records will come."""
 
-    def facts(self) -> list[SegmentFacts]:
-        """Returns what is known of each segment, oldest first."""
+    def layers(self, isolation: Isolation = "written") -> list[Layer]:
+        """Returns the pile: where the records lie, oldest first, without overlap."""
 
     def info(self) -> PartitionInfo:
         """Describes the partition."""
@@ -118,8 +141,6 @@ class LogWriter(LogReader, Protocol):
     """A partition as a store that writes sees it. What changes it is called by the leader."""
 
     settings: TopicSettings
-    progress: Callable[[], Mapping[str, int]]
-    """What each consumer group has acked: everything below an offset."""
 
     @property
     def writer(self) -> Writer:
@@ -146,11 +167,17 @@ class LogWriter(LogReader, Protocol):
     def producer_position(self, producer_id: int) -> tuple[int, int] | None:
         """Returns an idempotent producer's epoch and the sequence it must go on with."""
 
+    def highest_kafka_producer(self) -> int:
+        """Returns the highest id of Kafka's producers that is remembered here; -1 for none."""
+
     def ask_archive(self) -> None:
-        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+        """Loads the archive's list if it alone holds some records; raises ArchiveUnavailable."""
 
     def trim(self, before: int) -> int:
         """Removes what is below an offset; returns the earliest one left."""
+
+    def delete_records(self, before: int) -> int:
+        """Removes all below an offset, up to the durable end; returns the earliest one left."""
 
     def search_archive(self, deletion: Deletion) -> Deletion:
         """Looks for what a deletion means in the archive; for the caller's own thread."""
@@ -159,7 +186,7 @@ class LogWriter(LogReader, Protocol):
         """Deletes single records; returns how many. InvalidRequest where the format cannot."""
 
     def explain_retention(self) -> list[Decision]:
-        """Says for each segment whether it goes and why."""
+        """Returns for each segment whether it goes and why."""
 
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went."""

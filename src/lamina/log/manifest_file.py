@@ -7,7 +7,6 @@ open it stays as it is while it lists the segments that there are: the checkpoin
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from lamina.api import RecoveryReport
@@ -19,15 +18,17 @@ from lamina.formats.log_format import Codec
 from lamina.log import segment as engine_segment
 from lamina.log.directory import Place
 from lamina.log.segment_pile import Layout
+from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
 from lamina.storage.paths import MANIFEST
 
-OPEN_SEGMENTS_MAX = 64
+OPEN_FILES_TOLD_MAX = (1 << 16) - 1
+"""The field has 16 bits."""
 
 
 def read(place: Place, report: RecoveryReport) -> Manifest | None:
     """Reads the manifest; None without a sound one, which only makes recovery longer."""
-    path = os.path.join(place.directory, MANIFEST)
+    path = paths.join(place.directory, MANIFEST)
     if not place.files.exists(path):
         return None
     try:
@@ -45,16 +46,20 @@ def read(place: Place, report: RecoveryReport) -> Manifest | None:
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
     """Replaces the manifest by what the layout says now."""
-    written = _told(place.now_ms(), codec, layout, settings)
-    place.files.replace(os.path.join(place.directory, MANIFEST), manifest.encode(written))
+    kept = min(place.files.kept.limit, OPEN_FILES_TOLD_MAX)
+    written = replace(_told(place.now_ms(), codec, layout, settings), open_segments_max=kept)
+    place.files.replace(paths.join(place.directory, MANIFEST), manifest.encode(written))
 
 
 def lists(known: Manifest | None, codec: Codec, layout: Layout, settings: TopicSettings) -> bool:
-    """Tells whether a manifest lists a layout's segments; its watermark may be an older one."""
+    """Returns whether a manifest lists a layout's segments; its watermark may be an older one.
+
+    How many files are kept open is said by whoever wrote it last: that alone is no reason to write.
+    """
     if known is None:
         return False
     told = _told(known.created_ms, codec, layout, settings)
-    return replace(known, next_offset=told.next_offset) == told
+    return replace(known, next_offset=told.next_offset, open_segments_max=0) == told
 
 
 def _told(created_ms: int, codec: Codec, layout: Layout, settings: TopicSettings) -> Manifest:
@@ -62,7 +67,7 @@ def _told(created_ms: int, codec: Codec, layout: Layout, settings: TopicSettings
         created_ms=created_ms,
         segment_bytes_max=settings.segment_bytes,
         index_stride_bytes=codec.stride.bytes,
-        open_segments_max=OPEN_SEGMENTS_MAX,
+        open_segments_max=0,
         active_base_offset=layout.active.base_offset,
         next_offset=layout.active.durable.next_offset,
         segments=tuple(map(_recorded, layout.sealed)),

@@ -9,14 +9,13 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
-from lamina.api import DURABLE, Decision, Gap, SegmentFacts
-from lamina.config import NO_LIMIT, TopicSettings, WriterSettings
+from lamina.api import DURABLE, Decision, Gap
+from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import (
     PASSING,
     ArchiveUnavailable,
@@ -28,24 +27,28 @@ from lamina.errors import (
 )
 from lamina.formats.documents import tombstone
 from lamina.formats.documents.archive_manifest import covers
-from lamina.formats.documents.ledger import ARCHIVED, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, TRIM, Ledger
 from lamina.formats.log_format import Codec
-from lamina.log import archived_layers, manifest_file, retention
+from lamina.log import layers as pile
+from lamina.log import manifest_file, retention
 from lamina.log.active_segment import INDEX_ENTRIES_PER_WRITE, PREPARE_BELOW_BYTES, ActiveSegment
 from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
 from lamina.log.directory import Place
 from lamina.log.encoder import GroupEncoder, Judged, Piece, cut
-from lamina.log.interfaces import Deletion
+from lamina.log.interfaces import Deletion, Writing
+from lamina.log.layers import Kind, Layer
 from lamina.log.partition_reader import PartitionReader
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovered
-from lamina.log.removal import remove_files
+from lamina.log.removal import remove_files, require_within, unfinished
 from lamina.log.requests import Outcome, Request
-from lamina.log.sealed import SealedRange
+from lamina.log.retention import Verdict
 from lamina.log.segment import Damaged, SealedSegment, extend_index
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
+from lamina.storage import paths
+from lamina.storage.files import settle_names
 from lamina.storage.paths import SegmentFile
 
 _Result = TypeVar("_Result")
@@ -62,6 +65,7 @@ class Partition(AppendsBatch, PartitionReader):
         recovered: Recovered,
         *,
         producers: Producers,
+        writing: Writing,
     ) -> None:
         layout = Layout(tuple(recovered.sealed), recovered.active)
         super().__init__(place, codec, layout, recovered.ledger)
@@ -70,12 +74,8 @@ class Partition(AppendsBatch, PartitionReader):
         self.producers = producers
         self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
-        self.progress: Callable[[], Mapping[str, int]] = dict
-        self.writer: Writer
-
-    def start(self, writer_settings: WriterSettings, executor: Executor) -> None:
-        """Puts the writer in front of the tail."""
-        self.writer = Writer(self, writer_settings, executor)
+        self._progress = partial(writing.progress, place.topic, place.partition)
+        self.writer = Writer(self, writing.settings, writing.executor)
 
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action as the only owner of the tail."""
@@ -115,10 +115,11 @@ class Partition(AppendsBatch, PartitionReader):
     # ------------------------------------------------------------------ the writer's log
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group of requests behind the tail; see `writer.Log`."""
+        """Writes a group of requests behind the tail; see `commit.Log`."""
         judged = self._encoder.judge(group, self.active.tail.next_offset)
         try:
-            self.producers.record(judged.stamps)
+            if judged.stamps:
+                self.producers.record(judged.stamps)
             if judged.accepted:
                 self._store(judged)
         except OSError as error:
@@ -132,16 +133,18 @@ class Partition(AppendsBatch, PartitionReader):
         except InvalidRequest:
             self.producers.take_back()
             raise
-        self.producers.keep()
+        if judged.stamps:
+            self.producers.keep()
         return judged.outcomes
 
     def sync(self) -> None:
-        """Makes everything written durable and tells those who wait for it."""
+        """Makes everything written durable and wakes readers that wait for it."""
         try:
             self.active.sync()
         except OSError as error:
             raise self.writer.poison(error) from error
-        self.announce()
+        if self._waiting or self._listeners:
+            self.announce()
 
     def _store(self, judged: Judged) -> None:
         """Writes a group, rolling where a segment is full; without space, nothing of it."""
@@ -170,7 +173,7 @@ class Partition(AppendsBatch, PartitionReader):
 
     @contextlib.contextmanager
     def _poisoning(self) -> Iterator[None]:
-        """Stops the writer for any error: what it would leave, the next append must not follow."""
+        """Poisons the writer on any error: the next append must not follow what it would leave."""
         try:
             yield
         except OSError as error:
@@ -227,7 +230,8 @@ class Partition(AppendsBatch, PartitionReader):
             last.written = last.tail
             if last.index.unsaved >= INDEX_ENTRIES_PER_WRITE:
                 last.save_index()
-        self.announce()
+        if self._waiting or self._listeners:
+            self.announce()
 
     # ------------------------------------------------------------------ rolling and removing
 
@@ -251,7 +255,7 @@ class Partition(AppendsBatch, PartitionReader):
             self._publish([active, self._next_segment(active)])
 
     def is_old(self) -> bool:
-        """Tells whether the active segment holds anything and is older than `segment.ms`."""
+        """Returns whether the active segment holds anything and is older than `segment.ms`."""
         holds = self.active.tail.next_offset > self.active.base_offset
         return holds and self.place.now_ms() - self.active.created_ms > self.settings.segment_ms
 
@@ -259,8 +263,12 @@ class Partition(AppendsBatch, PartitionReader):
         """Returns a producer's epoch and the sequence it must go on with; None if not known."""
         return self.producers.position(producer_id)
 
+    def highest_kafka_producer(self) -> int:
+        """Returns the highest id of Kafka's producers that is remembered here; -1 for none."""
+        return self.producers.highest_of_kafka()
+
     def has_idle_producers(self) -> bool:
-        """Tells whether an idempotent producer may be forgotten."""
+        """Returns whether an idempotent producer may be forgotten."""
         return self.producers.has_idle(self.settings.producer_id_expiration_ms)
 
     def forget_idle_producers(self) -> None:
@@ -268,28 +276,43 @@ class Partition(AppendsBatch, PartitionReader):
         self.producers.forget_idle(self.settings.producer_id_expiration_ms)
 
     def explain_retention(self) -> list[Decision]:
-        """Says for each segment, oldest first, whether it goes and why."""
+        """Returns for each segment, oldest first, whether it goes and why."""
+        return [each.described() for each in self._verdicts()]
+
+    def _verdicts(self) -> list[Verdict]:
         if self._is_archive_hidden():
-            return retention.wait_for_archive(self.facts())
-        waits = retention.waited_for(self.settings, self.progress())
-        return retention.explain(self.facts(), self.settings, self.place.aging_ms(), waits)
+            return retention.wait_for_archive(self.layers())
+        waits = retention.waited_for(self.settings, self._progress())
+        return retention.explain(self.layers(), self.settings, self.place.aging_ms(), waits)
 
     def has_expired(self) -> bool:
-        """Tells whether retention would remove anything now."""
+        """Returns whether retention would remove anything now."""
         limits = (self.settings.retention_ms, self.settings.retention_bytes)
-        if limits == (NO_LIMIT, NO_LIMIT) or not (self.layout.sealed or self.cold_facts()):
+        if limits == (NO_LIMIT, NO_LIMIT):
             return False
-        return any(decision.goes for decision in self.explain_retention())
+        return any(verdict.goes for verdict in self._verdicts())
 
     def apply_retention(self) -> int:
         """Removes what retention lets go; returns how many segments went. For the leader."""
-        decisions = self.explain_retention()
-        going = {decision.segment.base_offset for decision in decisions if decision.goes}
-        for fact in [each for each in self.cold_facts() if each.base_offset in going]:
-            self._give_up(fact, "retention")
-        for segment in [each for each in self.layout.sealed if each.base_offset in going]:
-            self.remove(segment, "retention")
+        going = [verdict.layer for verdict in self._verdicts() if verdict.goes]
+        self._drop(going, "retention")
         return len(going)
+
+    def _drop(self, layers: Sequence[Layer], reason: tombstone.Reason) -> None:
+        """Removes sealed layers for a reason: what is archived first, as it is older."""
+        for layer in layers:
+            if layer.kind is Kind.OBJECT:
+                self._give_up(layer, reason)
+        going = {layer.base_offset for layer in layers if layer.kind is Kind.SEALED}
+        segments = [each for each in self.layout.sealed if each.base_offset in going]
+        for removed, segment in enumerate(segments):
+            try:
+                self.remove(segment, reason)
+            except OSError as error:
+                if not removed:
+                    raise
+                problem = f"{self.place.name}: {removed} of {len(segments)} segments were removed"
+                raise unfinished(error, problem) from error
 
     def trim(self, before: int) -> int:
         """Removes whole segments below an offset; returns the new earliest one. For the leader."""
@@ -301,20 +324,32 @@ class Partition(AppendsBatch, PartitionReader):
         active = self.active
         if active.base_offset < active.tail.next_offset <= before:
             self.roll()
-        for fact in self.cold_facts():
-            if fact.next_offset <= before:
-                self._give_up(fact, "trim")
-        for segment in self.layout.sealed:
-            if segment.next_offset <= before:
-                self.remove(segment, "trim")
+        below = [each for each in self.layers() if each.is_sealed and each.next_offset <= before]
+        self._drop(below, TRIM)
         return self.earliest_offset()
 
+    def delete_records(self, before: int) -> int:
+        """Removes all below an offset; returns the new earliest one. For the leader.
+
+        The ledger's entry is what counts: from then on nobody sees them. Segments that lie below
+        it go, as after a trim; one that reaches over it stays on disk until it does, too.
+        """
+        require_within(self.place.name, before, self.end_offset("durable"))
+        first = self.earliest_offset()
+        if before > first:
+            self.enter_gaps([Gap(first, before, TRIM, self.place.now_ms())])
+        try:
+            return self.trim(before)
+        except OSError as error:
+            problem = f"{self.place.name}: all below {before} is deleted, its files are still there"
+            raise unfinished(error, problem) from error
+
     def _is_archive_hidden(self) -> bool:
-        """Tells whether records are archived that nobody has asked the object store for yet."""
+        """Returns whether records are archived that nobody has asked the object store for yet."""
         is_known = self.cold is not None and self.cold.is_loaded
         return not is_known and bool(self.ledger.archived())
 
-    def _give_up(self, cold: SegmentFacts, reason: str) -> None:
+    def _give_up(self, cold: Layer, reason: str) -> None:
         """Enters archived records as removed: from now on no reader sees them; the object goes."""
         now_ms, first, end = self.place.now_ms(), cold.base_offset, cold.next_offset
         self.enter_gaps(
@@ -340,12 +375,8 @@ class Partition(AppendsBatch, PartitionReader):
         """One past the last offset in a sealed segment."""
         return self.layout.active.base_offset
 
-    def sealed_ranges(self) -> list[SealedRange]:
-        """Returns the sealed segments, oldest first; they are durable."""
-        return list(self.layout.sealed)
-
     def has_local_excess(self, archived_end: int) -> bool:
-        """Tells whether local retention would remove anything that is archived."""
+        """Returns whether local retention would remove anything that is archived."""
         return bool(self._local_excess(archived_end))
 
     def check_local_excess(self, archived_end: int) -> None:
@@ -369,8 +400,9 @@ class Partition(AppendsBatch, PartitionReader):
         sealed = self.layout.sealed
         if not sealed or sealed[0].next_offset > archived_end:
             return []
-        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
-        going = {each.segment.base_offset for each in decisions if each.goes}
+        local = [each for each in self.layers() if each.kind is not Kind.OBJECT]
+        verdicts = retention.explain(local, settings, self.place.aging_ms())
+        going = {each.layer.base_offset for each in verdicts if each.goes}
         entries = self.cold.entries if self.cold is not None else ()
         return [
             segment
@@ -385,16 +417,24 @@ class Partition(AppendsBatch, PartitionReader):
         now_ms = self.place.now_ms()
         marker = tombstone.Tomb(segment.base_offset, reason, now_ms)
         name = SegmentFile(segment.base_offset, "tomb").name
-        self.place.files.replace(os.path.join(self.place.segments, name), tombstone.encode(marker))
+        path, files = paths.join(self.place.segments, name), self.place.files
+        files.replace(path, tombstone.encode(marker))
         gap = Gap(segment.base_offset, segment.next_offset, reason, now_ms)
-        with self._noting:
-            self.ledger = self.place.enter_gap(self.ledger, gap)
+        try:
+            with self._noting:
+                self.ledger = self.place.enter_gap(self.ledger, gap)
+        except OSError as error:
+            if error.errno in PASSING:  # refused, so the next opening must not remove it, either
+                with contextlib.suppress(OSError):
+                    files.remove(path)
+                    settle_names(files, self.place.segments)
+            raise
         kept = tuple(each for each in self.layout.sealed if each is not segment)
         self.layout = Layout(kept, self.layout.active)
         remove_files(self.place, self.codec, segment.base_offset)
 
     def is_deleted(self) -> bool:
-        """Tells whether the topic was deleted, also when another has its name by now."""
+        """Returns whether the topic was deleted, also when another has its name by now."""
         return type(self.writer.failure) is Closed or super().is_deleted()
 
     def enter_gaps(self, gaps: Sequence[Gap]) -> None:
@@ -424,7 +464,7 @@ class Partition(AppendsBatch, PartitionReader):
         On a full disk it does so the next time.
         """
         with self._noting, contextlib.suppress(OSError):
-            found = self.place.suspicions(self.ledger, gap, archived_layers.spans_of(self.cold))
+            found = self.place.suspicions(self.ledger, gap, pile.spans_of(self.cold))
             if found:
                 self.place.set_aside(error.path, damaged, error.position)
                 self.ledger = self.place.enter_gaps(self.ledger, found)
@@ -439,4 +479,9 @@ class Partition(AppendsBatch, PartitionReader):
         self.sync()
         self.active.finish()
         self.save_manifest()
+        self.release_files()
+
+    def release_files(self) -> None:
+        """Lets the files go as they are."""
         self.active.close_file()
+        self.producers.close()

@@ -4,24 +4,24 @@ Rules.
 1. The layout (which segments there are) is an immutable value, replaced as a whole: a reader takes
    it once and is never confused by a roll or a trim.
 2. Readers of durable records see nothing above the last successful fsync; the end never moves back.
-3. A range of offsets that cannot be read has its reason in the ledger, and the reader is told.
+3. A range of offsets that cannot be read has its reason in the ledger, and the reader gets it.
 4. Archived records (`Cold`) are read where nothing local holds them, also where the local copy is
    damaged; but never what was removed on purpose, whatever the object store still has.
+5. Nothing below the ledger's floor is read, though the segment that it lies in is still there.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import TypeAlias
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.api import Gap, Isolation, PartitionInfo, SegmentFacts
+from lamina.api import Gap, Isolation, PartitionInfo
 from lamina.errors import (
     ArchiveUnavailable,
     CorruptData,
@@ -32,17 +32,18 @@ from lamina.errors import (
 )
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, LOST, REMOVED, SKIPPED, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST, REMOVED, SKIPPED, TRIM, Ledger
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
-from lamina.log import archived_layers
+from lamina.log import layers as pile
 from lamina.log.batch_offsets import after, first_of, runs
 from lamina.log.cold import Cold
 from lamina.log.damage import missing_of
 from lamina.log.directory import Place
 from lamina.log.document_names import ScansFrom
+from lamina.log.layers import Kind, Layer, ObjectSource
 from lamina.log.segment import Bound, Damaged, Segment
-from lamina.log.segment_pile import Layout
+from lamina.log.segment_pile import Layout, SegmentLayer
 from lamina.log.time_search import first_at_or_after
 from lamina.storage import paths
 
@@ -63,7 +64,7 @@ class PartitionReader(ScansFrom):
         self._waiting = 0
         self._ended = False
         self._listeners: tuple[threading.Event, ...] = ()
-        self._bookmark: tuple[weakref.ref[Segment] | None, int, int] = (None, 0, 0)
+        self._bookmark: tuple[ref[Segment] | None, int, int] = (None, 0, 0)
 
     @property
     def format_name(self) -> str:
@@ -77,65 +78,49 @@ class PartitionReader(ScansFrom):
 
     def info(self) -> PartitionInfo:
         """Describes the partition."""
-        layout = self.layout
-        tail = layout.active.written
-        archived = self.cold_facts()
+        if self.cold is not None and self.ledger.archived():
+            self.cold.look()
+        layers = self.layers()
+        local = [each for each in layers if each.kind is not Kind.OBJECT]
+        archived = pile.objects_of(layers)
         return PartitionInfo(
             self.place.partition,
             self.earliest_offset(),
-            layout.active.durable.next_offset,
-            tail.next_offset,
-            len(layout.sealed) + 1,
-            sum(segment.size_bytes for segment in layout.sealed) + tail.position,
+            self.end_offset("durable"),
+            layers[-1].next_offset,
+            len(local),
+            sum(each.size_bytes for each in local),
             len(archived),
             sum(each.size_bytes for each in archived),
         )
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
-        local = self.layout.earliest_offset
-        return min([local, *(gap.first for gap in self.ledger.gaps if gap.reason == ARCHIVED)])
+        ledger, local = self.ledger, self.layout.earliest_offset
+        found = min([local, *(gap.first for gap in ledger.gaps if gap.reason == ARCHIVED)])
+        return max(ledger.floor, found)
+
+    first_readable = earliest_offset  # records go with their segments: their age hides none
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
         return self.layout.end(isolation).next_offset
 
-    def facts(self) -> list[SegmentFacts]:
-        """Returns what is known of each segment, oldest first; those in the archive only, too."""
-        return self.cold_facts() + self.local_facts()
-
-    def cold_facts(self) -> list[SegmentFacts]:
-        """Returns what is known of the archived objects that nothing local holds, oldest first."""
-        entries = self.cold.entries if self.cold is not None else ()
-        return archived_layers.facts_of(
-            entries, self.earliest_offset(), self.layout.earliest_offset
-        )
+    def layers(self, isolation: Isolation = "written") -> list[Layer]:
+        """Returns the pile, oldest first: archived objects, sealed segments, the active one."""
+        layout = self.layout
+        bounds = self.earliest_offset(), layout.earliest_offset
+        floor = self.ledger.floor
+        cold = [
+            each._replace(removed=pile.below(floor, each.base_offset, each.next_offset))
+            for each in pile.archived_layers(self.place, self.cold, self.ledger, bounds)
+        ]
+        return [*cold, *layout.layers(isolation, pile.archived_end(self.cold), floor)]
 
     def ask_archive(self) -> None:
-        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
+        """Loads the archive's list if it alone holds some records; raises ArchiveUnavailable."""
         if self.ledger.archived():
             self._ask_archive(self.ledger.archived()[0])
-
-    def local_facts(self) -> list[SegmentFacts]:
-        """Returns what is known of each local segment, oldest first."""
-        layout = self.layout
-        facts = [
-            SegmentFacts(
-                segment.base_offset,
-                segment.next_offset,
-                segment.size_bytes,
-                segment.index.newest_timestamp_ms,
-                sealed=True,
-            )
-            for segment in layout.sealed
-        ]
-        active = layout.active
-        tail = active.written
-        newest = active.index.newest_timestamp_ms
-        facts.append(
-            SegmentFacts(active.base_offset, tail.next_offset, tail.position, newest, sealed=False)
-        )
-        return facts
 
     def scan(
         self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
@@ -148,41 +133,57 @@ class PartitionReader(ScansFrom):
         if start < 0:
             raise OffsetOutOfRange(f"{self.place.name}: offsets count from 0, got {start}")
         stop = self.end_offset(isolation)
-        if start > self.end_offset("written"):
+        if start > stop and start > self.end_offset("written"):
             raise OffsetOutOfRange(f"{self.place.name}: {start} is beyond the end {stop}")
         stop = stop if end is None else min(stop, end)
         offset = start
         while offset < stop:
             try:
-                for batch, following in self._scan_segment(offset, stop, limit, isolation):
+                for batch, following in self._scan_layer(offset, stop, limit, isolation):
                     if batch is not None:
                         yield batch
                     offset = following
-                if offset < stop:
-                    offset = self._step_over(offset, isolation)
             except RecordsMissing as missing:
                 gap = self.ledger.at(missing.first)
                 if gap is None or gap.reason not in SKIPPED:
                     raise
                 offset = missing.end
 
-    def _scan_segment(
+    def _scan_layer(
         self, offset: int, stop: int, limit: Limit, isolation: Isolation
     ) -> Iterator[_Step]:
-        """Yields what one segment holds from an offset on, or what the archive does."""
-        holder = self.layout.segment_for(offset, isolation)
-        if holder is None or offset < holder[0].base_offset:
-            local = holder[0].base_offset if holder else stop
-            yield from self._scan_cold(offset, min(stop, local), limit)
-            return
-        segment, bound = holder
+        """Yields what the layer that holds an offset has from there on.
+
+        The local one, else what is archived up to the next local one, adjacent objects as one.
+        Raises RecordsMissing if no layer holds it: it is in a gap, which has a reason.
+        """
+        if offset < self.ledger.floor:  # a segment that begins below it may still hold the record
+            raise self._gone(offset, self.ledger.floor, otherwise=TRIM)
+        layer = self.layout.layer_for(offset, isolation)
+        if layer is not None and layer.base_offset <= offset:
+            return self._scan_segment(layer, offset, stop, limit)
+        local = layer.base_offset if layer is not None else self.end_offset(isolation)
+        if self._is_archived(offset) or (
+            self._ask_archive(self.ledger.at(offset)) and self._is_archived(offset)
+        ):
+            return self._scan_cold(offset, min(stop, local), limit)
+        archived = self.cold.next_base(offset) if self.cold else None
+        end = local if archived is None else min(local, archived)
+        raise self._gone(offset, end, otherwise=LOST)
+
+    def _scan_segment(
+        self, layer: SegmentLayer, offset: int, stop: int, limit: Limit
+    ) -> Iterator[_Step]:
+        """Yields what a segment holds from an offset on, or the archive in place of damage."""
+        segment, bound = layer.source, layer.bound
         try:
             position = self._locate(segment, offset, bound)
-            while offset < min(stop, bound.next_offset):
+            end = min(stop, bound.next_offset)
+            while offset < end:
                 capped = Limit(min(limit.max_records, stop - offset), limit.max_bytes)
                 chunk = segment.read(offset, position, capped, bound)
                 offset, position = chunk.next_offset, chunk.next_position
-                self._bookmark = (weakref.ref(segment), offset, position)
+                self._bookmark = (ref(segment), offset, position)
                 yield chunk.batch, offset
         except Damaged as error:
             missing = missing_of(self, segment, bound, error, offset)
@@ -194,9 +195,9 @@ class PartitionReader(ScansFrom):
                 return
             raise missing from error
         except FileNotFoundError as error:
-            now = self.layout.segment_for(offset, isolation)
-            if now is not None and now[0] is not segment:
-                return  # it was written anew since the layout was taken
+            now = self.layout.layer_for(offset, "written")
+            if now is not None and now.source is not segment:
+                return  # it was rewritten since the layout was taken
             removed = self._removed(offset, bound)
             self._look_for_copy(removed)
             if self._is_archived(offset):
@@ -215,12 +216,12 @@ class PartitionReader(ScansFrom):
         A record that readers were shown keeps its place for as long as its segment is open.
         """
         marked, next_offset, position = self._bookmark
-        if marked is not None and next_offset == offset and marked() is segment:
+        if next_offset == offset and marked is not None and marked() is segment:
             return position
         return segment.locate(offset, bound)
 
     def _look_for_copy(self, missing: RecordsMissing) -> None:
-        """Has the archive's list read, if nobody has asked for it yet.
+        """Loads the archive's list unless it is loaded already.
 
         Raises ArchiveUnavailable rather than call lost what the archive may have.
         """
@@ -268,7 +269,7 @@ class PartitionReader(ScansFrom):
         """Raises RecordsMissing if offsets are missing between archived ones.
 
         A sound object that does not hold them was made without them: they had been deleted. One
-        that was written anew (its generation says so) may have more holes than the ledger names.
+        that was rewritten (its generation says so) may have more holes than the ledger names.
         """
         while offset < end:
             missing = self._gone(offset, end, otherwise="deleted")
@@ -290,19 +291,8 @@ class PartitionReader(ScansFrom):
             reason=gap.reason if gap is not None and known else missing.reason,
         )
 
-    def _step_over(self, offset: int, isolation: Isolation) -> int:
-        """Finds that an offset is in no segment (a roll or a trim happened, or it is in a gap)."""
-        holder = self.layout.segment_for(offset, isolation)
-        if holder is not None and holder[0].base_offset <= offset:
-            return offset
-        if self._is_archived(offset) or self._ask_archive(self.ledger.at(offset)):
-            return offset
-        end = holder[0].base_offset if holder else self.end_offset(isolation)
-        archived = self.cold.next_base(offset) if self.cold else None
-        raise self._gone(offset, end if archived is None else min(end, archived), otherwise=LOST)
-
     def _ask_archive(self, gap: Gap | None) -> bool:
-        """Has archived records found that nobody has asked for yet; False if they are no secret.
+        """Looks for archived records that are not listed yet; False if the list is loaded.
 
         Raises ArchiveUnavailable rather than call missing what only cannot be reached.
         """
@@ -338,8 +328,8 @@ class PartitionReader(ScansFrom):
         return self._gone(offset, bound.next_offset, otherwise=LOST if is_there else "deleted")
 
     def is_deleted(self) -> bool:
-        """Tells whether the topic is being deleted, as far as one can know."""
-        path = os.path.join(self.place.data, paths.TOPICS, self.place.topic, paths.TOPIC_SETTINGS)
+        """Returns whether the topic is being deleted, as far as one can know."""
+        path = paths.join(self.place.data, paths.TOPICS, self.place.topic, paths.TOPIC_SETTINGS)
         try:
             return topic_file.decode(self.place.files.read(path)).deleted
         except FileNotFoundError:
@@ -351,10 +341,10 @@ class PartitionReader(ScansFrom):
         """Is told that reasons may have been entered by somebody else."""
 
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
-        """Is told of damage that was not known yet; a reader alone cannot write it down."""
+        """Notes newly found damage; a reader alone cannot write it down."""
 
     def announce(self) -> None:
-        """Wakes those who wait for records."""
+        """Wakes readers that wait for records."""
         for listener in self._listeners:
             listener.set()
         if self._waiting:
@@ -362,7 +352,7 @@ class PartitionReader(ScansFrom):
                 self._arrival.notify_all()
 
     def end_waits(self) -> None:
-        """Wakes those who wait for records, because none will come any more."""
+        """Wakes waiting readers: no more records will come."""
         with self._arrival:
             self._ended = True
             self._arrival.notify_all()
@@ -370,7 +360,7 @@ class PartitionReader(ScansFrom):
                 event.set()
 
     def listen(self, event: threading.Event) -> None:
-        """Has an event set by every append, for those who wait for several partitions."""
+        """Registers an event that every append sets: for waiting on several partitions."""
         with self._arrival:
             self._listeners = (*self._listeners, event)
 
@@ -394,27 +384,27 @@ class PartitionReader(ScansFrom):
     @typed_errors("looking for a time")
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Returns the first durable offset whose record is at or after a time; None if none is."""
-        layout = self.layout
         self._ask_archive(self.ledger.at(self.earliest_offset()))
-        for entry in self.cold.entries if self.cold else ():
-            if entry.base_offset >= layout.earliest_offset or entry.max_timestamp_ms < timestamp_ms:
-                continue
-            first = max(self.earliest_offset(), self._cold_start(entry, timestamp_ms))
-            end = min(entry.next_offset, layout.earliest_offset)
-            found = first_at_or_after(self, timestamp_ms, first, end)
-            if found is not None:
-                return found
-        bounds = [(segment, segment.end) for segment in layout.sealed]
-        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
-        for segment, bound in [*bounds, tail]:
-            newest = segment.index.newest_timestamp_ms
-            if newest is None or newest < timestamp_ms:
-                continue
-            start = segment.offset_before_time(timestamp_ms, bound)
-            found = first_at_or_after(self, timestamp_ms, start, bound.next_offset)
-            if found is not None:
-                return found
+        for layer in self.layers("durable"):
+            start = self._start_for_time(layer, timestamp_ms)
+            if start is not None:
+                found = first_at_or_after(self, timestamp_ms, start, layer.next_offset)
+                if found is not None:
+                    return found
         return None
+
+    def _start_for_time(self, layer: Layer, timestamp_ms: int) -> int | None:
+        """Where in a layer a search by time starts; None if all of it is older."""
+        if isinstance(layer.source, ObjectSource):
+            entry = layer.source.entry
+            if entry.max_timestamp_ms < timestamp_ms:
+                return None
+            return max(self.earliest_offset(), self._cold_start(entry, timestamp_ms))
+        newest = layer.newest_ms
+        if newest is None or newest < timestamp_ms or not isinstance(layer, SegmentLayer):
+            return None
+        start = layer.source.offset_before_time(timestamp_ms, layer.bound)
+        return max(start, self.ledger.floor)
 
     def time_at(self, offset: int) -> int | None:
         """Returns about when the record at an offset was made, from the time index alone.
@@ -425,26 +415,24 @@ class PartitionReader(ScansFrom):
             entry = self.cold.entry_for(offset)
             if entry is not None:
                 return entry.min_timestamp_ms
-        holder = self.layout.segment_for(offset, "durable")
-        if holder is None:
+        layer = self.layout.layer_for(offset, "durable")
+        if layer is None:
             return None
-        times = holder[0].index.times()
+        times = layer.source.index.times()
         row = int(np.searchsorted(times["offset"], offset, side="right")) - 1
         return int(times["timestamp_ms"][max(row, 0)]) if len(times) else None
 
     def bytes_from(self, offset: int) -> int:
         """Returns about how many bytes of log there are from an offset on, from indexes alone."""
-        layout = self.layout
-        bounds = [(segment, segment.end) for segment in layout.sealed]
-        tail: tuple[Segment, Bound] = (layout.active.segment, layout.active.durable)
-        total = sum(each.size_bytes for each in self.cold_facts() if offset < each.next_offset)
-        for segment, bound in [*bounds, tail]:
-            if bound.next_offset <= offset:
-                continue
-            entry = segment.index.position_for(offset) if offset > segment.base_offset else None
-            start = entry[1] if entry else self.codec.header_bytes
-            total += max(0, bound.position - start)
-        return total
+        return pile.bytes_from(self.layers("durable"), offset, self._bytes_before)
+
+    def _bytes_before(self, layer: Layer, offset: int) -> int:
+        """How many bytes of a layer lie in front of an offset; an object counts whole."""
+        if not isinstance(layer, SegmentLayer):
+            return 0
+        index = layer.source.index if offset > layer.base_offset else None
+        entry = index.position_for(offset) if index is not None else None
+        return entry[1] if entry else self.codec.header_bytes
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on, below the durable end, have no record any more."""
@@ -454,7 +442,7 @@ class PartitionReader(ScansFrom):
         return starts, np.array([min(gap.end, end) for gap in gaps], dtype=np.int64)
 
     def _is_gone(self, gap: Gap) -> bool:
-        """Tells whether a gap cannot be read: what is lost here may be in the archive."""
+        """Returns whether a gap cannot be read: what is lost here may be in the archive."""
         is_there = self.cold is not None and self.cold.entry_for(gap.first) is not None
         return gap.reason != ARCHIVED and not (gap.reason == LOST and is_there)
 

@@ -3,18 +3,18 @@
 Beside a live writer the durable end is what the writer last published (`checkpoint.json`, at most a
 tick old). Without one, nobody will change the files: the sound records of the tail are synced and
 count as durable up to where recovery would cut, so that none of them vanishes when a writer comes.
-Nothing is cut, rebuilt on disk, or entered in the ledger.
+Nothing is cut, rebuilt on disk, or entered in the ledger: what recovery would enter as missing is
+named in memory.
 """
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lamina.api import Gap, Isolation, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import LOST, TRIM, Ledger
 from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit
@@ -34,6 +34,7 @@ from lamina.log.segment_files import Arranger, Extent
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
 from lamina.log.settling import extent_of
+from lamina.storage import paths
 from lamina.storage.files import GROWING, File
 from lamina.storage.paths import SegmentFile, segment_file
 
@@ -52,7 +53,11 @@ class TailView(SealedSegment):
         return file.identity()[:GROWING]
 
     def walk(self, stop: int, *, watermark: int) -> None:
-        """Walks on over sound records to an offset, below the watermark over damaged spots."""
+        """Walks on over sound records to an offset, below the watermark over damaged spots.
+
+        What the device does not deliver is no end: raises OSError where nothing sound follows it,
+        unless a live writer says how far the log reaches.
+        """
         index = self._index or SegmentIndex(self.codec, self.base_offset)
         offset, position = self.end.next_offset, self.end.position
         bound = Bound(stop, self.file.size())
@@ -61,8 +66,11 @@ class TailView(SealedSegment):
             try:
                 found, shift, buffer = self.scan(position, offset, limit, bound)
             except Damaged:
-                sound = self.sound_after(position, offset, bound) if offset < watermark else None
-                if sound is None or sound[0] >= stop:
+                sound = self.sound_after(position, offset, bound)
+                unread = self.read_error(position, bound.position if sound is None else sound[1])
+                if unread is not None and sound is None and stop > watermark:
+                    raise unread from None  # nobody knows where the log ends
+                if sound is None or sound[0] >= stop or (unread is None and offset >= watermark):
                     break
                 offset, position = sound
                 continue
@@ -106,8 +114,14 @@ class PartitionView(PartitionReader):
         super().__init__(place, codec, Layout((), empty), Ledger())
         self.vouched: set[int] = set()
         """The first offsets of the segments that a checkpoint or a manifest knows."""
+        self.floor = 0
+        """What a checkpoint knows to be removed on request, in case the ledger is gone."""
+        self._named: list[Gap] = []
+        """What is missing and has no reason in the ledger file."""
         self._settled: tuple[int, ...] = ()
         self._counted: list[int] = []
+        self._reached: dict[int, int] = {}
+        """Where the records of a sealed segment end, by its first offset."""
 
     def refresh(self, published: int, *, live: bool) -> None:
         """Looks at the directory again.
@@ -134,7 +148,9 @@ class PartitionView(PartitionReader):
         return None
 
     def _look(self, watermark: int, *, live: bool) -> None:
-        self.ledger = self.place.peek_ledger()
+        self.ledger, self._named = self.place.peek_ledger(), []
+        if not self.ledger.serves_nothing_below(self.floor):
+            self.ledger = self.ledger.with_gap(Gap(0, self.floor, TRIM, 0))
         names = [segment_file(name) for name in self.place.files.list(self.place.segments)]
         gone = {name.base_offset for name in names if name and name.suffix == "tomb"}
         bases = sorted(
@@ -142,11 +158,12 @@ class PartitionView(PartitionReader):
             for name in names
             if name and name.suffix == "log" and name.base_offset not in gone
         )
-        if not bases:
-            return
         self._explain_tombs(gone, [name.base_offset for name in names if name])
-        bases = bases if live else self._arranged(bases)
+        there, bases = bases, bases if live else self._arranged(bases)
         if not bases:
+            if not live:  # as recovery: behind all that it ever held
+                ends = [gap.end for gap in self.ledger.gaps]
+                self._show((), self._empty_tail(max([watermark, *there, *ends])), live=live)
             return
         tail = self._tail(bases[-1], watermark, live=live)
         begun = None if live else Producers(self.place).unfinished(tail.end.next_offset)
@@ -158,8 +175,47 @@ class PartitionView(PartitionReader):
             self._still(known.get(base), following) or self._sealed(base, following)
             for base, following in pairwise(bases)
         )
+        if tail.end.next_offset < watermark:  # it was durable, and is gone or out of reach
+            spans = self._sealed(tail.base_offset, watermark)
+            if not live and spans.read_error(tail.end.position, spans.end.position) is None:
+                self._miss(tail.end.next_offset, watermark)
+            sealed, tail = (*sealed, spans), self._empty_tail(watermark)
+        self._show(sealed, tail, live=live)
+
+    def _show(self, sealed: tuple[SealedSegment, ...], tail: TailView, *, live: bool) -> None:
+        """Shows the segments, and without a writer names what is in none of them as recovery would.
+
+        A live writer has named it, or is about to: it removes a file before readers see why.
+        """
         self.layout = Layout(sealed, tail)
+        if not live:
+            self._name_missing()
         self._doubt_front()
+
+    def _name_missing(self) -> None:
+        """Names, in memory, the ranges in no segment, or at the end of one, that have no reason."""
+        expected = 0
+        for segment in self.layout.sealed:
+            self._miss(expected, segment.base_offset)
+            expected = self._reached.get(segment.base_offset, segment.next_offset)
+        self._miss(expected, self.layout.active.base_offset)
+
+    def _empty_tail(self, offset: int) -> TailView:
+        return TailView(
+            self.codec,
+            self.place.files,
+            self.place.segments,
+            base_offset=offset,
+            end=Bound(offset, self.codec.header_bytes),
+            index=SegmentIndex(self.codec, offset),
+        )
+
+    def _miss(self, first: int, end: int) -> None:
+        if first >= end:
+            return
+        found = self.place.suspicions(self.ledger, Gap(first, end, LOST, 0, "in no segment"))
+        self._named += found
+        self.ledger = self.ledger.with_gaps(found)
 
     def _doubt_front(self) -> None:
         """Calls a front without a reason archived: no loss before the archive has said so."""
@@ -173,9 +229,14 @@ class PartitionView(PartitionReader):
 
         def extent(base: int, following: int | None, before: int) -> Extent:
             if following is not None and check.take(base, following) is not None:
-                return Extent(base, following)
-            return extent_of(self.codec, self.place, base, following, before)
+                found = Extent(base, following)
+            else:
+                found = extent_of(self.codec, self.place, base, following, before)
+            if following is not None:
+                self._reached[base] = found.next_offset
+            return found
 
+        self._reached.clear()
         check = CheapCheck(self.place, self.codec, {}, lambda following: following)
         counted = Arranger(self.vouched, extent, _leave, _leave).arrange(bases)
         self._settled, self._counted = tuple(bases), counted
@@ -196,7 +257,7 @@ class PartitionView(PartitionReader):
                 self.ledger = self.ledger.with_gap(Gap(base, following, reason, 0))
 
     def _tomb_reason(self, base_offset: int) -> str:
-        path = os.path.join(self.place.segments, SegmentFile(base_offset, "tomb").name)
+        path = paths.join(self.place.segments, SegmentFile(base_offset, "tomb").name)
         return tombstones.reason_at(self.place.files, path)
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
@@ -208,6 +269,9 @@ class PartitionView(PartitionReader):
         self._refuse_newer(path, segment.window(0, *_HEAD), base_offset)
         index = SegmentIndex(self.codec, base_offset)
         position = extend_index(segment, index, load_entries(segment, index))
+        size = segment.file.size()
+        if segment.read_error(position, size) is not None:
+            position = size  # it may hold more than can be seen now
         return SealedSegment(
             self.codec,
             files,
@@ -238,14 +302,17 @@ class PartitionView(PartitionReader):
         view = TailView(self.codec, files, folder, base_offset=base_offset, end=end, index=index)
         head = view.window(0, *_HEAD)
         self._refuse_newer(view.path("log"), head, base_offset)
-        if not live:
+        if not live:  # what a killed writer left in the page cache: once served, it must not vanish
             view.file.sync()
         view.walk(watermark if live else stop, watermark=watermark)
         return view
 
     def reread_ledger(self) -> None:
         """Reads the reasons that the writer has entered since."""
-        self.ledger = self.place.peek_ledger()
+        self.ledger, named = self.place.peek_ledger(), self._named
+        self._named = []
+        for gap in named:
+            self._miss(gap.first, gap.end)
         self._doubt_front()
 
     def end_offset(self, isolation: Isolation = "durable") -> int:

@@ -13,19 +13,19 @@ Rules.
    a transaction that was decided and cut off may be finished at any later time, and only what is
    known here says how much of it is stored. Of those that are idle, the last `TRANSACTIONAL_MAX`
    are kept.
+5. A producer of Kafka's protocol (`KAFKA` in its id) counts with 31 bits, from 0 in every epoch:
+   the sequence after 2^31-1 is 0, and one below the expected one is a repeat, not a gap.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lamina.api import Ack, ProducerStamp, RecoveryReport
-from lamina.errors import Fenced, OutOfSequence
+from lamina.errors import PASSING, DuplicateSequence, Fenced, OutOfSequence
 from lamina.formats import producer_journal as journal
 from lamina.formats.producer_journal import Entry
 from lamina.log.directory import Place
@@ -37,8 +37,12 @@ from lamina.storage.files import File, prepare_space
 REMEMBERED = 5
 COMPACT_ENTRIES = 65_536
 PREPARE_BYTES = 64 << 10
+_NOWHERE = -1
 TRANSACTIONAL = 1 << 62
 """The bit of a producer's id that says that it stores transactions; sessions never have it."""
+KAFKA = 1 << 63
+"""The bit of a producer's id that says that its sequences are those of Kafka's protocol."""
+KAFKA_SEQUENCES = 1 << 31
 TRANSACTIONAL_MAX = 10_000
 """A client may choose any id: more idle ones than this expire as others do."""
 
@@ -54,11 +58,15 @@ class Producers:
     """What is known of the producers of one partition."""
 
     def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = os.path.join(place.directory, paths.PRODUCERS)
+        self._path = paths.join(place.directory, paths.PRODUCERS)
         self._place = place
         self._known: dict[int, _Producer] = {}
         self._before: dict[int, _Producer | None] = {}
         self._file: File | None = None
+        self._is_lost = False
+        self._is_named = False
+        self._grows_from = _NOWHERE
+        self.used = False
         self._position = 0
         self._kept = 0
         self._prepared = 0
@@ -131,23 +139,29 @@ class Producers:
         known = self._known.get(producer_id)
         if known is None:
             return None
-        last = known.batches[-1]
-        return known.epoch, last.sequence + last.count
+        return known.epoch, _following(known.batches[-1])
+
+    def highest_of_kafka(self) -> int:
+        """Returns the highest remembered id of Kafka's producers, without its mark; or -1."""
+        found = [each & ~KAFKA for each in list(self._known) if each & KAFKA]
+        return max(found, default=-1)
 
     def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
         """Returns the answer to a repeat or a zombie, None for what is new."""
         known = self._known.get(stamp.producer_id)
-        if known is None or stamp.epoch > known.epoch:
+        if known is None:
             return None
+        if stamp.epoch > known.epoch:
+            return _refuse_beginning(stamp)
         if stamp.epoch < known.epoch:
             return Fenced(f"producer {stamp.producer_id} has a newer epoch {known.epoch}")
         for entry in known.batches:
             if (entry.sequence, entry.count) == (stamp.sequence, count):
                 return Ack(entry.base_offset, entry.count, "written")
-        last = known.batches[-1]
-        expected = last.sequence + last.count
+        expected = _following(known.batches[-1])
         if stamp.sequence != expected:
-            return OutOfSequence(
+            kind = DuplicateSequence if _is_behind(stamp, expected) else OutOfSequence
+            return kind(
                 f"producer {stamp.producer_id} must go on with sequence {expected},"
                 f" not {stamp.sequence}"
             )
@@ -169,36 +183,59 @@ class Producers:
         """Makes the entries of a group durable, before its records are written."""
         if not stamps:
             return
-        entries = [_entry(stamped) for stamped in stamps]
-        if self._file is None:
-            self._place.files.make_directory(self._place.directory)
-            self._file = self._place.files.create(self._path)
-            self._place.files.sync_directory(self._place.directory)
-        data = journal.encode(entries)
-        self._prepare(len(data))
-        self._file.write_at(self._position, data)
-        self._file.sync()
+        data = journal.encode([_entry(stamped) for stamped in stamps])
+        file = self._opened()
+        self._grows_from = self._position
+        self._prepare(file, len(data))
+        # Durable before the records: a record without its entry could be stored twice.
+        try:
+            file.write_at(self._position, data)
+            file.sync()
+        except OSError as error:
+            self._is_lost = error.errno not in PASSING
+            raise
         self._position += len(data)
 
-    def _prepare(self, length: int) -> None:
+    def _opened(self) -> File:
+        """Opens the journal if it is not; the first use makes it, with a name that is durable."""
+        self.used = True
+        file, files = self._file, self._place.files
+        if file is not None:
+            return file
+        if self._is_named:
+            file = files.open(self._path)
+        else:
+            files.make_directory(self._place.directory)
+            is_left = self.has_journal  # by a try that could not make its name durable
+            file = files.open(self._path) if is_left else files.create(self._path)
+            files.sync_directory(self._place.directory)
+            self._is_named = True
+        self._file = file
+        files.kept.enter(self)
+        return file
+
+    def let_go(self) -> bool:
+        """Drops the file: everything in it is synced, or the call that writes it holds it."""
+        self._file = None
+        return True
+
+    def _prepare(self, file: File, length: int) -> None:
         """Writes zeros ahead: the fsync of an entry then need not change the file's size."""
-        if self._position + length <= self._prepared or self._file is None:
-            return
-        end = self._position + length + PREPARE_BYTES
-        self._prepared = prepare_space(self._file, self._position, end)
+        if self._position + length > self._prepared:
+            end = self._position + length + PREPARE_BYTES
+            self._prepared = prepare_space(file, self._position, end)
 
     def keep(self) -> None:
         """Settles a group whose records are written."""
         self._before.clear()
         self._kept = self._position
         if self._position > self._compact_beyond:
-            with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is
-                self.compact()
+            self._try_compact()
 
     def take_back(self) -> None:
         """Forgets a group whose records were not kept, in memory and in the journal.
 
-        The entries are cut off: there may be no space to write the journal anew.
+        The entries are cut off: there may be no space to rewrite the journal.
         """
         for producer_id, before in self._before.items():
             if before is None:
@@ -206,9 +243,13 @@ class Producers:
             else:
                 self._known[producer_id] = before
         self._before.clear()
-        if self._file is not None and self._file.size() > self._kept:
-            self._file.truncate(self._kept)
-            self._file.sync()
+        if self._is_lost:  # a file whose sync has failed is not synced again: recovery reads it
+            return
+        if self._grows_from == self._kept:  # otherwise not even a descriptor is needed
+            file = self._opened()
+            file.truncate(self._kept)
+            file.sync()  # or after a crash a repeat would get an answer for records that are gone
+            self._grows_from = _NOWHERE
         self._position = self._prepared = self._kept
 
     def compact(self) -> None:
@@ -217,8 +258,9 @@ class Producers:
         entries.sort(key=lambda entry: entry.base_offset)
         data = journal.encode(entries)
         self._place.files.replace(self._path, data)
-        self._file, self._position = self._place.files.open(self._path), len(data)
-        self._kept = self._prepared = len(data)
+        self._file, self._is_named = None, True  # what was open is the file that was replaced
+        self._position = self._kept = self._prepared = len(data)
+        self._grows_from = _NOWHERE
         self._compact_beyond = max(COMPACT_ENTRIES * journal.ENTRY.size, 2 * len(data))
 
     def has_idle(self, idle_ms: int) -> bool:
@@ -238,9 +280,20 @@ class Producers:
         seen = (known.seen_s for number, known in self._known.items() if number not in still)
         self._all_seen_since_s = min(seen, default=self._clock())
         if idle:
-            with contextlib.suppress(OSError):  # a full disk: the journal goes on as it is
-                self.compact()
+            self._try_compact()
         return len(idle)
+
+    def _try_compact(self) -> None:
+        """Compacts; on a full disk, or without a descriptor, the journal goes on as it is."""
+        try:
+            self.compact()
+        except OSError as error:  # any other may have come when it was replaced already
+            if error.errno not in PASSING:
+                raise
+
+    def close(self) -> None:
+        """Lets the journal go: its entries are durable."""
+        self._file = None
 
     def _remember(self, entry: Entry) -> None:
         known = self._known.get(entry.producer_id)
@@ -250,6 +303,29 @@ class Producers:
             known = self._known[entry.producer_id] = _Producer(entry.epoch, 0.0)
         known.seen_s = self._clock()
         known.batches.append(entry)
+
+
+def _following(entry: Entry) -> int:
+    """Returns the sequence of the record behind a batch."""
+    following = entry.sequence + entry.count
+    return following % KAFKA_SEQUENCES if entry.producer_id & KAFKA else following
+
+
+def _is_behind(stamp: ProducerStamp, expected: int) -> bool:
+    """Tells a gap from a repeat too old to remember; where counts wrap, by the nearer one."""
+    if stamp.producer_id & KAFKA:
+        return (expected - stamp.sequence) % KAFKA_SEQUENCES < KAFKA_SEQUENCES // 2
+    return stamp.sequence < expected
+
+
+def _refuse_beginning(stamp: ProducerStamp) -> OutOfSequence | None:
+    """Kafka's producers count from 0 in every epoch; what begins elsewhere has lost a batch."""
+    if stamp.producer_id & KAFKA and stamp.sequence:
+        return OutOfSequence(
+            f"producer {stamp.producer_id} must begin epoch {stamp.epoch} with sequence 0,"
+            f" not {stamp.sequence}"
+        )
+    return None
 
 
 def _entry(stamped: Stamped) -> Entry:

@@ -106,7 +106,7 @@ class CheapCheck:
 
 
 def holds(files: Files, path: str, wanted: bytes) -> bool:
-    """Tells whether a file can be read and holds just these bytes."""
+    """Returns whether a file can be read and holds just these bytes."""
     try:
         return files.read(path) == wanted
     except OSError:

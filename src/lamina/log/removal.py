@@ -1,36 +1,73 @@
 """Takes away what recovery or a running partition has decided about: whole segments, or a tail.
 
 Rule: each step is durable before the next, so that a crash in between leaves no hole that the next
-opening does not understand. Bytes that nobody was told of are kept aside before they go.
+opening does not understand. Bytes that were never acknowledged are set aside before they go.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
+from lamina.api import RecoveryReport
+from lamina.errors import NO_SPACE, PASSING, OffsetOutOfRange, StorageFull, Unavailable
 from lamina.formats.log_format import Codec
 from lamina.log.active_segment import ActiveSegment
 from lamina.log.directory import Place
 from lamina.log.segment import SealedSegment
+from lamina.storage import paths
+from lamina.storage.files import settle_names
 from lamina.storage.paths import SegmentFile
 
 
 def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
     """Removes a segment that has a tombstone: indexes, log, and the tombstone last."""
     for suffix in ("idx", codec.time_suffix, "log"):
-        path = os.path.join(place.segments, SegmentFile(base_offset, suffix).name)
+        path = paths.join(place.segments, SegmentFile(base_offset, suffix).name)
         if place.files.exists(path):
             place.files.remove(path)
-    place.files.sync_directory(place.segments)
-    place.files.remove(os.path.join(place.segments, SegmentFile(base_offset, "tomb").name))
-    place.files.sync_directory(place.segments)
+    settle_names(place.files, place.segments)
+    # The tombstone goes last: while any file of the segment may come back, it says "removed".
+    place.files.remove(paths.join(place.segments, SegmentFile(base_offset, "tomb").name))
+    settle_names(place.files, place.segments)
+
+
+def require_within(name: str, before: int, end: int) -> None:
+    """Refuses to delete records that are not there yet: they would be gone when they come."""
+    if not 0 <= before <= end:
+        raise OffsetOutOfRange(
+            f"{name}: records can be deleted up to the durable end {end}, not up to {before}"
+        )
+
+
+def unfinished(error: OSError, problem: str) -> OSError | Unavailable:
+    """Returns the error of a removal that stopped half-way: to be asked for again, if it passes."""
+    if error.errno not in PASSING:
+        return error
+    kind = StorageFull if error.errno in NO_SPACE else Unavailable
+    return kind(f"{problem}, then: {error}; ask again for the rest")
+
+
+def finish_trim(
+    place: Place, codec: Codec, sealed: Sequence[SealedSegment], floor: int, report: RecoveryReport
+) -> list[SealedSegment]:
+    """Removes the segments below the ledger's floor, which a crash has left; returns the others.
+
+    They need no tombstone: the ledger says that they are removed, until the last of their files is.
+    """
+    for segment in sealed:
+        if segment.next_offset <= floor:
+            for suffix in ("idx", codec.time_suffix, "log"):
+                if place.files.exists(segment.path(suffix)):
+                    place.files.remove(segment.path(suffix))
+            settle_names(place.files, place.segments)
+            report.add("deletion finished", segment.path("log"), f"all below {floor} was deleted")
+    return [each for each in sealed if each.next_offset > floor]
 
 
 def take_back(
     place: Place, codec: Codec, segments: Sequence[SealedSegment | ActiveSegment], offset: int
 ) -> None:
-    """Cuts records from an offset on, which nobody was told of; the partition is recovered anew.
+    """Cuts never acknowledged records from an offset on; the partition is then recovered again.
 
     Newest first, each step durable, so that a crash in between leaves no hole. Kept aside before.
     """

@@ -1,8 +1,8 @@
-"""Appends on their way through a writer, and how those who wait for them get their answer.
+"""Requests on their way through the group commit: how they are answered and counted.
 
 Rules.
-1. A request is answered once: its outcome is set before anybody is woken.
-2. Futures of one event loop are resolved by one call into that loop, however many they are.
+1. A request is answered once, and its outcome is set before its waiter is woken.
+2. All futures of one event loop are resolved by one call into that loop.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from lamina.api import DURABLE, Ack, ProducerStamp
+from lamina.api.writer_counts import BOUNDS, Pulse
 from lamina.errors import Closed, LaminaError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ Outcome: TypeAlias = Ack | LaminaError
 
 
 class Request:
-    """One append on its way: what to store, how far, and who waits for the answer."""
+    """One append in flight: what to store, how durably, and who waits for the answer."""
 
     __slots__ = (
         "acks",
@@ -60,7 +62,7 @@ class Request:
 
 
 def answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:
-    """Answers what needs no fsync; returns those that do, their answers as after it."""
+    """Answers requests that need no fsync; returns the others, whose outcomes are set already."""
     settled: list[Request] = []
     waiting: list[Request] = []
     for request, outcome in zip(group, outcomes, strict=True):
@@ -76,7 +78,7 @@ def answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Reques
 
 
 def answer_all(requests: Sequence[Request], error: LaminaError) -> None:
-    """Gives everybody who has no answer yet the same error."""
+    """Answers every request that has no answer yet with the same error."""
     unanswered = [request for request in requests if not request.answered]
     for request in unanswered:
         request.outcome = error
@@ -84,7 +86,7 @@ def answer_all(requests: Sequence[Request], error: LaminaError) -> None:
 
 
 def answer(requests: Sequence[Request]) -> None:
-    """Gives everybody their outcome and wakes them, futures of one event loop all at once."""
+    """Hands out the outcomes: wakes waiting threads, and resolves futures loop by loop."""
     loops: dict[asyncio.AbstractEventLoop, list[Request]] = {}
     for request in requests:
         request.answered = True
@@ -100,7 +102,7 @@ def answer(requests: Sequence[Request]) -> None:
         else:
             loops[loop] = [request]
     for loop, answers in loops.items():
-        with contextlib.suppress(RuntimeError):  # a loop was closed before its answer came
+        with contextlib.suppress(RuntimeError):  # the loop was closed before its answer came
             loop.call_soon_threadsafe(_resolve, answers)
 
 
@@ -117,10 +119,34 @@ def _resolve(requests: list[Request]) -> None:
 
 
 def unwrap(request: Request) -> Ack:
-    """Returns the answer of an answered request, or raises it."""
+    """Returns the ack of an answered request, or raises its error."""
     outcome = request.outcome
     if isinstance(outcome, Ack):
         return outcome
     if outcome is None:
         raise Closed("the writer stopped before the append was written")
-    raise copy.copy(outcome)  # one error for many threads would gather all of their tracebacks
+    raise copy.copy(outcome)  # an error shared by threads would collect all tracebacks
+
+
+class RunningPulse(Pulse):
+    """The running counts of a writer; `lamina.api.Pulse` is what others see of them.
+
+    Only the leader counts. A copy may show half of a commit, but never a torn number.
+    """
+
+    __slots__ = ()
+
+    def note_group(self, group: Sequence[Request]) -> None:
+        """Counts a group that was written."""
+        for request in group:
+            self.records += request.count
+            self.size_bytes += request.size_bytes
+        self.groups += 1
+        self.requests += len(group)
+        # Buckets are looked up in place (see `bucket_of`): this runs once per commit.
+        self.group_requests[bisect_right(BOUNDS, len(group)) - 1] += 1
+
+    def note_sync(self, nanoseconds: int) -> None:
+        """Counts an fsync that succeeded."""
+        self.syncs += 1
+        self.sync_microseconds[bisect_right(BOUNDS, nanoseconds // 1000) - 1] += 1

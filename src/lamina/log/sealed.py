@@ -1,4 +1,4 @@
-"""A part of a log that never changes again, and the partition that has such parts."""
+"""A partition whose sealed layers can be archived, and then leave the local disk."""
 
 from __future__ import annotations
 
@@ -11,22 +11,6 @@ from lamina.log.interfaces import LogWriter
 
 if TYPE_CHECKING:
     from lamina.log.cold import Cold
-
-
-class SealedRange(Protocol):
-    """A part of a log that never changes again."""
-
-    @property
-    def base_offset(self) -> int:
-        """The first offset that it may hold."""
-
-    @property
-    def next_offset(self) -> int:
-        """One past the last offset that it may hold."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes that it takes where it is."""
 
 
 class Archivable(LogWriter, Protocol):
@@ -57,13 +41,10 @@ class Archivable(LogWriter, Protocol):
 
     @property
     def sealed_end(self) -> int:
-        """One past the last offset in a sealed range."""
-
-    def sealed_ranges(self) -> list[SealedRange]:
-        """Returns the sealed ranges, oldest first; they are durable."""
+        """One past the last offset in a sealed layer."""
 
     def has_local_excess(self, archived_end: int) -> bool:
-        """Tells whether local retention would remove anything that is archived."""
+        """Returns whether local retention would remove anything that is archived."""
 
     def check_local_excess(self, archived_end: int) -> None:
         """Reads what would go; raises NewerFormat for records that this version cannot judge."""

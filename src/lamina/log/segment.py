@@ -2,7 +2,7 @@
 
     active ──seal──▶ sealed ──tomb──▶ gone
 
-A sealed segment never changes; `active.py` has the one that grows. Both are read by windows.
+A sealed segment never changes; `active_segment` has the one that grows. Both are read by windows.
 
 Rules.
 1. A reader names the bound up to which it may look; what lies beyond is never scanned.
@@ -15,7 +15,6 @@ Rules.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,10 +25,12 @@ import pyarrow as pa
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
-from lamina.formats.scan import Budget, Limit, Scan, Stop, Timed
+from lamina.formats.offset_log import OffsetLog
+from lamina.formats.scan import Damage, Limit, Scan, Stop, Timed, runs
 from lamina.formats.sparse_choice import Entries
+from lamina.formats.sparse_index import times_agree
 from lamina.log.segment_index import SegmentIndex
-from lamina.storage import bad_pages
+from lamina.storage import bad_pages, paths
 from lamina.storage.files import File, Files
 from lamina.storage.paths import SegmentFile
 
@@ -43,6 +44,8 @@ NEAR_BYTES = 1 << 20
 RECORD_BYTES_MAX = 40 << 20
 """More than a record of any format takes."""
 INDEX_ENTRY_BYTES = 16
+_HEAD_BYTES = 64
+"""At least as much as the header of a record takes."""
 
 
 class Bound(NamedTuple):
@@ -95,12 +98,28 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Returns the path of one of the segment's files."""
-        return os.path.join(self.directory, SegmentFile(self.base_offset, suffix).name)
+        return paths.join(self.directory, SegmentFile(self.base_offset, suffix).name)
 
     @property
     def index(self) -> SegmentIndex:
         """The segment's two indexes."""
         raise NotImplementedError
+
+    @property
+    def where(self) -> str:
+        """The path of the `.log`, which is the truth of it."""
+        return self.path("log")
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The first time in the index; None without one."""
+        times = self.index.times()
+        return int(times["timestamp_ms"][0]) if len(times) else None
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The greatest time of its records; None before the first."""
+        return self.index.newest_timestamp_ms
 
     @property
     def file(self) -> File:
@@ -156,14 +175,16 @@ class Segment:
         return entry if entry else (self.base_offset, self.codec.header_bytes)
 
     def holds(self, offset: int, position: int, bound: Bound) -> bool:
-        """Tells whether a sound record with this offset starts at this byte."""
+        """Returns whether a sound record with this offset starts at this byte."""
         if not self.codec.header_bytes <= position < bound.position:
             return False
+        if not self.codec.begins_record(self.window(position, _HEAD_BYTES, bound), 0, offset):
+            return False
         try:
-            self.scan(position, offset, Limit(max_records=1), bound)
+            _, start, _ = self.scan(position, offset, Limit(max_records=1), bound)
         except Damaged:
             return False
-        return True
+        return start == position
 
     def offset_before_time(self, timestamp_ms: int, bound: Bound) -> int:
         """Returns an offset such that all records before it are older than a time."""
@@ -177,7 +198,7 @@ class Segment:
         return self.base_offset
 
     def _time_holds(self, row: int, bound: Bound) -> bool:
-        """Tells whether a time entry is the running maximum that the log gives for it."""
+        """Returns whether a time entry is the running maximum that the log gives for it."""
         offsets, times = self.index.offsets(), self.index.times()
         first = max(row - 1, 0)
         at, position = (int(number) for number in offsets[first].tolist())
@@ -224,20 +245,24 @@ class Segment:
             if found.stop is Stop.BAD_VERSION:
                 raise newer_record(self.path("log"), position)
             if is_whole or found.stop is not Stop.TORN:
-                raise Damaged(self, position, offset, found.stop)
+                sound = self.sound_after(position, offset, bound)
+                if sound is None or sound[0] != offset:
+                    raise Damaged(self, position, offset, found.stop)
+                position = sound[1]  # only leftovers stood before it
+                continue
             length = max(4 * length, most)
 
     def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
-        """Finds the first sound record behind a damaged one: (offset, position).
+        """Finds the first sound record from a damaged one's offset on: (offset, position).
 
         One that is found near is the first for certain only if all that begins before it would
         have been seen whole: so as much as a record may have is looked at behind it.
         """
-        start, reach = position + 1, NEAR_BYTES
+        start, reach = position, NEAR_BYTES  # where a sound record may be that is out of order
         while True:
             buffer = self.window(start, reach, bound)
             size = memoryview(buffer).nbytes
-            found = self.codec.resync(buffer, 0, minimum_offset=offset + 1) if size else None
+            found = self.codec.resync(buffer, 0, minimum_offset=offset) if size else None
             if size < reach or (found is not None and found + RECORD_BYTES_MAX <= reach):
                 break
             reach = bound.position if found is None else found + RECORD_BYTES_MAX
@@ -294,7 +319,7 @@ class SealedSegment(Segment):
             return self._index
 
     def distrust_index(self) -> None:
-        """Builds the index anew from the log; its files are left to `verify` and rebuilding."""
+        """Rebuilds the index from the log; its files are left to `verify` and rebuilding."""
         with self._lock:
             index = SegmentIndex(self.codec, self.base_offset)
             extend_index(self, index, (self.codec.header_bytes, self.base_offset))
@@ -330,7 +355,7 @@ class SealedSegment(Segment):
         return True
 
     def is_unchanged(self) -> bool:
-        """Tells whether the file is the one that was opened, or else as long: an erasure replaces.
+        """Returns whether the file is the one that was opened, or as long: an erasure replaces it.
 
         Readers that follow a writer ask this of every segment they know, with each look.
         """
@@ -369,20 +394,16 @@ def _index_over_damage(
     """Indexes the rest of a segment behind damage, all of it at once: there may be more."""
     origin, offset = start
     buffer = segment.window(origin, bound.position - origin, bound)
-    position, size = 0, memoryview(buffer).nbytes
-    budget = Budget(size)
-    while position < size and offset < segment.next_offset:
-        limit = Timed(max_records=min(segment.next_offset - offset, 1 << 20), budget=budget)
-        found = segment.codec.scan(buffer, position, expected_offset=offset, limit=limit)
-        index.extend(found.positions, found.timestamps, base_offset=offset, origin=origin)
-        offset, position = offset + len(found), found.end
-        if found.stop.is_damage and offset < segment.next_offset:
-            following = segment.codec.resync(
-                buffer, min(position + 1, size), minimum_offset=offset + 1, budget=budget
-            )
-            if following is None:
-                break
-            position, offset = following, segment.codec.offset_at(buffer, following)
+    position, end = 0, segment.next_offset
+    log = OffsetLog(segment.codec.log, buffer)
+    for step in runs(log, 0, offset, limit=Timed(), end_number=end):
+        if isinstance(step, Damage):
+            continue
+        positions, times, count = step.found.positions, step.found.timestamps, end - step.first
+        index.extend(positions[:count], times[:count], base_offset=step.first, origin=origin)
+        position = step.found.end if step.end <= end else int(positions[count])
+        if step.end >= end:
+            break
     return origin + position
 
 
@@ -410,7 +431,7 @@ def load_entries(
     if durable_to is not None:
         count = min(count, int(np.searchsorted(offsets["offset"], durable_to, side="right")))
     offsets, times = offsets[:count], times[:count]
-    if count == 0 or not np.array_equal(offsets["offset"], times["offset"]):
+    if count == 0 or not times_agree(times, offsets):
         return fresh
     if int(offsets["offset"][0]) != segment.base_offset:
         return fresh
@@ -422,7 +443,7 @@ def load_entries(
 
 
 def _last_agree(segment: Segment, offsets: Entries, times: Entries) -> bool:
-    """Tells whether the last two entries (or the only one) are what the log says."""
+    """Returns whether the last two entries (or the only one) are what the log says."""
     codec = segment.codec
     at, position = (int(number) for number in offsets[0].tolist())
     last, last_position = (int(number) for number in offsets[-1].tolist())

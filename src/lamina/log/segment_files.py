@@ -11,7 +11,7 @@ Rules.
 3. A file that holds bytes, but no sound record, is no segment and is set aside whole. A last one
    that is empty, or begins as a segment does, may be one whose creation was torn.
 
-Who recovers carries that out; who only reads goes by the same answer without touching a file.
+Recovery carries that out; a reader goes by the same answer without touching a file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.log_format import Codec
-from lamina.formats.scan import Budget, Limit, Stop
+from lamina.formats.offset_log import OffsetLog
+from lamina.formats.scan import Run, Stop, is_prepared_space, runs
 from lamina.log.segment import newer_record
-from lamina.log.stops import is_prepared_space
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -115,38 +115,30 @@ def measure(
     head = memoryview(buffer)[: codec.header_bytes]
     begins = is_prepared_space(head, 0) or codec.begins_log(head, base_offset)
     is_blank = begins and is_prepared_space(buffer, position)
-    budget = Budget(size)
-    while position < size:
-        limit = Limit(budget=budget)
-        found = codec.scan(buffer, position, expected_offset=offset, limit=limit)
-        has_records = has_records or len(found) > 0
-        offset, position = offset + len(found), found.end
-        if not found.stop.is_damage:
-            continue
-        if found.stop is Stop.BAD_VERSION:
-            raise newer_record(path, position)
-        if is_prepared_space(buffer, position):
-            break
-        after = codec.resync(buffer, position + 1, minimum_offset=offset + 1, budget=budget)
-        sound = None if after is None else codec.offset_at(buffer, after)
-        if after is None or sound is None or (following is not None and sound >= following):
-            break
-        offset, position = sound, after
+    for step in runs(OffsetLog(codec.log, buffer), position, offset, end_number=following):
+        if isinstance(step, Run):
+            offset, has_records = step.end, True
+        elif step.stop is Stop.BAD_VERSION:
+            raise newer_record(path, step.position)
+        elif step.following is not None:
+            offset = step.following
     return Extent(base_offset, offset, has_records, is_blank)
 
 
 def position_of(codec: Codec, buffer: Buffer, base_offset: int, wanted: int) -> int:
     """Returns the byte where the first record not below an offset starts; the size without one."""
     size = memoryview(buffer).nbytes
-    position, offset = min(codec.header_bytes, size), base_offset
-    budget = Budget(size)
-    while position < size and offset < wanted:
-        limit = Limit(max_records=min(wanted - offset, 1 << 20), budget=budget)
-        found = codec.scan(buffer, position, expected_offset=offset, limit=limit)
-        offset, position = offset + len(found), found.end
-        if found.stop.is_damage and offset < wanted:
-            after = codec.resync(buffer, position + 1, minimum_offset=offset + 1, budget=budget)
-            if after is None:
-                return size
-            offset, position = codec.offset_at(buffer, after), after
+    start = min(codec.header_bytes, size)
+    position, offset = start, base_offset
+    for step in runs(OffsetLog(codec.log, buffer), start, base_offset):
+        if offset >= wanted:
+            break
+        if isinstance(step, Run):
+            row = wanted - step.first
+            position = int(step.found.positions[row]) if wanted < step.end else step.found.end
+            offset = step.end
+        elif step.following is None:
+            return size
+        else:
+            position, offset = step.end, step.following
     return position

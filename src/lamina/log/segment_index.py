@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lamina.formats.log_format import Codec
 from lamina.formats.sparse_choice import OFFSET_ENTRY, START, TIME_ENTRY, Entries, Sparse, select
+from lamina.formats.sparse_index import entry_for, row_before_time
 
 _NO_OFFSETS = np.empty(0, dtype=OFFSET_ENTRY)
 _NO_TIMES = np.empty(0, dtype=TIME_ENTRY)
@@ -83,7 +84,7 @@ class SegmentIndex:
     ) -> bool:
         """Counts records of which none is far enough to be indexed, as in most small groups.
 
-        The same rule as `sparse.select`, asked of the last record alone: both of its distances
+        The rule of `sparse_choice.select`, asked of the last record alone: both of its distances
         grow from record to record.
         """
         last, seen, greatest = self._state
@@ -118,15 +119,11 @@ class SegmentIndex:
 
     def position_for(self, offset: int) -> tuple[int, int] | None:
         """Returns (offset, position) of the greatest entry not above an offset, if there is one."""
-        entries = self.offsets()
-        row = int(np.searchsorted(entries["offset"], offset, side="right")) - 1
-        if row < 0:
-            return None
-        return int(entries["offset"][row]), int(entries["position"][row])
+        return entry_for(self.offsets(), offset)
 
     def row_before_time(self, timestamp_ms: int) -> int:
         """Returns the last entry up to which all records are older than a time; -1 if none is."""
-        return int(np.searchsorted(self.times()["timestamp_ms"], timestamp_ms, side="left")) - 1
+        return row_before_time(self.times(), timestamp_ms)
 
     def offsets(self) -> Entries:
         """Returns all entries of the offset index."""

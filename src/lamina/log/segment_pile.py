@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from lamina.api import Isolation
+from lamina.log.layers import Kind, Layer, below
 from lamina.log.segment import Bound, SealedSegment, Segment
 from lamina.log.segment_index import SegmentIndex
 
@@ -39,6 +41,21 @@ class Tail(Protocol):
         """The segment's indexes."""
 
 
+class SegmentLayer(Layer):
+    """A segment as a layer: its end is the bound up to which its readers may look."""
+
+    __slots__ = ()
+    source: Segment
+
+    @property
+    def bound(self) -> Bound:
+        """How far readers may look into the segment."""
+        return Bound(self.next_offset, self.size_bytes)
+
+
+_BASE = attrgetter("base_offset")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The segments of a partition at one moment, oldest first."""
@@ -55,11 +72,30 @@ class Layout:
         """How far readers of an isolation may look."""
         return self.active.durable if isolation == "durable" else self.active.written
 
-    def segment_for(self, offset: int, isolation: Isolation) -> tuple[Segment, Bound] | None:
-        """Returns the segment that holds an offset, or the next one, and its bound."""
-        row = bisect_right([segment.base_offset for segment in self.sealed], offset) - 1
-        for segment in self.sealed[max(row, 0) :]:
-            if offset < segment.next_offset:
-                return segment, segment.end
-        end = self.end(isolation)
-        return (self.active.segment, end) if offset < end.next_offset else None
+    def layers(self, isolation: Isolation, archived_end: int, floor: int = 0) -> list[SegmentLayer]:
+        """Returns the local part of the pile.
+
+        The archive has everything below `archived_end`, and what is below `floor` was deleted.
+        """
+        found = []
+        for each in self.sealed:
+            (end, size_bytes), first = each.end, each.base_offset
+            gone, is_there = below(floor, first, end), end <= archived_end
+            found.append(SegmentLayer(Kind.SEALED, first, end, size_bytes, each, gone, is_there))
+        active, (end, size_bytes) = self.active, self.end(isolation)
+        first = active.base_offset
+        gone = below(floor, first, end)
+        return [*found, SegmentLayer(Kind.ACTIVE, first, end, size_bytes, active.segment, gone)]
+
+    def layer_for(self, offset: int, isolation: Isolation) -> SegmentLayer | None:
+        """Returns the layer that holds an offset, or else the next one; None behind the last."""
+        sealed, active = self.sealed, self.active
+        if sealed and offset < sealed[-1].next_offset:
+            row = max(bisect_right(sealed, offset, key=_BASE) - 1, 0)
+            each = sealed[row] if offset < sealed[row].next_offset else sealed[row + 1]
+            end, size_bytes = each.end
+            return SegmentLayer(Kind.SEALED, each.base_offset, end, size_bytes, each)
+        end, size_bytes = active.durable if isolation == "durable" else active.written
+        if offset >= end:
+            return None
+        return SegmentLayer(Kind.ACTIVE, active.base_offset, end, size_bytes, active.segment)

@@ -1,4 +1,4 @@
-"""Carries out, before a partition is recovered, which of its files are segments (`arrangement`).
+"""Carries out, before a partition is recovered, which of its files are segments (`segment_files`).
 
 Rules.
 1. What loses is moved or copied under `quarantine/`, durably, and reported, before anything of it
@@ -8,19 +8,20 @@ Rules.
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lamina.api import RecoveryReport
 from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
+from lamina.formats.scan import is_prepared_space
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck
 from lamina.log.segment import SealedSegment
 from lamina.log.segment_files import Arranger, Extent, measure, position_of
-from lamina.log.stops import is_prepared_space
+from lamina.storage import bad_pages, paths
 from lamina.storage.files import Files
 from lamina.storage.paths import SegmentFile
 
@@ -84,7 +85,7 @@ class Settling:
 
 def log_path(place: Place, base_offset: int) -> str:
     """Returns the path of a segment's `.log`."""
-    return os.path.join(place.segments, SegmentFile(base_offset, "log").name)
+    return paths.join(place.segments, SegmentFile(base_offset, "log").name)
 
 
 def extent_of(
@@ -94,16 +95,22 @@ def extent_of(
     path = log_path(place, base_offset)
     if following is None and before <= base_offset and _begins_as_ours(codec, place, base_offset):
         return Extent(base_offset, base_offset)  # it will be walked as the last one
-    return measure(codec, _map(place.files, path), base_offset, following, path)
+    with contextlib.closing(place.files.open_read_only(path)) as file:
+        whole = bad_pages.load(file)
+    found = measure(codec, whole.data, base_offset, following, path)
+    if not whole.holes:
+        return found
+    # What was not read may be a record, and reach as far as the next segment.
+    end = max(found.next_offset, found.next_offset if following is None else following)
+    return replace(found, next_offset=end, has_records=True)
 
 
 def _begins_as_ours(codec: Codec, place: Place, base_offset: int) -> bool:
-    file = place.files.open_read_only(log_path(place, base_offset))
-    try:
-        head = file.read_at(0, HEADER_BYTES_MAX)
-    finally:
-        file.close()
-    return is_prepared_space(head, 0) or codec.begins_log(head, base_offset)
+    """Tells whether a log begins as a segment does; one that cannot be read is not judged."""
+    with contextlib.closing(place.files.open_read_only(log_path(place, base_offset))) as file:
+        whole = bad_pages.salvage(file, 0, HEADER_BYTES_MAX)
+    head = whole.data
+    return bool(whole.holes) or is_prepared_space(head, 0) or codec.begins_log(head, base_offset)
 
 
 def cut_behind(place: Place, path: str, position: int, why: str, report: RecoveryReport) -> None:
@@ -119,7 +126,7 @@ def cut_behind(place: Place, path: str, position: int, why: str, report: Recover
     file = place.files.open(path)
     try:
         file.truncate(position)
-        file.sync()
+        file.sync()  # the cut must not come undone under records that are appended behind it
     finally:
         file.close()
     report.add("cut", path, why or "bytes behind the last record", byte_range=span, kept_in=kept)

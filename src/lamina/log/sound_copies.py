@@ -5,23 +5,22 @@ The same for both families of topics, which put them into files of their own kin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.errors import RecordsMissing
+from lamina.formats.ranges import Ranges, Span
 from lamina.formats.scan import Limit
-from lamina.log.batch_offsets import after, runs
-from lamina.log.cold import Cold
+from lamina.log.batch_offsets import runs
+from lamina.log.cold import Cold, in_objects
+from lamina.log.gap_walk import scan_over
 
 BATCH = Limit(max_records=1 << 16, max_bytes=4 << 20)
-
-Span: TypeAlias = tuple[int, int]
-"""Offsets, from the first to one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +56,9 @@ class Piece(NamedTuple):
         return self.first + len(self.positions)
 
 
-def holes(pieces: Sequence[Piece], first: int, end: int) -> Iterator[Span]:
-    """Yields the offsets of a range that no piece, in their order, has."""
-    for piece in pieces:
-        if first < piece.first:
-            yield first, piece.first
-        first = max(first, piece.end)
-    if first < end:
-        yield first, end
-
-
-def joined(pieces: Sequence[Piece]) -> Iterator[Span]:
-    """Yields the offsets of pieces, in their order, neighbours as one."""
-    first = end = -1
-    for piece in pieces:
-        if piece.first != end:
-            if first >= 0:
-                yield first, end
-            first = piece.first
-        end = piece.end
-    if first >= 0:
-        yield first, end
+def covered(pieces: Iterable[Piece]) -> Ranges:
+    """Returns the offsets that pieces have."""
+    return Ranges.of((piece.first, piece.end) for piece in pieces)
 
 
 def archived(cold: Cold | None, span: Span) -> Iterator[pa.RecordBatch]:
@@ -87,17 +68,6 @@ def archived(cold: Cold | None, span: Span) -> Iterator[pa.RecordBatch]:
         return
     if not cold.is_loaded:
         cold.load()
-    while first < end:
-        entry = cold.entry_for(first)
-        if entry is None:
-            following = cold.next_base(first)
-            first = end if following is None else max(following, first + 1)
-            continue
-        stop = min(end, entry.next_offset)
-        try:
-            for batch in cold.scan(first, stop, BATCH):
-                yield from runs(batch)
-                first = after(batch)
-            first = stop
-        except RecordsMissing as missing:
-            first = max(missing.end, first + 1)
+    for step in scan_over(lambda at: in_objects(cold, at, end, BATCH), first, end):
+        if not isinstance(step, RecordsMissing):
+            yield from runs(step)

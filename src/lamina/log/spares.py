@@ -12,14 +12,22 @@ from typing import NamedTuple, Protocol
 
 from lamina.api import Gap
 from lamina.formats.documents.group_copy import GroupCopy
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger, Span
+from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.ranges import Ranges, Span
 
 
 class SpareGroup(NamedTuple):
     """The copy of a group's state, or why it is of no use; neither where there is none."""
 
     copy: GroupCopy | None = None
+    problem: str = ""
+
+
+class SpareOffsets(NamedTuple):
+    """The copy of committed offsets, or why it cannot be read; neither where there is none."""
+
+    data: bytes | None = None
     problem: str = ""
 
 
@@ -40,6 +48,9 @@ class Spares(Protocol):
 
     def groups(self, topic: str, partition: int) -> list[str] | None:
         """Lists the groups of a partition that have a copy; None if that cannot be known now."""
+
+    def offsets(self, topic: str, partition: int) -> SpareOffsets | None:
+        """Returns the copy of what is committed in a partition; None where nobody is asked."""
 
 
 class NoSpares:
@@ -64,6 +75,10 @@ class NoSpares:
     def groups(self, topic: str, partition: int) -> list[str] | None:
         """Returns none."""
         return []
+
+    def offsets(self, topic: str, partition: int) -> SpareOffsets | None:
+        """Returns None."""
+        return None
 
 
 NO_SPARES = NoSpares()
@@ -91,15 +106,8 @@ def losses(gap: Gap, spans: list[Span] | None) -> list[Gap]:
 
     `spans` is what it has, None where it has not answered: nothing is lost before it has said so.
     """
-    parts = [(gap.first, gap.end)] if spans is None else _inside(gap.first, gap.end, spans)
-    there = Ledger(tuple(Gap(first, end, ARCHIVED, gap.at_ms) for first, end in parts))
-    lost = there.unexplained(gap.first, gap.end)
-    return sorted(
-        [*there.gaps, *(Gap(first, end, LOST, gap.at_ms, gap.detail) for first, end in lost)],
-        key=lambda each: each.first,
-    )
-
-
-def _inside(first: int, end: int, spans: list[Span]) -> list[Span]:
-    clipped = ((max(first, start), min(end, stop)) for start, stop in spans)
-    return [(start, stop) for start, stop in clipped if start < stop]
+    whole = Ranges.between(gap.first, gap.end)
+    there = whole if spans is None else whole.common(Ranges.of(spans))
+    parts = [Gap(*span, ARCHIVED, gap.at_ms) for span in there.pairs()]
+    parts += [Gap(*span, LOST, gap.at_ms, gap.detail) for span in whole.minus(there).pairs()]
+    return sorted(parts, key=lambda each: each.first)

@@ -1,20 +1,20 @@
-"""`lamina serve`: one store behind Arrow Flight, HTTP, and a console.
+"""`lamina serve`: one store behind Arrow Flight, HTTP, Kafka's protocol, and a console.
 
-    client ─▶ flight · http · console ─▶ broker ─▶ store
+    client ─▶ flight · http · kafka · console ─▶ broker ─▶ store
 
 The doors are thin. `flight` keeps streams open for appends and streams batches to readers; `http`
-has JSON for small clients and the pages that machines watch; the console is in a package of its
-own. All three hand their calls to `broker`, which asks whether the caller may (`auth`), whether
-there is room (`limits`), calls the store, counts, and answers.
+has JSON for small clients and the pages that machines watch; Kafka's protocol and the console are
+in packages of their own. All of them hand their calls to `broker`, which asks whether the caller
+may (`auth`), whether there is room (`limits`), calls the store, counts, and answers.
 
 `service` is a server's life: listen, recover, serve, and on a signal drain, answer and checkpoint.
-`settings` and `setting_table` say what can be configured and where from. `health` and `metrics`
-are for those who watch. `arriving` reads what an HTTP request brings, `hasty` ends connections
-that do not get on, `sites` refuses web pages that speak for somebody without a key. `held_answers`
-counts an answer until its last byte was taken, `replies` makes pages of JSON, `telling` leaves out
-topics that a key is not for; `jsonrows` are records as JSON, and `openapi` describes all routes.
-`ahead` makes the next batch of a scan while one is being sent; `shared_groups` keeps the groups
-that clients use.
+`settings` and `setting_table` say what can be configured, and from where. `health` and `metrics`
+are for monitoring. `arriving` reads an HTTP request within its bounds, `hasty` ends
+connections that are too slow, `sites` refuses requests that a foreign web page makes in a user's
+name. `held_answers` counts an answer until its last byte was taken, `replies` makes pages of JSON,
+`telling` leaves out topics that a key may not see; `jsonrows` renders records as JSON, and
+`openapi` describes all routes. `ahead` prepares the next batch of a scan while one is being sent;
+`shared_groups` keeps the groups that clients use; a `connected_client` is one of the Kafka door.
 
 Rules.
 1. No storage logic here, and no method that the table in `lamina.wire.operations` does not have.
@@ -27,5 +27,7 @@ Rules.
 Where to look.
 - who may call what: `auth` and the scopes in `lamina.wire.operations`
 - what a shutdown waits for: `service`
-- how a request is bounded: `limits`, `arriving`, `hasty`
+- how a request is bounded, and when it is answered Busy: `limits`, `arriving`, `hasty`
+- where a route is declared: `lamina.wire.operations`, and `Routes.application` in `http`
+- the status of an error: `STATUS` in `http`, for Kafka `kafka.error_table`
 """

@@ -7,19 +7,19 @@ Rules.
 1. At most one batch is made ahead, and counted as bytes at work as if it were being sent.
 2. Only what is spare is spent: of small batches, on a busy server and with a busy pool nothing is
    made ahead, and who sends makes the next batch when it is due.
-3. What goes wrong ahead is told where it would have been: behind the batch before.
+3. An error made ahead is raised where it would have been: after the batch before it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import os
 from collections.abc import Iterator
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from lamina.server.limits import Allowance
+from lamina.storage import machine
 
 WORTH_BYTES = 256 << 10
 """Below this, handing a batch over costs about as much as it gains."""
@@ -32,11 +32,11 @@ class Pool:
     def __init__(self, room: Allowance) -> None:
         self.room = room
         self._threads = concurrent.futures.ThreadPoolExecutor(
-            os.cpu_count() or 1, thread_name_prefix="lamina-ahead"
+            machine.processors(), thread_name_prefix="lamina-ahead"
         )
 
     def begin(self, batches: Iterator[pa.RecordBatch]) -> _Coming:
-        """Has the next batch made as soon as a thread is free."""
+        """Schedules the next batch for the first free thread."""
         return self._threads.submit(next, batches, None)
 
 

@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lamina.errors import CorruptData, InvalidRequest, NotAllowed
+from lamina.storage import machine, paths
 from lamina.storage.files import LocalFiles
 from lamina.wire import values
 from lamina.wire.operations import SCOPES, Scope
@@ -116,7 +116,7 @@ def create(path: str, *, scope: str, prefix: str = "", note: str = "") -> tuple[
     identity = secrets.token_hex(8)
     text = f"lamina_{identity}_{secrets.token_urlsafe(32)}"
     key = Key(identity, hashlib.sha256(text.encode()).hexdigest(), scope, prefix, note)
-    known = load(path) if os.path.exists(path) else []
+    known = load(path) if machine.exists(path) else []
     _save(path, [*known, key])
     return key, text
 
@@ -131,13 +131,13 @@ def delete(path: str, identity: str) -> None:
 
 def _save(path: str, keys: list[Key]) -> None:
     document: dict[str, Any] = {"version": 1, "keys": [asdict(key) for key in keys]}
-    whole = os.path.abspath(path)
-    LocalFiles().make_directory(os.path.dirname(whole))
+    whole = paths.absolute(path)
+    LocalFiles().make_directory(paths.parent(whole))
     LocalFiles().replace(whole, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether an address can only be reached from this machine."""
+    """Returns whether an address can only be reached from this machine."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

@@ -25,17 +25,12 @@ import pyarrow as pa
 
 from lamina import received
 from lamina.api import UNTIL_ARCHIVED, Appended, Diff
-from lamina.errors import (
-    Busy,
-    InvalidRequest,
-    LaminaError,
-    NotAllowed,
-    StorageFull,
-)
+from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
 from lamina.server import limits, shared_groups, telling
 from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.auth import ANYBODY, Caller, Keys
+from lamina.server.connected_client import ConnectedClient
 from lamina.server.health import WallClock, problems_of
 from lamina.server.held_answers import Answer, waited
 from lamina.server.metrics import Metrics, page_of, store_gauges
@@ -66,8 +61,11 @@ class Broker:
         self.calls = limits.Allowance("calls at once", settings.connections)
         self.rate = limits.Rate(settings.rate_requests)
         self.progress = (0, 0)
+        self.warming = (0, 0)
         self.stopping = threading.Event()
         self.clock = WallClock()
+        self.kafka_clients: Callable[[], list[ConnectedClient]] = list
+        """Who is connected to the Kafka door: nobody where there is none."""
         self._keys = keys
         self._store: Store | None = None
         self._groups = shared_groups.OpenGroups()
@@ -93,9 +91,9 @@ class Broker:
         return self._store
 
     def health(self, caller: Caller | None) -> dict[str, Any]:
-        """Says what is wrong, if anything is; see `server.health`.
+        """Returns what is wrong, if anything is; see `server.health`.
 
-        Whoever presents no key is told that something is, and not what.
+        A caller without a key learns that something is wrong, but not what.
         """
         prefix = caller.prefix if caller is not None else ""
         problems = []
@@ -107,14 +105,16 @@ class Broker:
         return {"status": status, "problems": problems if caller is not None else []}
 
     def readiness(self, caller: Caller | None) -> dict[str, Any]:
-        """Says whether calls are answered; how far recovery is, to who may know of all topics."""
+        """Returns whether calls are answered and, for keys of all topics, how far recovery is."""
         done, total = self.progress
         ready = self._store is not None and not self.stopping.is_set()
         report = self._store.recovery_report if self._store is not None else None
         told = {"ready": ready, "stopping": self.stopping.is_set()}
         if caller is None or caller.prefix:
             return told
+        compiled, kernels = self.warming
         return told | {
+            "compiled_percent": 100 * compiled // kernels if kernels else 100,
             "recovered_partitions": total if report else done,
             "partitions": total,
             "recovery_ms": report.milliseconds if report else None,
@@ -125,10 +125,10 @@ class Broker:
         if not caller.prefix:
             return self.metrics.page()
         store = self.store
-        return page_of(lambda: store_gauges(store, caller.prefix))
+        return page_of(lambda: store_gauges(store, caller))
 
     def room_for(self, wait_ms: int) -> contextlib.AbstractContextManager[None]:
-        """Takes the room of one call, as one who waits if it does; raises Busy without any."""
+        """Takes the room of one call, or of one that waits; raises Busy if there is none."""
         return self.waiting.taking() if wait_ms > 0 else self.calls.taking()
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class Broker:
     # ------------------------------------------------------------------ callers
 
     def caller(self, key: str | None) -> Caller:
-        """Tells who presents a key; raises NotAllowed."""
+        """Returns the caller that a key belongs to; raises NotAllowed."""
         return ANYBODY if self._keys is None else self._keys.caller(key)
 
     @property
@@ -186,10 +186,11 @@ class Broker:
         arguments = bind(operation, given)
         topic = arguments.get(operation.topic) if operation.topic else None
         with self._counted(caller, name, scope=operation.scope, topic=topic) as store:
+            telling.require_rest(caller, store, operation, arguments)
             if held:
                 arguments["held"] = messages.decode_held(held, self.settings.request_bytes)
             result = self._run(store, operation, arguments)
-            return telling.visible(caller, name, result)
+            return telling.visible(caller, store, name, result)
 
     def _run(self, store: Store, operation: Operation, arguments: dict[str, Any]) -> Any:
         if operation.is_of_group:
@@ -198,7 +199,9 @@ class Broker:
                 return shared_groups.call(group, operation.name.split(".")[1], arguments)
         if operation.name == "group":
             return self._groups.open(store, **arguments).describe()
-        result = getattr(store, operation.name)(**arguments)
+        waits = arguments.get("wait_ms", 0) > 0
+        with self.waiting.taking() if waits else contextlib.nullcontext():
+            result = getattr(store, operation.name)(**arguments)
         if operation.name in ("delete_group", "delete_topic"):
             self._groups.forget(arguments[str(operation.topic)], arguments.get("group"))
         return result
@@ -265,8 +268,9 @@ class Broker:
 
     async def _appended(self, store: Store, order: Order, records: Records) -> Appended:
         if order.acks != UNTIL_ARCHIVED:
+            given = order.topic, records
             return await store.append_async(
-                order.topic, records, partition=order.partition, acks=order.acks
+                *given, partition=order.partition, acks=order.acks, producer=order.producer
             )
         with self.waiting.taking():  # for an upload: that takes a thread
             return await asyncio.to_thread(
@@ -295,7 +299,7 @@ class Broker:
         return received.unpacked(arrived, COLUMN_TYPES, self.settings.request_bytes)
 
     def _admit(self, caller: Caller, size_bytes: int) -> Store:
-        """Lets an append in, straight on: a lone one waits for this. `_leave` ends it."""
+        """Admits an append by the shortest way: a lone one waits for this. `_leave` ends it."""
         self.rate.spend(caller.name)
         store = self.store
         limits.check_size(size_bytes, self.settings.request_bytes)

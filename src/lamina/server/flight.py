@@ -82,7 +82,7 @@ class _Call(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no ty
 
 
 class _Calls(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets calls in. A stream takes its room here: its first message may never come."""
+    """Admits calls. A stream takes its room here: its first message may never come."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

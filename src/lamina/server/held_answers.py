@@ -40,7 +40,7 @@ class Answer:
         self._held = contextlib.ExitStack()
         self._undo: Callable[[], None] | None = None
         self.is_gone: Callable[[], bool] = lambda: False
-        """Tells whether the caller has hung up."""
+        """Returns whether the caller has hung up."""
 
     def hold(self, room: contextlib.AbstractContextManager[Any]) -> None:
         """Takes room for the call, or raises Busy; it is given back with the answer."""
@@ -71,7 +71,7 @@ class Answer:
         return self._undo is not None
 
     def sent(self) -> None:
-        """Says that all of the answer is on its way."""
+        """Marks the answer as completely sent."""
         self._undo = None
 
     def close(self) -> None:

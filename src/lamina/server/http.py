@@ -8,7 +8,7 @@
 Rules.
 1. What a request brings is read by `server.arriving`, and in no other way.
 2. A watcher holds one small batch; it is asked for more only when it has taken that.
-3. Every call takes its room before it takes a thread: a long poll that of one who waits.
+3. Every call takes its room before it takes a thread; a long poll takes that of a waiting call.
 4. A caller that hung up while it waited gets nothing: what a poll had handed out is given back.
 """
 
@@ -54,6 +54,7 @@ from lamina.server.console.pages import Console
 from lamina.server.hasty import Hasty
 from lamina.server.held_answers import Answer
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
+from lamina.storage.descriptors import share_of_door
 from lamina.wire import failures, values
 from lamina.wire.messages import Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation
@@ -177,9 +178,10 @@ class Routes:
         return handle
 
     async def _call(self, caller: Caller, operation: Operation, given: dict[str, Any]) -> Response:
+        limiter = self._waiters if given.get("wait_ms") else self._threads
         with self._broker.calls.taking():
             result = await anyio.to_thread.run_sync(
-                self._broker.call, caller, operation.name, given, limiter=self._threads
+                self._broker.call, caller, operation.name, given, limiter=limiter
             )
         return JSONResponse({"result": values.to_plain(result)})
 
@@ -327,7 +329,7 @@ class Routes:
     # ------------------------------------------------------------------ for machines and people
 
     def _looker(self, request: Request) -> Caller | None:
-        """Whoever asks how the server is; a health check has no key, and is told less."""
+        """Answers health checks; one without a key gets less detail."""
         try:
             return self._broker.caller(bearer(request.headers.get("authorization")))
         except NotAllowed:
@@ -373,6 +375,11 @@ def _note_failed(loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None
     _log.error("HTTP: %s: %r", about.get("message"), about.get("exception"))
 
 
+QUEUED = 1024
+ACCEPT_MIN, ACCEPT_PART = 8, 4
+"""Connections are accepted in turns of this part of their limit: they are refused one by one."""
+
+
 class HttpDoor:
     """The HTTP server, in a thread with an event loop of its own; it listens when made."""
 
@@ -381,14 +388,15 @@ class HttpDoor:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
             self._socket = socket.create_server(
-                (settings.host, settings.http_port), family=family, backlog=1024
+                (settings.host, settings.http_port), family=family, backlog=QUEUED
             )
         except OSError as error:
             where = f"{settings.host}:{settings.http_port}"
             raise Unavailable(f"cannot listen on {where}: {error}") from error
         self.port = int(self._socket.getsockname()[1])
         routes = Routes(broker)
-        timing = {"idle_s": settings.idle_ms / 1000, "connections_max": settings.connections}
+        connections = share_of_door(settings.connections, settings.open_files)
+        timing = {"idle_s": settings.idle_ms / 1000, "connections_max": connections}
         protocol = type("Hasty", (Hasty,), {**timing, "busy": staticmethod(_busy)})
         self._console = routes.console
         self._console.start()
@@ -400,6 +408,7 @@ class HttpDoor:
                 access_log=False,
                 lifespan="off",
                 ws="none",
+                backlog=max(ACCEPT_MIN, connections // ACCEPT_PART),
                 timeout_keep_alive=max(1, settings.idle_ms // 1000),
                 timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
                 ssl_certfile=settings.tls_certificate or None,
@@ -414,7 +423,14 @@ class HttpDoor:
 
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(_note_failed)
-        await self._server.serve(sockets=[self._socket])
+        serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        if not serving.done():
+            # The loop accepts few at a time, but a crowd waits in the system's queue: what finds
+            # that full would try again only after a second.
+            self._socket.listen(QUEUED)
+        await serving
 
     def close(self) -> None:
         """Ends the server once its calls at work are answered."""

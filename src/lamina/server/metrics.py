@@ -1,15 +1,19 @@
-"""What Prometheus is told: counters of this server's life, and gauges read from the store."""
+"""Metrics for Prometheus: counters since the server started, and gauges read from the store."""
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from lamina.api.memberships import MembershipState
 from lamina.errors import LaminaError
+from lamina.server import telling
+from lamina.server.auth import ANYBODY, Caller
 from lamina.server.health import topic_of
 from lamina.store.store import Store
 
@@ -72,7 +76,7 @@ class _Gauges(Collector):
         return self._gauges()
 
 
-def _group_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
+def _group_gauges(store: Store, caller: Caller) -> Iterator[GaugeMetricFamily]:
     labels = ["consumergroup", "topic", "partition"]
     offset, lag, seconds = (
         GaugeMetricFamily(f"lamina_consumergroup_{name}", text, labels=labels)
@@ -82,9 +86,7 @@ def _group_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
             ("lag_seconds", "The age of the oldest record that a group has not acked"),
         )
     )
-    for topic, group in store.groups():
-        if not topic.startswith(prefix):
-            continue
+    for topic, group in telling.visible(caller, store, "groups", store.groups()):
         try:
             parts = store.describe_group(topic, group).partitions
         except LaminaError:  # deleted in the meantime
@@ -95,6 +97,25 @@ def _group_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
             lag.add_metric(where, part.records)
             seconds.add_metric(where, part.seconds)
     yield from (offset, lag, seconds)
+
+
+def _member_gauges(store: Store, caller: Caller) -> Iterator[GaugeMetricFamily]:
+    """Counts only: names of groups and clients are whatever clients choose."""
+    groups = GaugeMetricFamily(
+        "lamina_joined_groups", "Groups that were joined, by state", labels=["kind", "state"]
+    )
+    members = GaugeMetricFamily("lamina_group_members", "Members of groups", labels=["kind"])
+    coordinator = store.coordinator
+    for kind, counted, states in (
+        ("classic", coordinator.headcounts(), get_args(MembershipState)),
+        ("share", coordinator.share.headcounts(), ("Stable",)),
+    ):
+        covered = [each for each in counted if each.group.startswith(caller.prefix)]
+        by_state = Counted(each.state for each in covered)
+        for state in states:
+            groups.add_metric([kind, state], by_state[state])
+        members.add_metric([kind], sum(each.members for each in covered))
+    yield from (groups, members)
 
 
 def _archive_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
@@ -119,8 +140,9 @@ def _archive_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
     yield from (records, size, seconds, failing)
 
 
-def store_gauges(store: Store, prefix: str = "") -> Iterator[GaugeMetricFamily]:
-    """Yields the gauges of every partition of a prefix's topics, in kafka_exporter's shapes."""
+def store_gauges(store: Store, caller: Caller = ANYBODY) -> Iterator[GaugeMetricFamily]:
+    """Yields the gauges of all partitions that a caller may see, in kafka_exporter's shapes."""
+    prefix = caller.prefix
     labels = ["topic", "partition"]
     described = {
         "current_offset": "One past the newest durable offset",
@@ -150,7 +172,8 @@ def store_gauges(store: Store, prefix: str = "") -> Iterator[GaugeMetricFamily]:
             families["archived_bytes"].add_metric(where, part.archived_bytes)
             families["archived_segments"].add_metric(where, part.archived_segments)
     yield from families.values()
-    yield from _group_gauges(store, prefix)
+    yield from _group_gauges(store, caller)
+    yield from _member_gauges(store, caller)
     yield from _archive_gauges(store, prefix)
     yield GaugeMetricFamily(
         "lamina_failed_partitions",

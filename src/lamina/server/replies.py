@@ -29,6 +29,10 @@ def page_of(batch: pa.RecordBatch) -> bytes:
     return json.dumps({"records": rows}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+_TURNS = 3
+"""Of the event loop: one in which it hears of a lost connection, one for the task that watches."""
+
+
 class Reply(Response):
     """A body of JSON; closes its answer when it was sent, or its caller is gone."""
 
@@ -46,6 +50,10 @@ class Reply(Response):
         try:
             await send(start)
             for at in range(0, len(body), PIECE_BYTES):
+                for _ in range(_TURNS):  # to a closed connection `send` sends nothing, at once
+                    await asyncio.sleep(0)
+                if watching.done():
+                    return
                 piece = body[at : at + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             if not watching.done():

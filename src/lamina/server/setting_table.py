@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lamina.config import ANY_SIZE_OR_NONE, ANY_TEXT, NO_LIMIT, Settings, setting
+from lamina.config import ANY_SIZE_OR_NONE, ANY_TEXT, NO_LIMIT, SWITCH, Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,34 @@ class ServerSettings(Settings):
     http_port: int = setting(
         9301, "http.port", "port, 0 for any", "JSON, health, metrics", allowed=(0, 65_535)
     )
+    kafka_port: int = setting(
+        9092,
+        "kafka.port",
+        "port, 0 for any, -1 for none",
+        "Kafka clients: `bootstrap.servers`",
+        allowed=(-1, 65_535),
+    )
+    kafka_advertised: str = setting(
+        "",
+        "kafka.advertised",
+        "host or host:port, empty for where a client has come in",
+        "what Kafka clients are told to connect to",
+        allowed=ANY_TEXT,
+    )
+    kafka_auto_create: str = setting(
+        "true",
+        "kafka.auto.create",
+        "false or true",
+        "whether a topic that a Kafka client asks for is made",
+        allowed=SWITCH,
+    )
+    kafka_default_partitions: int = setting(
+        1,
+        "kafka.default.partitions",
+        "partitions",
+        "of topics that are made without saying how many",
+        allowed=(1, 10_000),
+    )
     keys_file: str = setting(
         "",
         "keys.file",
@@ -49,7 +77,7 @@ class ServerSettings(Settings):
         "",
         "tls.certificate",
         "path, empty for none",
-        "a PEM chain; with it both ports speak TLS only",
+        "a PEM chain; with it all ports speak TLS only",
         allowed=ANY_TEXT,
     )
     tls_key: str = setting(
@@ -60,6 +88,13 @@ class ServerSettings(Settings):
         "max.connections",
         "Flight streams, Flight calls and HTTP connections, each",
         "further ones are told to come back",
+        allowed=(1, 1 << 20),
+    )
+    open_files: int = setting(
+        512,
+        "open.files.max",
+        "files, at most half of what the process may open",
+        "idle files of segments, journals and the WAL beyond this are closed, and opened again",
         allowed=(1, 1 << 20),
     )
     request_bytes: int = setting(

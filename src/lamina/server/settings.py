@@ -7,7 +7,6 @@ flags            --set flight.port=9300
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from lamina.errors import InvalidRequest
 from lamina.server.setting_table import ServerSettings
+from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 
 PREFIX = "LAMINA_"
@@ -54,7 +54,7 @@ def resolve(path: str | None, environment: Mapping[str, str], flags: Mapping[str
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        document = tomllib.loads(LocalFiles().read(os.path.abspath(path)).decode())
+        document = tomllib.loads(LocalFiles().read(paths.absolute(path)).decode())
     except FileNotFoundError as error:
         raise InvalidRequest(f"there is no settings file {path}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

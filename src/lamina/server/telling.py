@@ -1,4 +1,7 @@
-"""What a caller is told: answers and errors without the topics that its key is not for.
+"""What a caller may see: answers and errors without topics outside of its key's prefix.
+
+A share group belongs to its topic. A classic group, which may read any topics, belongs to whoever
+its own name does: for other keys it is not there, not even in the topics that they may read.
 
 Rules.
 1. Everything that leaves for a caller passes here, also what goes wrong half-way through an answer.
@@ -12,21 +15,49 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lamina.errors import LaminaError, UnknownTopic
+from lamina.errors import LaminaError, UnknownGroup, UnknownTopic
 from lamina.server.auth import Caller
 from lamina.server.health import topic_of
+from lamina.store.group_calls import committed_in
+from lamina.store.store import Store
+from lamina.wire.operations import Operation
 
 _TOPICS_OF: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "topics": lambda name: (name,),
     "groups": lambda pair: (pair[0],),
     "routers": lambda router: (router.source, router.target),
+    "committed_offsets": lambda committed: (committed.topic,),
     "tier_status": lambda status: (status.topic,),
     "failures": lambda item: (topic_of(item[0]),),
 }
 """Of what is told for all topics: the names of its topics, or what begins with them."""
 
 
-def visible(caller: Caller, name: str, result: Any) -> Any:
+def may_know(caller: Caller, store: Store, topic: str, group: str) -> bool:
+    """Returns whether a caller that may read a topic may know that a group reads it."""
+    if group.startswith(caller.prefix):
+        return True
+    return not committed_in(store.coordinator.offsets, topic, group)
+
+
+def require_group(caller: Caller, store: Store, topic: str, group: str) -> None:
+    """Raises UnknownGroup for a group of a topic that the caller may not know of."""
+    if not may_know(caller, store, topic, group):
+        raise UnknownGroup(f"topic {topic!r} has no group {group!r}")
+
+
+def require_rest(
+    caller: Caller, store: Store, operation: Operation, arguments: dict[str, Any]
+) -> None:
+    """Refuses what the arguments name beyond the one topic that every operation is checked by."""
+    if operation.name == "commit_offsets":
+        for each in arguments["offsets"]:
+            caller.require(operation.scope, each.topic, operation.name)
+    if {"topic", "group"} <= arguments.keys() and not operation.is_of_group:
+        require_group(caller, store, arguments["topic"], arguments["group"])
+
+
+def visible(caller: Caller, store: Store, name: str, result: Any) -> Any:
     """Leaves out of an answer what belongs to topics that the caller may not know of."""
     topics_of = _TOPICS_OF.get(name)
     if topics_of is None or not caller.prefix:
@@ -37,7 +68,8 @@ def visible(caller: Caller, name: str, result: Any) -> Any:
 
     if isinstance(result, dict):
         return dict(filter(is_covered, result.items()))
-    return [each for each in result if is_covered(each)]
+    found = [each for each in result if is_covered(each)]
+    return found if name != "groups" else [pair for pair in found if may_know(caller, store, *pair)]
 
 
 def withhold(caller: Caller, error: LaminaError) -> None:

@@ -1,4 +1,4 @@
-"""Spark over a log: a session that works at once, a source, a sink, and bulk jobs.
+"""Spark over a log: a ready-made session, a source, a sink, and bulk jobs.
 
 Needs `pip install 'lamina[spark]'`.
 
@@ -9,12 +9,12 @@ Needs `pip install 'lamina[spark]'`.
 
 `source` and `sink` are what Spark calls. `options` reads and checks what users set, `columns` are
 the columns of the DataFrame. `plan` turns options into tasks: ranges of offsets, cut by bytes,
-packed. What there is to plan over is in `logs` (a directory, an archive, a server), what executors
-read in `pieces`. `stream` has the offsets of micro-batches, `admission` how much of what is new a
-batch takes, `query_positions` publishes where a query stands, so that lag and retention can see
-it. `gaps` names and judges records that a query does not get. `access` opens an object store in
-another process, with credentials that never print. `spark_session` starts Spark, `worker_daemon`
-forks its Python workers.
+packed. `logs` has what can be planned over (a directory, an archive, a server), `pieces` what
+executors read. `stream` has the offsets of micro-batches, `admission` decides how much of the new
+records a batch takes, `query_positions` publishes where a query stands, so that lag and retention
+can see it. `gaps` decides about records that a query does not get. `access` opens an object store
+in another process, with credentials that are never printed. `spark_session` starts Spark,
+`worker_daemon` forks its Python workers.
 
 Rules.
 1. Importing this package costs nothing: every Python worker of Spark does it before anything else.
@@ -23,6 +23,12 @@ Rules.
    the same records. Filters are not pushed down, because Spark would cache the pushed plan.
 4. A record that a query does not get has a recorded reason, and `failOnDataLoss` decides about it.
 5. A transaction of the sink is stored once, whatever is killed and however late it is finished.
+
+Where to look.
+- how a range is cut into tasks: `plan.plan`; where a segment may be cut: `pieces` of each log in
+  `logs`
+- which offsets are in Spark's checkpoint: `Offsets` in `stream`
+- what makes a write happen exactly once: `commit.transaction`
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ METADATA_COLUMNS: dict[str, DataType] = {
     "segment": StringType(),
 }
 COLUMNS = KAFKA_COLUMNS | HEADERS_COLUMN | METADATA_COLUMNS
+FARTHEST_MS = ((1 << 63) - 1) // 1000
+"""The last time that Spark's timestamps hold, in January of the year 294247."""
 OF_RECORDS = ("key", "value", "offset", "timestamp", "headers", "tag")
 """The columns that a record carries; the others say where it was read."""
 
@@ -154,13 +156,19 @@ _CONSTANTS: dict[str, Callable[[Origin], object]] = {
 
 
 def _microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Turns milliseconds into Spark's microseconds; far cheaper than a checked cast."""
+    """Turns milliseconds into Spark's microseconds; far cheaper than a checked cast.
+
+    A time that no count of microseconds holds becomes the first or last one that does: one record
+    never fails a query, and order is kept.
+    """
     milliseconds = column.cast(pa.int64()).to_numpy(zero_copy_only=column.null_count == 0)
-    if len(milliseconds) and np.abs(milliseconds).max() > (1 << 63) // 1000 - 1:
-        return column.cast(kind)  # raises, naming the value
+    if len(milliseconds) and (
+        milliseconds.max() > FARTHEST_MS or milliseconds.min() < -FARTHEST_MS
+    ):
+        milliseconds = np.clip(milliseconds, -FARTHEST_MS, FARTHEST_MS)
     return pa.array(milliseconds * 1000, pa.int64()).cast(kind)
 
 
 def matching(keys: pa.Array, wanted: pa.Array) -> pa.Array:
-    """Tells for each key whether it is one of those wanted."""
+    """Returns per key whether it is one of those wanted."""
     return pc.is_in(keys, value_set=wanted)

@@ -38,7 +38,7 @@ class LeftOut(NamedTuple):
 
 
 def tell(left_out: Sequence[LeftOut]) -> None:
-    """Says loudly what a plan leaves out: how many offsets, and which."""
+    """Warns of what a plan leaves out: how many offsets, and which."""
     if left_out:
         named = "; ".join(map(str, left_out[:TOLD_MAX]))
         more = f"; and {len(left_out) - TOLD_MAX} more ranges" if left_out[TOLD_MAX:] else ""
@@ -71,7 +71,7 @@ def reading(where: str) -> None:
 
 
 def is_loss(gap: Gap) -> bool:
-    """Tells whether a gap takes something from a reader."""
+    """Returns whether a gap takes something from a reader."""
     return gap.reason not in NO_LOSS
 
 
@@ -88,7 +88,7 @@ def judge(problem: RecordsMissing, *, fail_on_data_loss: bool) -> None:
 
 
 def missing(name: str, gap: Gap, start: int) -> LaminaError:
-    """Says which records a query from `start` on will not get, why, and what can be done."""
+    """Returns which records a query from `start` on will not get, why, and what can be done."""
     if gap.reason == ARCHIVED:
         return ArchiveUnavailable(
             f"{name}: offsets {max(gap.first, start)} to {gap.end} are archived, and "

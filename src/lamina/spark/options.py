@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from lamina.archive.location import remembered
 from lamina.config import ARCHIVE_VARIABLE
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess, ServerAccess, Where
+from lamina.storage import machine, paths
 from lamina.storage.files import LocalFiles
 
 EARLIEST, LATEST = -2, -1
@@ -221,7 +221,7 @@ def _edge(given: Given, which: str, default: int, refused: int | None) -> Edge:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that a reader of a log is told."""
+    """All options of a reader."""
 
     where: Where
     selection: Selection
@@ -281,7 +281,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything that a writer to a log is told. `version` is None for a stream: its batch id."""
+    """All options of a writer. `version` is None for a stream: its batch id."""
 
     where: Where
     topic: str | None
@@ -335,8 +335,8 @@ def where_of(given: Given) -> Where:
         raise InvalidRequest(f"options {sorted(secrets)} open an archive; say which by 'archive'")
     cold = None
     if archive:
-        named = archive if _is_object_store(archive) else os.path.abspath(_local(archive))
-        cold = ArchiveAccess.of(named, secrets, os.path.abspath(_local(path)) if path else None)
+        named = archive if _is_object_store(archive) else paths.absolute(_local(archive))
+        cold = ArchiveAccess.of(named, secrets, paths.absolute(_local(path)) if path else None)
     if path:
         return Where(path=_local(path), archive=cold)
     assert server is not None
@@ -347,10 +347,10 @@ def _archive_of(given: Given, path: str | None) -> str | None:
     """Returns the archive that is named, or that the directory remembers; an empty name is none."""
     named = given.text("archive")
     if named is None:
-        named = os.environ.get(ARCHIVE_VARIABLE)
+        named = machine.ENVIRONMENT.get(ARCHIVE_VARIABLE)
     if named is not None or not path:
         return named or None
-    return remembered(LocalFiles(), os.path.abspath(_local(path)))
+    return remembered(LocalFiles(), paths.absolute(_local(path)))
 
 
 def _is_object_store(name: str) -> bool:

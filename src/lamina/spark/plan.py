@@ -1,20 +1,20 @@
 """From options to tasks: ranges of partitions, cut by bytes into pieces, packed into tasks.
 
 The planner knows nothing of files. It asks a `Log` for its topics, and for the `Stretch`es of a
-partition: segments, objects, the tail, one behind the other without overlap. A stretch knows its
-bytes and can be cut into `Piece`s, each of which can read itself in another process. A directory
-is one such log; an archive and a server are others.
+partition: what a query may read of each of its layers (`log/layers.py`), in order and without
+overlap. A stretch knows its size and can be cut into `Piece`s, which read themselves in any
+process. `lamina.spark.logs` has the logs: a directory, an archive, a server.
 
 Rules.
-1. Any cut of the same range reads the same rows: pieces neither overlap nor leave anything out.
-2. Planning reads indexes, never records, but for the ones that prove an index entry.
-3. A range that is missing is judged here, by its recorded reason, before any task starts.
-4. What a partition has in two tiers is read once: its stretches do not overlap.
+1. However a range is cut, the same rows are read: pieces neither overlap nor leave anything out.
+2. Planning reads indexes and no records, except those that prove an index entry.
+3. Whether a missing range fails the query is decided here, by its recorded reason, before any task
+   starts.
+4. Records that are in two tiers are read once: stretches do not overlap.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -26,9 +26,11 @@ import pyarrow as pa
 
 from lamina.api import Gap
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.formats.ranges import Ranges, Span
 from lamina.spark.columns import COLUMNS, Origin
 from lamina.spark.gaps import LeftOut, count, is_loss, missing, tell
 from lamina.spark.options import EARLIEST, LATEST, Selection, SourceOptions
+from lamina.storage import machine
 
 TASK_BYTES_LEAST, TASK_BYTES_MOST = 4 << 20, 64 << 20
 SEGMENT, OBJECT = "segment", "object"
@@ -36,7 +38,7 @@ SEGMENT, OBJECT = "segment", "object"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What planning needs to know of a topic."""
+    """What planning needs to know about a topic."""
 
     name: str
     epoch: int
@@ -62,13 +64,13 @@ class Range:
 
     @property
     def name(self) -> str:
-        """How messages call the partition."""
+        """The partition as messages name it."""
         return f"{self.topic}/{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a task wants of the records: some columns, perhaps only some keys."""
+    """What a task wants of the records: some columns, and perhaps only some keys."""
 
     columns: frozenset[str]
     keys: pa.Array | None
@@ -78,7 +80,7 @@ class Wanted:
 class Part(NamedTuple):
     """What a piece is a part of: a segment or an object, and which of its blocks it reads.
 
-    Blocks are counted where an index was needed to cut; otherwise all three are zero.
+    Blocks are counted only if an index was needed to cut; otherwise all three numbers are zero.
     """
 
     kind: str
@@ -89,7 +91,7 @@ class Part(NamedTuple):
 
 
 class Piece(Protocol):
-    """A range of one partition that can read itself, in any process; it can be pickled."""
+    """A range of one partition that can be pickled and reads itself in any process."""
 
     @property
     def size_bytes(self) -> int:
@@ -97,14 +99,14 @@ class Piece(Protocol):
 
     @property
     def part(self) -> Part:
-        """What it is a part of."""
+        """The segment or object that it is a part of."""
 
     def read(self, wanted: Wanted) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         """Yields the records, with at least the wanted columns that the format keeps."""
 
 
 class Stretch(Protocol):
-    """Adjacent offsets of a partition that lie in one place: a segment, an object, the tail."""
+    """What is read of one layer (a segment, an object, the tail), and how to cut it."""
 
     @property
     def kind(self) -> str:
@@ -119,29 +121,29 @@ class Stretch(Protocol):
         """One past the last offset that is read from here."""
 
     def size_bytes(self, start: int, end: int) -> int:
-        """Returns about how many bytes some offsets have."""
+        """Estimates the bytes of a range of offsets."""
 
     def offset_within(self, start: int, end: int, max_bytes: int) -> int:
-        """Returns about how far some bytes reach from an offset on."""
+        """Estimates the offset that so many bytes reach from `start` on."""
 
     def pieces(self, start: int, end: int, cut: Cut) -> Iterable[Piece]:
-        """Cuts some offsets into pieces, in their order."""
+        """Cuts a range of offsets into pieces, in order."""
 
 
 class Log(Protocol):
     """Something that holds topics: a directory, an archive, a server."""
 
     def look(self) -> object:
-        """Looks for what is new; returns a token that is equal as long as nothing is."""
+        """Looks for news; returns a token that stays equal as long as there are none."""
 
     def topics(self) -> dict[str, Topic]:
-        """Returns the topics there are, by name."""
+        """Returns all topics by name."""
 
     def extent(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the first offset that may be read, and one past the last durable one."""
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Returns the first offset at or after a time; None if there is none."""
+        """Returns the first offset at or after a time; None if no record is."""
 
     def gaps(self, topic: str, partition: int) -> Sequence[Gap]:
         """Returns the missing ranges of a partition, with their reasons."""
@@ -158,13 +160,13 @@ class Counted:
     skipped: int = 0
 
     def said(self, what: str) -> str:
-        """Says both numbers."""
+        """Returns both numbers as text."""
         return f"{self.read} {what}, {self.skipped} {what} skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tasks of one read, and what was left out; blocks are those of objects that were cut."""
+    """The tasks of one read, and what it leaves out. Blocks are those of objects that were cut."""
 
     tasks: list[list[Piece]]
     size_bytes: int
@@ -173,7 +175,7 @@ class Plan:
     blocks: Counted
     columns: Collection[str]
     left_out: tuple[LeftOut, ...] = ()
-    """What is known to be missing of the ranges, where the query goes on without."""
+    """Known losses in the ranges, which the query goes on without."""
 
     @property
     def sources(self) -> int:
@@ -200,7 +202,7 @@ class Plan:
 
 
 def selected(topics: dict[str, Topic], selection: Selection) -> list[tuple[str, int]]:
-    """Returns the partitions that a selection names, sorted; what is named must be there."""
+    """Returns the partitions that a selection names, sorted; raises for one that is not there."""
     if selection.pattern is not None:
         names = [name for name in topics if re.fullmatch(selection.pattern, name)]
         return [(name, number) for name in sorted(names) for number in _all(topics[name])]
@@ -224,7 +226,7 @@ def _all(topic: Topic) -> range:
 
 
 class Start(NamedTuple):
-    """Where reading a partition starts, and whether only because its log ends there just now."""
+    """Where reading a partition starts. `is_latest`: only because its log ends there now."""
 
     offset: int
     is_latest: bool = False
@@ -280,9 +282,9 @@ def batch_ranges(log: Log, options: SourceOptions) -> list[Range]:
 
 
 def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> tuple[Range, list[LeftOut]]:
-    """Returns the part of a range that is still there, and what is missing of it and why.
+    """Returns the part of a range that can be read, and what is lost of it and why.
 
-    Raises for what is missing, if that matters.
+    With `fail_on_data_loss`, raises for the first loss instead.
     """
     earliest, _ = log.extent(wanted.topic, wanted.partition)
     gaps = [gap for gap in log.gaps(wanted.topic, wanted.partition) if gap.end > wanted.start]
@@ -300,25 +302,17 @@ def readable(log: Log, wanted: Range, *, fail_on_data_loss: bool) -> tuple[Range
 
 
 def _covers(gaps: Sequence[Gap], start: int, end: int) -> bool:
-    """Tells whether every offset of a range has a recorded reason."""
-    for gap in gaps:
-        if gap.first <= start < gap.end:
-            start = gap.end
-    return start >= end
+    """Returns whether every offset of a range has a recorded reason."""
+    return not outside(start, end, ((gap.first, gap.end) for gap in gaps))
 
 
-def outside(first: int, end: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yields the parts of a range that none of some ranges, sorted by their start, takes."""
-    for start, after in taken:
-        if first < min(start, end):
-            yield first, min(start, end)
-        first = max(first, after)
-    if first < end:
-        yield first, end
+def outside(first: int, end: int, taken: Iterable[Span]) -> tuple[Span, ...]:
+    """Returns the parts of a range that none of the other ranges covers."""
+    return Ranges.between(first, end).minus(Ranges.of(taken)).pairs()
 
 
 def stretches_of(log: Log, wanted: Range) -> Iterator[tuple[Stretch, int, int]]:
-    """Yields the stretches of a range, each with the offsets that are wanted of it."""
+    """Yields the stretches of a range, each with the first and end offset wanted of it."""
     every = log.stretches(wanted.topic, wanted.partition)
     for row in range(bisect_right(every, wanted.start, key=attrgetter("end")), len(every)):
         stretch = every[row]
@@ -328,12 +322,12 @@ def stretches_of(log: Log, wanted: Range) -> Iterator[tuple[Stretch, int, int]]:
 
 
 def size_bytes(log: Log, wanted: Range) -> int:
-    """Returns about how many bytes a range has, by the indexes."""
+    """Estimates the bytes of a range by the indexes."""
     return sum(each.size_bytes(start, end) for each, start, end in stretches_of(log, wanted))
 
 
 def offset_within(log: Log, wanted: Range, max_bytes: int) -> int:
-    """Returns how far some bytes reach into a range: about, and at least one record."""
+    """Estimates the offset that so many bytes reach in a range: at least one record further."""
     for each, start, end in stretches_of(log, wanted):
         size = each.size_bytes(start, end)
         if size > max_bytes:
@@ -380,7 +374,7 @@ def _counted(pieces: Iterable[Piece], every: list[str], kind: str) -> Counted:
 
 
 def _blocks(pieces: Iterable[Piece]) -> Counted:
-    """Counts the blocks of those objects whose index was needed to cut them."""
+    """Counts the blocks of objects that were cut by their index."""
     parts = sorted({piece.part for piece in pieces if piece.part.blocks})
     every = {part.name: part.blocks for part in parts}
     read, reached = 0, ("", 0)
@@ -392,8 +386,8 @@ def _blocks(pieces: Iterable[Piece]) -> Counted:
 
 
 def _cut(total_bytes: int, options: SourceOptions) -> Cut:
-    """Chooses the size of a task: every core gets one, none is tiny, none is huge."""
-    cores = os.cpu_count() or 1
+    """Chooses the size of a task: one for every core, but none tiny and none huge."""
+    cores = machine.processors()
     most = options.max_partition_bytes or TASK_BYTES_MOST
     wanted = min(most, max(total_bytes // cores + 1, TASK_BYTES_LEAST))
     if options.min_partitions:
@@ -403,7 +397,7 @@ def _cut(total_bytes: int, options: SourceOptions) -> Cut:
 
 
 def _packed(pieces: list[Piece], cut: Cut) -> list[list[Piece]]:
-    """Puts pieces that follow each other into one task as long as it stays small enough."""
+    """Puts consecutive pieces into one task as long as it stays small enough."""
     tasks: list[list[Piece]] = []
     room = 0
     for piece in pieces:

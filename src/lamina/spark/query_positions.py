@@ -8,7 +8,7 @@ micro-batch behind. How it is published depends on who holds the groups:
   a small file, which the store takes over at its next tick, or when it is next opened;
 - an archive alone has no groups: nothing is published.
 
-Rule: a position that cannot be published is told, and never stops a query.
+Rule: a position that cannot be published is logged, and never stops a query.
 """
 
 from __future__ import annotations

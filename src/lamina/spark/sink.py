@@ -26,8 +26,7 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.spark.commit.sink_target import target_of
 from lamina.spark.commit.staging import Stager, Staging
 from lamina.spark.options import SinkOptions
-from lamina.storage.files import Files, LocalFiles
-from lamina.store.opening import wall_clock_ms
+from lamina.storage.files import Files, LocalFiles, wall_clock_ms
 
 SINK_COLUMNS = {
     "key": ("binary", "string"),
@@ -39,7 +38,7 @@ SINK_COLUMNS = {
     "timestamp": ("timestamp",),
 }
 OF_THE_SOURCE = ("offset", "timestampType", "epoch", "segment")
-"""Columns that the source gives and the log assigns anew: not stored."""
+"""Columns that the source gives and the log assigns itself: not stored."""
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 

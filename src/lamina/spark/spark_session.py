@@ -48,7 +48,7 @@ exec "{java}" "$@"
 """
 PYTHON_LAUNCHER = """#!/bin/sh
 # Spark puts a zip file of PySpark before the installed one, which is the same, but need not be
-# compiled anew by every process.
+# compiled again by every process.
 set -f
 IFS=:
 kept=
@@ -90,7 +90,7 @@ def session(
 
 @contextlib.contextmanager
 def _workers_python(command: str) -> Iterator[None]:
-    """Tells a session that is made meanwhile how to start Python, where the user has not said it.
+    """Sets how a session made meanwhile starts Python, unless the user has set it.
 
     Spark looks at one name for what runs beside the driver, and at the other for executors.
     """

@@ -124,23 +124,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ where the log ends
 
-    def _now(self) -> Offsets:
-        """Returns where the log ends; looks at it again only when it may have changed."""
+    def _just_now(self) -> Offsets:
+        """Returns where the log ended within the last moment: enough for what is only shown."""
         now_s = time.monotonic()
         if self._latest is not None and now_s - self._looked_s < LOOK_AGAIN_S:
             return self._latest
+        return self._now()
+
+    def _now(self) -> Offsets:
+        """Returns where the log ends.
+
+        A batch must not go by an earlier look, however short ago: `processAllAvailable` promises
+        whatever was appended before it was called.
+        """
         for attempt in range(self._options.retries + 1):
             try:
-                return self._look(now_s)
+                return self._look()
             except (OSError, Unavailable):
                 if attempt == self._options.retries:
                     raise
                 time.sleep(self._options.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
-    def _look(self, now_s: float) -> Offsets:
+    def _look(self) -> Offsets:
+        self._looked_s = time.monotonic()
         token = self._log.look()
-        self._looked_s = now_s
         if self._latest is None or token != self._token:
             topics = self._log.topics()
             ends = {
@@ -172,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns where the log ends, for the lag in the query's progress."""
-        latest = self._now()
+        latest = self._just_now()
         return Offsets(latest.ends, latest.epochs, self._group).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

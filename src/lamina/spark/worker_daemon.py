@@ -1,6 +1,6 @@
 """What forks Spark's Python workers, in place of Spark's own daemon: workers are ready sooner.
 
-Spark's daemon reads PySpark from a zip file, which is compiled anew each time, and its workers
+Spark's daemon reads PySpark from a zip file, which is compiled again each time, and its workers
 import everything after the fork, each for itself. This one
 
 - takes the installed PySpark, where that is the one the zip belongs to: 0.2 s instead of 1.2;

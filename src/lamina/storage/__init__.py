@@ -2,8 +2,12 @@
 
     files              files, directories, atomic replacement, fsync: `Files`, `LocalFiles`
     open_files         how many files stay open, and which idle one is closed next
+    kept_file          a file that is closed while it is idle, and opened again with the next call
+    descriptors        how files and connections share the descriptors of the process
     bad_pages          reads around pages that the device does not deliver
     locks              the lock that makes a process the only writer of a directory
+    kernel_cache       where compiled kernels are kept: the first place that works
+    machine            the environment, processors, and trees of files as jobs walk them
     paths              every file name and object key: built and parsed here, and nowhere else
     objects            an object store: get, put on a condition, list, delete (obstore)
     object_directory   a directory that behaves as an object store
@@ -19,7 +23,8 @@ Rules.
 3. parse(build(x)) == x for every name, and a name that is not ours parses to None, never to an
    exception: a data directory may hold files of others.
 4. An object is replaced only on the condition that it is the one that was read.
-5. What cannot be done raises OSError here; typed errors are made where it is known what was tried.
+5. Nobody else imports `os` or `shutil`, joins paths by hand or makes `LocalFiles` in passing.
+6. What cannot be done raises OSError here; typed errors are made where it is known what was tried.
 
 Where to look.
 - what is synced, and when: `Files.replace`, `Files.sync_directory`

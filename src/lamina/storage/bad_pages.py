@@ -7,22 +7,29 @@ Rules.
 1. Bytes that could not be read are `FILLER`, never zeros: zeros are what prepared space holds, and
    prepared space is cut.
 2. An error may pass. So nobody enters as lost, cuts or sets aside what was not read: whoever
-   finds damage in salvaged bytes asks `is_readable` about them first.
+   finds damage in salvaged bytes asks `Salvaged.misses` about them first.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+DEVICE_ERROR = os.strerror(errno.EIO)
+"""What the system says of a page that the device does not deliver."""
 
 PAGE_BYTES = 4 << 10
 STEP_BYTES = 1 << 20
 FILLER = b"\xa5"
 BAD_PAGES_MAX = 1024
 """A device that fails more often than this within one reading is given up: each try takes long."""
+
+OUT_OF_REACH = "the device does not deliver it: its records are out of reach until it does"
+"""What a report says of bytes that were not read."""
 
 UNREADABLE = frozenset(
     getattr(errno, name)
@@ -39,16 +46,49 @@ class Readable(Protocol):
         """Reads up to `length` bytes; fewer only at the end of the file."""
 
 
+class Loadable(Readable, Protocol):
+    """Something that can be read whole."""
+
+    def load(self) -> Buffer:
+        """Reads all of it, or raises OSError."""
+
+    def size(self) -> int:
+        """Returns the size in bytes."""
+
+
 class Salvaged(NamedTuple):
     """The bytes from a position on, and the ranges (first, end) of the file that were not read."""
 
     data: Buffer
     holes: tuple[tuple[int, int], ...]
 
+    def misses(self, first: int, end: int) -> bool:
+        """Tells whether any byte of a range of the file was not read."""
+        return any(start < end and first < stop for start, stop in self.holes)
+
+    def read_parts(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Returns the parts of a range of the file that were read."""
+        parts = []
+        for start, stop in self.holes:
+            if first < min(start, end):
+                parts.append((first, min(start, end)))
+            first = max(first, stop)
+        return [*parts, (first, end)] if first < end else parts
+
 
 def is_unreadable(error: OSError) -> bool:
-    """Tells whether an error says that the device cannot deliver some bytes."""
+    """Returns whether an error says that the device cannot deliver some bytes."""
     return error.errno in UNREADABLE
+
+
+def load(file: Loadable) -> Salvaged:
+    """Reads what can be read of a whole file; raises OSError as `salvage` does."""
+    try:
+        return Salvaged(file.load(), ())
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    return salvage(file, 0, file.size())
 
 
 def salvage(file: Readable, position: int, length: int) -> Salvaged:

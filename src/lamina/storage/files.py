@@ -1,4 +1,4 @@
-"""The only code that touches the operating system's files.
+"""The only code that touches the operating system's files and its clock.
 
 The engine is written against two small protocols, `Files` and `File`; `LocalFiles` is the real one.
 Tests put a simulated file system behind the same protocols and lose power at every step.
@@ -18,20 +18,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import itertools
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, cast
+from io import FileIO
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from lamina.errors import NO_DESCRIPTORS, PASSING
+from lamina.errors import PASSING
 from lamina.storage import locks
 from lamina.storage.locks import LocalLock
-from lamina.storage.open_files import OPEN_FILES, OpenFiles
+from lamina.storage.open_files import OPEN_FILES, OpenFiles, within_limit
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_Result = TypeVar("_Result")
 TEMPORARY_SUFFIX = ".tmp"
 _SYNC_FILE_RANGE_WRITE = 2
 
@@ -91,7 +95,7 @@ class File(Protocol):
         """
 
     def begin_sync(self) -> None:
-        """Lets the writing begin that `sync` waits for; promises nothing.
+        """Starts writing back, so that `sync` waits less; promises nothing.
 
         To make many files durable, begin all of them, then sync each: they share the device's time
         and the file system's journal commits.
@@ -149,10 +153,10 @@ class Files(Protocol):
         """Returns the names in a directory, sorted; none if there is no such directory."""
 
     def exists(self, path: str) -> bool:
-        """Tells whether a file or directory is there."""
+        """Returns whether a file or directory is there."""
 
     def is_directory(self, path: str) -> bool:
-        """Tells whether a path is a directory."""
+        """Returns whether a path is a directory."""
 
     def size(self, path: str) -> int:
         """Returns a file's size in bytes."""
@@ -179,7 +183,7 @@ class Files(Protocol):
         """Takes an exclusive lock or raises Locked naming who holds it."""
 
     def is_locked(self, path: str) -> bool:
-        """Tells whether somebody holds a lock."""
+        """Returns whether somebody holds a lock."""
 
 
 def prepare_space(file: File, start: int, end: int) -> int:
@@ -223,7 +227,12 @@ def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer]
             files.remove(temporary)
         raise
     with lasting():
-        files.sync_directory(os.path.dirname(path))
+        settle_names(files, os.path.dirname(path))
+
+
+def settle_names(files: Files, directory: str) -> None:
+    """Makes names durable that were changed already: waits for a descriptor rather than fail."""
+    files.kept.with_descriptor(lambda: files.sync_directory(directory))
 
 
 @contextlib.contextmanager
@@ -237,14 +246,27 @@ def lasting() -> Iterator[None]:
         raise OSError(errno.EIO, f"a file was replaced, but then: {error}") from error
 
 
+def _sync_directory(path: str) -> None:
+    descriptors: list[int] = []
+    try:  # the list has the number before an interrupt can come, see `LocalFile`
+        descriptors.extend(map(os.open, (path,), (os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,)))
+        os.fsync(descriptors[0])
+    finally:
+        for each in descriptors:
+            os.close(each)
+
+
 class LocalFile:
     """A file of the local file system."""
 
-    _descriptor = -1  # what is thrown away before it was made whole has none
+    _owner: FileIO | None = None  # what is thrown away before it was made whole has none
 
-    def __init__(self, descriptor: int, path: str = "") -> None:
-        self._descriptor = descriptor
+    def __init__(self, path: str, mode: str) -> None:
         self._path = path
+        # A file object has the descriptor from the moment there is one, and closes it when it goes:
+        # an interrupt right behind a call of `os.open` would leave a number that nobody knows.
+        owner = FileIO(path, mode, opener=functools.partial(os.open, mode=0o644))
+        self._owner, self._descriptor = owner, owner.fileno()
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Writes all of the data, or raises OSError."""
@@ -312,7 +334,7 @@ class LocalFile:
             raise OSError(number, os.strerror(number))
 
     def begin_sync(self) -> None:
-        """Lets the writing begin that `sync` waits for; promises nothing."""
+        """Starts writing back, so that `sync` waits less; promises nothing."""
         if _sync_file_range is not None:  # an error is left for `sync` to meet
             with contextlib.suppress(ctypes.ArgumentError):  # no memory for a call that only hints
                 _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
@@ -336,44 +358,39 @@ class LocalFile:
 
     def close(self) -> None:
         """Closes the descriptor."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        owner = self._owner
+        if owner is not None:
+            self._owner, self._descriptor = None, -1
+            owner.close()
 
     def __del__(self) -> None:
-        self.close()  # a reader may have been the last to hold a file that its writer let go
+        if self._owner is not None:  # a reader was the last to hold a file that its writer let go
+            self.close()
 
 
 class LocalFiles:
-    """The local file system. At most about `open_files` descriptors are kept between calls."""
+    """The local file system. About `open_files` descriptors are kept, or what the process may."""
 
     def __init__(self, open_files: int = OPEN_FILES) -> None:
-        self.kept = OpenFiles(open_files)
+        self.kept = OpenFiles(within_limit(open_files))
 
     def __reduce__(self) -> tuple[type[LocalFiles], tuple[int]]:
         return type(self), (self.kept.limit,)  # a worker of Spark keeps files of its own
 
-    def _open(self, path: str, flags: int) -> int:
-        """Opens a file, with a descriptor that is only kept for later if there is no other."""
-        try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
-        self.kept.release()
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+    def _open(self, path: str, mode: str) -> LocalFile:
+        return self.kept.with_descriptor(lambda: LocalFile(path, mode))
 
     def create(self, path: str) -> LocalFile:
         """Creates a file that must not exist, for reading and writing."""
-        return LocalFile(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), path)
+        return self._open(path, "x+")
 
     def open(self, path: str) -> LocalFile:
         """Opens a file for reading and writing."""
-        return LocalFile(self._open(path, os.O_RDWR), path)
+        return self._open(path, "r+")
 
     def open_read_only(self, path: str) -> LocalFile:
         """Opens a file for reading."""
-        return LocalFile(self._open(path, os.O_RDONLY), path)
+        return self._open(path, "r")
 
     def read(self, path: str) -> bytes:
         """Reads a small file whole."""
@@ -397,20 +414,16 @@ class LocalFiles:
     def list(self, directory: str) -> list[str]:
         """Returns the names in a directory, sorted; none if there is no such directory."""
         try:
-            descriptor = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            return sorted(self.kept.with_descriptor(lambda: os.listdir(directory)))
         except FileNotFoundError:
             return []
-        try:
-            return sorted(os.listdir(descriptor))
-        finally:
-            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
-        """Tells whether a file or directory is there."""
+        """Returns whether a file or directory is there."""
         return os.path.exists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Tells whether a path is a directory."""
+        """Returns whether a path is a directory."""
         return os.path.isdir(path)
 
     def size(self, path: str) -> int:
@@ -441,11 +454,7 @@ class LocalFiles:
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
-        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self.kept.with_descriptor(lambda: _sync_directory(path))
 
     def rename(self, old: str, new: str) -> None:
         """Renames within a file system; durable only after the directories are synced."""
@@ -464,5 +473,16 @@ class LocalFiles:
         return locks.take(path, holder)
 
     def is_locked(self, path: str) -> bool:
-        """Tells whether somebody holds a lock; never in the way of one that takes it."""
+        """Returns whether somebody holds a lock; never in the way of one that takes it."""
         return locks.is_held(path)
+
+
+def wall_clock_ms() -> int:
+    """Returns milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock(start_ms: int) -> Callable[[], int]:
+    """Returns a clock that goes on from a time and never jumps, for deadlines."""
+    started = time.monotonic_ns()
+    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000

@@ -71,7 +71,7 @@ def take(path: str, holder: str) -> LocalLock:
 
 
 def is_held(path: str) -> bool:
-    """Tells whether somebody holds the lock; never in a writer's way."""
+    """Returns whether somebody holds the lock; never in a writer's way."""
     try:
         with FileIO(path, "r") as file:
             if _said(file).endswith(HELD):

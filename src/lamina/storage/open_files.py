@@ -14,12 +14,33 @@ Rules.
 
 from __future__ import annotations
 
+import resource
 import threading
+import time
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lamina.errors import NO_DESCRIPTORS
+
+_Result = TypeVar("_Result")
 
 OPEN_FILES = 512
 """The limit where no setting says otherwise; a process may mostly have 1,024 descriptors."""
+SHARE = 2
+"""Files that are only kept take at most this part of what the process may have open."""
+
+DESCRIPTOR_PAUSES_S = (0.0, 0.001, 0.01, 0.05)
+"""How long a file waits for a descriptor after each try."""
+
+
+def within_limit(wanted: int) -> int:
+    """Returns how many files may be kept: as many as are wanted, where the process may have them.
+
+    The rest of its descriptors are for files in use, sockets, and whatever else the program does.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if allowed == resource.RLIM_INFINITY else max(1, min(wanted, allowed // SHARE))
 
 
 class Owner(Protocol):
@@ -83,6 +104,21 @@ class OpenFiles:
             owner = reference()
             if owner is None or (owner is not newest and owner.let_go()):
                 self._owners.pop(key, None)
+
+    def with_descriptor(self, action: Callable[[], _Result]) -> _Result:
+        """Runs an action, with a descriptor that is only kept for later if there is no other.
+
+        An action that found none has not begun, so it may be tried again, a sync of names as well.
+        """
+        for pause_s in DESCRIPTOR_PAUSES_S:
+            try:
+                return action()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+            self.release()
+            time.sleep(pause_s)  # others may take what was let go, and give it back soon
+        return action()
 
     def release(self) -> None:
         """Has every owner let go that can: nobody needs the files any more."""

@@ -1,13 +1,15 @@
 """The names of files: built here, parsed here, and nowhere else. parse(build(x)) = x.
 
     data/
-      meta/{broker.id,checkpoint.json,archive.json,cold.json,snapshot-<n>.bin,lock,recovery.json,reserve}
+      meta/{broker.id,checkpoint.json,archive.json,cold.json,snapshot-<n>.bin,lock,recovery.json,
+            reserve,groups.json,group-settings.json,producers.json}
       topics/<topic>/topic.json
       topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
       topics/<topic>/<partition>/manifest.bin
       wal/[shard-NN/]{CURRENT,wal-<n>.log}
       segments/<topic_id hex>/seg-<first_seq:020>.{data,idx}
       groups/<topic-partition>_<group>.{snap,delta}
+      groups/offsets.log
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
       quarantine/
@@ -16,17 +18,19 @@
     and in the object store, below its prefix (document 001 gives the first):
       data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>.<generation>.seg
       data/<topic>/<partition>/{manifest.json,ledger.json}
-      data/<topic>/<partition>/state/<name>
+      data/<topic>/<partition>/state/{<name>,offsets.log}
       data/<topic>/topic.json
       staging/<upload>
 
 Rules.
 1. A name that does not parse gives None, never an exception: a stray file is somebody else's.
 2. What a user named (topic, group) reaches the disk only through `topic_name` or percent-encoding.
+3. Paths are joined and taken apart with what is here: no other package imports `os.path`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +39,10 @@ from urllib.parse import unquote_to_bytes
 
 from lamina.errors import InvalidRequest
 
+join, split, split_suffix = os.path.join, os.path.split, os.path.splitext
+parent, base_name = os.path.dirname, os.path.basename
+absolute, relative = os.path.abspath, os.path.relpath
+SEPARATOR = os.sep
 META = "meta"
 TOPICS = "topics"
 SEGMENTS = "segments"
@@ -46,6 +54,9 @@ ERASING = "erasing"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"
+SINK_STATE = "state.json"
+SINK_COMMIT = "commit.json"
+JOB_PLAN = "plan.json"
 BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
 ARCHIVE_LOCATION = "meta/archive.json"
@@ -53,7 +64,10 @@ COLD_LOCATION = "meta/cold.json"
 LOCK = "meta/lock"
 RECOVERY_REPORT = "meta/recovery.json"
 ROSTER = "meta/groups.json"
+COMMITTED_OFFSETS = "groups/offsets.log"
 RESERVE = "meta/reserve"
+PRODUCER_IDS = "meta/producers.json"
+GROUP_SETTINGS = "meta/group-settings.json"
 MANIFEST = "manifest.bin"
 TOPIC_SETTINGS = "topic.json"
 LEDGER = "ledger.json"
@@ -313,11 +327,6 @@ def object_key(name: str) -> ObjectKey | None:
     return parsed if parsed.name == name else None
 
 
-def archive_topic(topic: str) -> str:
-    """Names the prefix of everything that is archived of a topic."""
-    return f"{ARCHIVE}/{topic}"
-
-
 def archive_topic_settings(topic: str) -> str:
     """Names the archived copy of a topic's own file."""
     return f"{ARCHIVE}/{topic}/{TOPIC_SETTINGS}"
@@ -354,6 +363,12 @@ def archive_state(topic: str, partition: int, name: str) -> str:
 def archive_group(topic: str, partition: int, group: str) -> str:
     """Names the archived copy of a group's state in a partition."""
     return f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}/{_encoded(group)}.json"
+
+
+def archive_offsets(topic: str, partition: int) -> str:
+    """Names the archived copy of what classic groups have committed in a partition."""
+    prefix = f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}"
+    return f"{prefix}/{base_name(COMMITTED_OFFSETS)}"
 
 
 def archived_group(key: str) -> tuple[str, int, str] | None:

@@ -1,7 +1,7 @@
-"""The store: a data directory as one thing that is opened, asked, and closed.
+"""The store: a data directory as a whole, which is opened, asked, and closed.
 
-Here the parts meet that know nothing of each other: segmented partitions (`lamina.log`), topics
-behind the write-ahead log (`lamina.wal`), consumer groups (`lamina.groups`), and the archive.
+Here parts meet that know nothing of each other: segmented partitions (`lamina.log`), topics behind
+the write-ahead log (`lamina.wal`), consumer groups (`lamina.groups`), and the archive.
 
     open ─ lock ─ identity ─ checkpoint ─ recover ─▶ append · scan · groups · trim ─▶ close
 
@@ -12,17 +12,22 @@ Four kinds of store answer the same questions (`lamina.api`):
     `archive_store`   an object store alone: no broker, no directory
     `lamina.client`   a store that another process serves
 
-`opening` is the first boot and every later one: identity, checkpoint, and the recovery of each
-partition. `catalog` keeps the topics in their `topic.json`. `appends` decides which partitions
-take which records, `reads` is what every kind of store can be asked, `topics` creates, alters and
-deletes, `router_rules` and `group_calls` pass on to the parts that know. `maintenance` is what a
-store does by itself: flush, roll, retain, checkpoint. `disk_reserve` keeps room for deletions on a
-full disk.
+Every kind of store is composed of `parts`; `store` makes them in order, and has the table of which
+part answers which call. `lookup` finds topics and partitions for all of them. `open_topics` holds
+those of a store that writes, `write_ahead` the log of its wal topics. `appends` decides which
+partitions take which records, `reads` answers what every kind of store can be asked, `topics`
+creates, alters and deletes, `group_calls` answers for groups of both kinds, `router_rules` connects
+wal topics, and `keeping` trims and deletes records. `maintenance` is what a store does without
+being asked: flush, roll, retention, checkpoint. `opening` opens a directory, new or not: identity,
+checkpoint, and the recovery of each partition. `catalog` keeps topics in their `topic.json`, and
+`disk_reserve` keeps room for deletions on a full disk. `producer_ids` numbers the idempotent
+producers of Kafka's clients. `warming` compiles every kernel before anybody waits for one.
 
-`diff` is the read of a follower that names gaps instead of stopping at them. `introspection` and
-`layers` answer the console and the metrics. `rewrite` and `mend` replace sealed segments for
-`erase` and `repair`; `restore` and `restore_wal` bring archived topics back, and `directory_check`
-finds files that do not belong together, `orphans` finds objects that belong to nothing.
+`diff` is the read of a follower that names gaps instead of stopping at them. `introspection`
+answers the console and the metrics, and `picture` draws the layers of a partition. `rewrite` and
+`mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal` bring archived
+topics back. `directory_check` finds files that do not belong together, and `orphans` finds objects
+that belong to nothing.
 
 Rules.
 1. One writer per directory, by a lock that ends with its process; any number of readers.
@@ -35,4 +40,5 @@ Where to look.
 - what happens when a store is opened: `opening`, then `store.Store`
 - which partition a record goes to: `appends`
 - what runs once a second: `maintenance`
+- what creates a topic, and what a deletion that fails leaves: `catalog` and `topics`
 """

@@ -1,4 +1,4 @@
-"""The appending part of a store's face: which partitions take which records, and the answer.
+"""The appends of a store: which partitions take which records, and the answer.
 
 Rules.
 1. What is wrong with records is found in the producer's own thread, before anything is queued.
@@ -7,8 +7,9 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Executor, wait
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,56 +25,52 @@ from lamina.formats.partitioning import split_by_key
 from lamina.log.appending import make_request, merged
 from lamina.log.interfaces import LogWriter
 from lamina.log.requests import Request
-from lamina.log.sealed import Archivable
 from lamina.received import refuse_broken
 from lamina.records import Records, has_keys
-from lamina.store.opening import Boot
-from lamina.store.reads import StoreReader
+from lamina.store.open_topics import OpenTopics
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
 
 
-class AppendAccess(StoreReader, leave=("append", "append_async")):
-    """What users of a store that writes can append."""
+class Appends:
+    """Appends to the partitions of a store that writes."""
 
-    _boot: Boot
-    _partitions: dict[tuple[str, int], Archivable]
-    _appending: ThreadPoolExecutor
-    _turn: Iterator[int]
-    _tier: Tier | None
-
-    def _writable(self, topic: str, partition: int) -> LogWriter:
-        raise NotImplementedError
+    def __init__(
+        self,
+        open_topics: OpenTopics,
+        now_ms: Callable[[], int],
+        executor: Executor,
+        tier: Tier | None,
+    ) -> None:
+        self._lookup = open_topics.lookup
+        self._partitions = open_topics.partitions
+        self._now_ms = now_ms
+        self._executor = executor
+        self._tier = tier
+        self._turn = itertools.count()
 
     def append(
         self,
         topic: str,
         records: Records | bytes,
-        *,
-        partition: int | None = None,
-        acks: object = OF_TOPIC,
-        timeout_s: float | None = None,
-        producer: ProducerStamp | None = None,
+        partition: int | None,
+        acks: object,
+        timeout_s: float | None,
+        producer: ProducerStamp | None,
     ) -> Appended:
         """Appends records: one request per partition that takes some, in this thread where one."""
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         if type(acks) is str and acks == ARCHIVED:
             self._require_archived(topic)
-            appended = self.append(
-                *(topic, records),
-                partition=partition,
-                acks="all",
-                timeout_s=timeout_s,
-                producer=producer,
-            )
+            appended = self.append(topic, records, partition, "all", timeout_s, producer)
             return self._await_archived(topic, appended, timeout_s)
         requests = self._requests(topic, records, partition, acks, producer)
         if len(requests) == 1:
             return Appended(*self._write(*requests[0], timeout_s))
         futures = [
-            self._appending.submit(self._write, target, request, timeout_s)
+            self._executor.submit(self._write, target, request, timeout_s)
             for target, request in requests
         ]
         wait(futures)
@@ -83,7 +80,7 @@ class AppendAccess(StoreReader, leave=("append", "append_async")):
         """Refuses, before anything is appended, to wait for an archive that there is not."""
         if self._tier is None:
             raise InvalidRequest("acks=archived needs a store opened with `archive`")
-        if not TopicSettings.parse(self._topic(topic).settings).is_archived:
+        if not TopicSettings.parse(self._lookup.topic(topic).settings).is_archived:
             raise InvalidRequest(f"acks=archived needs remote.storage.enable on topic {topic!r}")
 
     def _await_archived(
@@ -103,19 +100,16 @@ class AppendAccess(StoreReader, leave=("append", "append_async")):
         self,
         topic: str,
         records: Records | bytes,
-        *,
-        partition: int | None = None,
-        acks: object = OF_TOPIC,
-        producer: ProducerStamp | None = None,
+        partition: int | None,
+        acks: object,
+        producer: ProducerStamp | None,
     ) -> Appended:
         """Appends from asyncio; the writer resolves a future, no thread waits."""
         import asyncio  # who is here has it already
 
         if type(acks) is str and acks == ARCHIVED:
             self._require_archived(topic)
-            durable = await self.append_async(
-                topic, records, partition=partition, acks="all", producer=producer
-            )
+            durable = await self.append_async(topic, records, partition, "all", producer)
             return await asyncio.to_thread(self._await_archived, topic, durable)
         requests = self._requests(topic, records, partition, acks, producer)
         if len(requests) == 1:
@@ -141,20 +135,25 @@ class AppendAccess(StoreReader, leave=("append", "append_async")):
         producer: ProducerStamp | None,
     ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
-        level = acks_level(acks)
+        level = None if acks is OF_TOPIC else acks_level(acks)
         if type(records) is bytes and type(topic) is str and type(partition) is int:
             known = self._partitions.get((topic, partition)) if producer is None else None
-            if known is not None and len(records) <= known.settings.max_message_bytes:
-                self._require_open()
+            if (
+                known is not None
+                and len(records) <= known.settings.max_message_bytes
+                and known.settings.cleanup_policy == "delete"
+            ):
+                if self._lookup.is_closed:
+                    self._lookup.require_open()
                 request = Request([records], size_bytes=len(records), acks=known.level(level))
                 known.admit(request)
                 return [(known, request)]  # the short way of a lone record
-        about = self._topic(topic)
+        about = self._lookup.topic(topic)
         if partition is not None and type(partition) is not int:
             partition = whole("partition", partition)
         if producer is not None:
             stamp("producer", producer)
-        now_ms = self._boot.now_ms()
+        now_ms = self._now_ms()
         if partition is None and about.partitions == 1:
             partition = 0
         parts = (
@@ -162,9 +161,9 @@ class AppendAccess(StoreReader, leave=("append", "append_async")):
             if partition is None
             else [(partition, records)]
         )
-        requests = []
+        requests: list[tuple[LogWriter, Request]] = []
         for number, part in parts:
-            target = self._partitions.get((topic, number)) or self._writable(topic, number)
+            target = self._partitions.get((topic, number)) or self._lookup.partition(topic, number)
             request = make_request(
                 part,
                 about.format,
@@ -204,5 +203,5 @@ class AppendAccess(StoreReader, leave=("append", "append_async")):
         self, topic: str, partition: int, producer_id: ProducerId
     ) -> tuple[int, int] | None:
         """Returns the epoch of an idempotent producer and the sequence it must go on with."""
-        target = self._writable(topic, partition)
+        target = self._lookup.partition(topic, partition)
         return target.exclusively(lambda: target.producer_position(producer_id))

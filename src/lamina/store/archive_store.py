@@ -7,16 +7,17 @@ format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from lamina.api import RouterInfo, StoreApi
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
-from lamina.config import TopicSettings
+from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import CorruptData, NewerFormat, ObjectMissing
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import DELETED, Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log.directory import Place
@@ -28,11 +29,12 @@ from lamina.log.segment_pile import Layout
 from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
-from lamina.store.reads import StoreReader
-from lamina.wal import archived
-from lamina.wal.reader import Sources, TopicReader
+from lamina.store.lookup import Lookup
+from lamina.store.parts import answered_by
+from lamina.store.reads import Reads
+from lamina.wal.reader import TopicReader
 from lamina.wal.shard import WalFiles
-from lamina.wal.topic import Arrivals
+from lamina.wal.topic import Arrivals, Sources
 
 UNKNOWN_FORMAT = "keratin"
 
@@ -54,7 +56,7 @@ def archived_topics(objects: Objects, *, deleted: bool = False) -> dict[str, Top
 
 
 def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:
-    """Reads the archived copy of a topic's file; without a good one, says what is known."""
+    """Reads the archived copy of a topic's file; without a sound one, returns what is known."""
     key = paths.archive_topic_settings(name)
     try:
         return topic_file.decode(objects.read(key).data)
@@ -106,6 +108,12 @@ class ArchivedPartition(PartitionReader):
         super().__init__(place, codec, Layout((), _End(end)), Ledger())
         self.cold = self._cold
 
+    def earliest_offset(self) -> int:
+        """The first offset that may be read: the end, where all that was archived is deleted."""
+        return min(super().earliest_offset(), self.end_offset())
+
+    first_readable = earliest_offset
+
     def refresh(self) -> None:
         """Reads the list and the ledger as they are now."""
         manifest = self._shelf.load()
@@ -132,8 +140,10 @@ class ArchivedTopic(TopicReader):
     ) -> None:
         files = LocalFiles()
         place = Place(files, objects.url, about.name, partition, lambda: 0)
-        super().__init__(place, 0, TopicSettings.parse(about.settings))
-        self.bind(Sources(files, WalFiles(), Arrivals()))
+        # An archive alone is what its list says: no clock is at hand to call records too old.
+        settings = replace(TopicSettings.parse(about.settings), retention_ms=NO_LIMIT)
+        sources = Sources(files, WalFiles(), Arrivals())
+        super().__init__(place, 0, settings, sources)
         self._shelf = Shelf(objects, about, partition)
         self.cold = self._list = cold_log(objects, about, partition, cache)
 
@@ -150,7 +160,7 @@ class ArchivedTopic(TopicReader):
         self._list.show(manifest.objects)
         self.ledger = gaps
         self.evict_floor, self.earliest = floors["retention"], floors["trim"]
-        self.deleted = archived.deleted_in(gaps).from_on(self.earliest)
+        self.deleted = gaps.ranges(DELETED).from_on(self.earliest)
         self.written_end = self.durable_end = max(1, manifest.end_offset)
 
     @property
@@ -163,7 +173,7 @@ class ArchivedTopic(TopicReader):
         entries = self._list.entries
         if entries and self.earliest == 1 and self.ledger.at(1) is None:
             return max(1, entries[0].base_offset)
-        return self.earliest
+        return min(self.earliest, self.end_offset())
 
 
 def _gaps_in(known: Ledger, listed: Sequence[ArchivedObject]) -> Ledger:
@@ -187,7 +197,7 @@ def reader_of(
     return ArchivedPartition(objects, about, partition, cache)
 
 
-class ArchiveStore(StoreReader):
+class ArchiveStore(StoreApi, leave=("scan", "fetch")):
     """An archive opened for reading. Use `lamina.open("s3://…", read_only=True)`."""
 
     _CANNOT = "an archive is read-only; `lamina tier restore` makes a store of it, for {call}"
@@ -196,9 +206,8 @@ class ArchiveStore(StoreReader):
         self._objects = objects
         self._cache = BlockCache()
         self._readers: dict[tuple[str, int, int], ArchivedPartition | ArchivedTopic] = {}
-
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return archived_topics(self._objects)
+        self._lookup: Lookup[LogReader] = Lookup(lambda: archived_topics(objects), self._reader)
+        self._reads = Reads(self._lookup)
 
     def _reader(self, about: TopicFile, partition: int) -> LogReader:
         key = about.name, about.created_ms, partition
@@ -207,9 +216,27 @@ class ArchiveStore(StoreReader):
         self._readers[key].refresh()
         return self._readers[key]
 
+    topics = answered_by("_reads", Reads.topics)
+    describe_topic = answered_by("_reads", Reads.describe_topic)
+    format_of = answered_by("_reads", Reads.format_of)
+    scan = answered_by("_reads", Reads.scan)
+    fetch = answered_by("_reads", Reads.fetch)
+    diff = answered_by("_reads", Reads.diff)
+    segments = answered_by("_reads", Reads.segments)
+    earliest_offset = answered_by("_reads", Reads.earliest_offset)
+    latest_offset = answered_by("_reads", Reads.latest_offset)
+    offset_for_time = answered_by("_reads", Reads.offset_for_time)
+    gaps = answered_by("_reads", Reads.gaps)
+    gone_from = answered_by("_reads", Reads.gone_from)
+
+    def routers(self) -> list[RouterInfo]:
+        """Lists none: an archive keeps no routers."""
+        self._lookup.require_open()
+        return []
+
     def close(self) -> None:
-        """Lets the object store go."""
-        if not self._closed:
-            self._closed = True
+        """Releases the object store."""
+        if not self._lookup.is_closed:
+            self._lookup.is_closed = True
             self._readers.clear()
             self._cache.close()

@@ -9,13 +9,12 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from lamina.api import RecoveryReport
-from lamina.config import WAL_ONLY_KEYS, TopicSettings
+from lamina.config import NO_LIMIT, WAL_ONLY_KEYS, TopicSettings
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.flips import one_flip_away
@@ -23,21 +22,64 @@ from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log.directory import Place
 from lamina.log.spares import NO_SPARES, Spares
+from lamina.records import KEPT_COLUMNS
 from lamina.storage import paths
 from lamina.storage.files import Files
 
 PARTITIONS_MAX = 10_000
 FORMATS = (*CODECS, "wal")
 Lost: TypeAlias = Callable[[set[str]], list[TopicFile]]
-"""Returns the topics that something else knows, but for those of some names."""
+"""Returns the topics that something else knows, except those of some names."""
 
 
 def check_settings(format_name: str, settings: Mapping[str, Any]) -> None:
     """Refuses unknown settings, and those that topics of another format have."""
-    TopicSettings.parse(settings)
+    parsed = TopicSettings.parse(settings)
+    if parsed.needs_keys and "key" not in KEPT_COLUMNS.get(format_name, ()):
+        raise InvalidRequest(
+            f"cleanup.policy {parsed.cleanup_policy} needs records with keys, which {format_name}"
+            " topics do not keep; choose delete, or another format"
+        )
     for key in settings:
         if key in WAL_ONLY_KEYS and format_name != "wal":
             raise InvalidRequest(f"{key} is a setting of wal topics; this one is {format_name}")
+
+
+def settings_in_force(about: TopicFile) -> TopicSettings:
+    """Returns the settings that a topic's partitions follow; `about` has them as they were set.
+
+    They differ in what `cleanup.policy=compact` makes of retention, as in Kafka: nothing.
+    """
+    settings = TopicSettings.parse(about.settings)
+    if settings.cleanup_policy != "compact":
+        return settings
+    return replace(settings, retention_ms=NO_LIMIT, retention_bytes=NO_LIMIT)
+
+
+def check_new(name: str, partitions: int, format_name: str, settings: Mapping[str, Any]) -> None:
+    """Refuses a topic that cannot be created, whatever else there is."""
+    paths.topic_name(name)
+    if format_name not in FORMATS:
+        raise InvalidRequest(
+            f"format {format_name!r} is not available; choose one of {', '.join(FORMATS)}"
+        )
+    check_settings(format_name, settings)
+    _check_count(partitions)
+
+
+def check_growth(about: TopicFile, total: int) -> None:
+    """Refuses a number of partitions that a topic cannot grow to."""
+    _check_count(total)
+    if total <= about.partitions:
+        raise InvalidRequest(
+            f"topic {about.name!r} has {about.partitions} partitions; their number can only"
+            f" grow, and not to {total}"
+        )
+
+
+def check_alteration(about: TopicFile, settings: Mapping[str, Any]) -> None:
+    """Refuses settings that a topic cannot have beside those that it has."""
+    check_settings(about.format, {**about.settings, **settings})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +93,14 @@ class Catalog:
 
     def directory(self, name: str) -> str:
         """Returns a topic's directory."""
-        return os.path.join(self.data, paths.TOPICS, name)
+        return paths.join(self.data, paths.TOPICS, name)
 
     def load(self, report: RecoveryReport) -> dict[str, TopicFile]:
         """Reads every topic; finishes deletions that were cut short."""
         found = {}
+        # A killed process may have made names that are not durable; topics are served from now on.
         if names := self._directories():
-            self.files.sync_directory(os.path.join(self.data, paths.TOPICS))
+            self.files.sync_directory(paths.join(self.data, paths.TOPICS))
         for name in names:
             self.files.sync_directory(self.directory(name))
             about = self._read(name, report)
@@ -73,7 +116,7 @@ class Catalog:
 
     def _directories(self) -> list[str]:
         """The names below `topics/`; a stray file is nobody's topic."""
-        names = self.files.list(os.path.join(self.data, paths.TOPICS))
+        names = self.files.list(paths.join(self.data, paths.TOPICS))
         return [name for name in names if self.files.is_directory(self.directory(name))]
 
     def peek(self, lost: Lost = lambda known: []) -> dict[str, TopicFile]:
@@ -85,7 +128,7 @@ class Catalog:
         found: dict[str, TopicFile] = {}
         silent = set()
         for name in self._directories():
-            path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+            path = paths.join(self.directory(name), paths.TOPIC_SETTINGS)
             try:
                 about = self._believed(topic_file.decode(self.files.read(path)))
             except NewerFormat as error:
@@ -116,14 +159,7 @@ class Catalog:
 
         `claim` is called before the topic exists and may add to what is written about it.
         """
-        paths.topic_name(name)
-        if format_name not in FORMATS:
-            raise InvalidRequest(
-                f"format {format_name!r} is not available; choose one of {', '.join(FORMATS)}"
-            )
-        check_settings(format_name, settings)
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidRequest(f"partitions must be from 1 to {PARTITIONS_MAX}, not {partitions}")
+        check_new(name, partitions, format_name, settings)
         old = self._read(name, RecoveryReport())
         if old is not None and not old.deleted:
             raise InvalidRequest(f"topic {name!r} exists already")
@@ -134,19 +170,39 @@ class Catalog:
             name, format_name, partitions, epoch, self.now_ms(), settings=dict(settings)
         )
         self.files.make_directory(self.directory(name))
-        for partition in range(partitions if format_name in CODECS else 0):
-            folder = os.path.join(self.directory(name), str(partition))
-            self.files.make_directory(os.path.join(folder, paths.SEGMENTS))
-            self.files.sync_directory(folder)
+        self._make_partitions(about, 0)
+        # From the leaves up to the root, and `topic.json` last: it is what makes the topic exist.
         self._make_names_durable(name)
         self.files.sync_directory(self.data)
         about = claim(about)
         self._write(about)
         return about
 
+    def _make_partitions(self, about: TopicFile, first: int) -> None:
+        """Makes the directories of a topic's partitions from a number on; wal topics have none."""
+        for partition in range(first, about.partitions if about.format in CODECS else first):
+            folder = paths.join(self.directory(about.name), str(partition))
+            self.files.make_directory(paths.join(folder, paths.SEGMENTS))
+            self.files.sync_directory(folder)
+
+    def prepare_growth(self, about: TopicFile, total: int) -> TopicFile:
+        """Makes room for more partitions; returns the topic as it will be (see `grow`).
+
+        A crash behind it leaves empty directories, which nobody looks at.
+        """
+        check_growth(about, total)
+        grown = replace(about, partitions=total, topic_ids=[])
+        self._make_partitions(grown, about.partitions)
+        self._make_names_durable(about.name)
+        return grown
+
+    def grow(self, grown: TopicFile) -> None:
+        """Writes that a topic has more partitions: from now on they exist, all at once."""
+        self._write(grown)
+
     def restore(self, about: TopicFile) -> bool:
         """Writes the file of a topic that has lost it; False if the name was deleted since."""
-        path = os.path.join(self.directory(about.name), paths.TOPIC_SETTINGS)
+        path = paths.join(self.directory(about.name), paths.TOPIC_SETTINGS)
         try:
             known = topic_file.decode(self.files.read(path))
         except (FileNotFoundError, CorruptData):
@@ -175,15 +231,14 @@ class Catalog:
     def finish_restoring(self, about: TopicFile) -> None:
         """Makes a topic that was brought back exist."""
         for partition in range(about.partitions):
-            self.files.sync_directory(os.path.join(self.directory(about.name), str(partition)))
+            self.files.sync_directory(paths.join(self.directory(about.name), str(partition)))
         self._make_names_durable(about.name)
         self._write(about)
 
     def alter(self, about: TopicFile, settings: Mapping[str, Any]) -> TopicFile:
         """Changes settings of a topic; what is not named stays."""
-        merged = {**about.settings, **settings}
-        check_settings(about.format, merged)
-        altered = replace(about, settings=merged)
+        check_alteration(about, settings)
+        altered = replace(about, settings={**about.settings, **settings})
         self._write(altered)
         return altered
 
@@ -199,14 +254,14 @@ class Catalog:
         """Syncs the names of a topic's directory and files."""
         if self.files.is_directory(self.directory(name)):
             self.files.sync_directory(self.directory(name))
-        self.files.sync_directory(os.path.join(self.data, paths.TOPICS))
+        self.files.sync_directory(paths.join(self.data, paths.TOPICS))
 
     def _write(self, about: TopicFile) -> None:
-        path = os.path.join(self.directory(about.name), paths.TOPIC_SETTINGS)
+        path = paths.join(self.directory(about.name), paths.TOPIC_SETTINGS)
         self.files.replace(path, topic_file.encode(about))
 
     def _read(self, name: str, report: RecoveryReport) -> TopicFile | None:
-        path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+        path = paths.join(self.directory(name), paths.TOPIC_SETTINGS)
         try:
             about: TopicFile | None = topic_file.decode(self.files.read(path))
             assert about is not None
@@ -217,21 +272,33 @@ class Catalog:
         except NewerFormat as error:
             raise error.at_path(path) from error
         except (FileNotFoundError, CorruptData) as error:
+            kept = self._set_aside(name, path)
             about = self._spare(name)
             if about is not None:
-                report.add("rebuilt", path, f"it could not be read ({error}); a copy was found")
+                why = f"it could not be read ({error}); a copy was found"
+                report.add("rebuilt", path, why, kept_in=kept)
                 self._write(about)
                 return about
             about = self._guess(name)
             if about is not None:
                 why = f"it could not be read ({error}); format and partitions are from the files"
-                report.add("rebuilt", path, why)
+                report.add("rebuilt", path, why, kept_in=kept)
                 self._write(about)
+            elif kept is not None:
+                why = f"it could not be read ({error}), and no file tells what the topic was"
+                report.add("quarantined", path, f"{why}: it is not served", kept_in=kept)
             return about
 
+    def _set_aside(self, name: str, path: str) -> str | None:
+        """Keeps a copy of a damaged file, which may be somebody else's; None if there is none."""
+        if not self.files.exists(path):
+            return None
+        place = Place(self.files, self.data, name, 0, self.now_ms)
+        return place.set_aside(path, self.files.read(path), 0)
+
     def _spare(self, name: str) -> TopicFile | None:
-        """Finds out what a damaged file said: one bit away, or from a copy that fits the files."""
-        path = os.path.join(self.directory(name), paths.TOPIC_SETTINGS)
+        """Restores what a damaged file said: one bit away, or from a copy that fits the files."""
+        path = paths.join(self.directory(name), paths.TOPIC_SETTINGS)
         if self.files.exists(path):
             found = one_flip_away(self.files.read(path), topic_file.decode)
             if found is not None and found.name == name:
@@ -244,9 +311,9 @@ class Catalog:
         return spare
 
     def _has_contents(self, name: str) -> bool:
-        """Tells whether a topic's directory holds anything that an existing topic has."""
+        """Returns whether a topic's directory holds anything that an existing topic has."""
         folder = self.directory(name)
-        ledgers = [os.path.join(folder, each, paths.LEDGER) for each in self.files.list(folder)]
+        ledgers = [paths.join(folder, each, paths.LEDGER) for each in self.files.list(folder)]
         return any(map(self.files.exists, ledgers)) or self._guess(name) is not None
 
     def _believed(self, about: TopicFile) -> TopicFile:
@@ -254,19 +321,19 @@ class Catalog:
         return about if about.created_ms != UNKNOWN_MS else self._spare(about.name) or about
 
     def _guess(self, name: str) -> TopicFile | None:
-        """Tells from a directory's files what topic it is; None for one that holds no records."""
+        """Infers from a directory's files what topic it is; None if it holds no records."""
         folder = self.directory(name)
         numbers = [
             int(entry)
             for entry in self.files.list(folder)
             if entry.isascii()
             and entry.isdigit()
-            and self.files.is_directory(os.path.join(folder, entry, paths.SEGMENTS))
+            and self.files.is_directory(paths.join(folder, entry, paths.SEGMENTS))
         ]
         logs = [
-            os.path.join(folder, str(number), paths.SEGMENTS, entry)
+            paths.join(folder, str(number), paths.SEGMENTS, entry)
             for number in numbers
-            for entry in self.files.list(os.path.join(folder, str(number), paths.SEGMENTS))
+            for entry in self.files.list(paths.join(folder, str(number), paths.SEGMENTS))
             if (parsed := paths.segment_file(entry)) and parsed.suffix == "log"
         ]
         if not logs:
@@ -277,18 +344,18 @@ class Catalog:
         return TopicFile(name, format_name, max(numbers) + 1, 1, UNKNOWN_MS, settings=settings)
 
     def _has_archived(self, name: str, number: int) -> bool:
-        """Tells from its ledger whether records of a partition are in an archive alone."""
+        """Returns whether the ledger of a partition knows records that only an archive holds."""
         place = Place(self.files, self.data, name, number, self.now_ms)
         return bool(place.peek_ledger().archived())
 
     def _is_keratin(self, log: str) -> bool:
-        """Tells a log by its header, or (where that is damaged) by the files beside it."""
+        """Returns whether a log is keratin's, by its header or else by the files beside it."""
         file = self.files.open_read_only(log)
         try:
             head = file.read_at(0, 4)
         finally:
             file.close()
-        beside = os.path.join(os.path.dirname(os.path.dirname(log)), paths.MANIFEST)
+        beside = paths.join(paths.parent(paths.parent(log)), paths.MANIFEST)
         times = log.removesuffix("log") + "tidx"
         return head == b"KLOG" or self.files.exists(beside) or self.files.exists(times)
 
@@ -297,9 +364,9 @@ class Catalog:
         removed = False
         for entry in self.files.list(self.directory(name)):
             if entry != paths.TOPIC_SETTINGS:
-                self._remove_tree(os.path.join(self.directory(name), entry))
+                self._remove_tree(paths.join(self.directory(name), entry))
                 removed = True
-        if removed:
+        if removed:  # or files of the deleted topic return below the next one of its name
             self.files.sync_directory(self.directory(name))
         return removed
 
@@ -308,8 +375,13 @@ class Catalog:
             self.files.remove(path)
             return
         for entry in self.files.list(path):
-            self._remove_tree(os.path.join(path, entry))
+            self._remove_tree(paths.join(path, entry))
         self.files.remove_directory(path)
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidRequest(f"partitions must be from 1 to {PARTITIONS_MAX}, not {partitions}")
 
 
 def find(topics: Mapping[str, Any], name: str) -> Any:

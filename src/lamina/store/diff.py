@@ -5,11 +5,15 @@ Gaps do not end it, as they end a scan: they are named beside the records, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from lamina.api import Diff, Gap
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats.scan import Limit
+from lamina.log.batch_offsets import after
+from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import LogReader
 from lamina.records import OUTPUT_SCHEMAS
 
@@ -25,21 +29,28 @@ def diff(reader: LogReader, start: int, limit: Limit, exclude_node: bytes | None
     offset, records, size_bytes = start, limit.max_records, limit.max_bytes
     batches: list[pa.RecordBatch] = []
     gaps: list[Gap] = []
-    while offset < end and records > 0 and size_bytes > 0:
-        step = Limit(max_records=records, max_bytes=size_bytes)
-        try:
-            batch = next(iter(reader.scan(offset, step, end=end)), None)
-        except RecordsMissing as missing:
-            gaps.append(Gap(missing.first, missing.end, missing.reason, 0, missing.problem))
-            offset = missing.end
+
+    def scan(at: int) -> Iterator[pa.RecordBatch]:  # each batch is limited by what is left then
+        while at < end:
+            found = next(iter(reader.scan(at, Limit(records, size_bytes), end=end)), None)
+            if found is None:
+                return
+            yield found
+            at = after(found)
+
+    for step in scan_over(scan, start, end):
+        if isinstance(step, RecordsMissing):
+            gaps.append(Gap(step.first, step.end, step.reason, 0, step.problem))
+            offset = step.end
             continue
-        if batch is None:
-            offset = end
+        offset = after(step)
+        records -= step.num_rows
+        size_bytes -= step.nbytes
+        batches.append(_without(step, exclude_node))
+        if records <= 0 or size_bytes <= 0:
             break
-        offset = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-        records -= batch.num_rows
-        size_bytes -= batch.nbytes
-        batches.append(_without(batch, exclude_node))
+    else:
+        offset = max(offset, end)
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     merged = table.to_batches()
     result = merged[0] if merged else pa.RecordBatch.from_pylist([], schema=schema)

@@ -1,19 +1,18 @@
 """Whether the files of a data directory belong together: what no file can tell by itself.
 
-`filekinds` looks into one file at a time. Here topics are held against their partitions, segments
-against each other and the ledger, groups against their logs, and an archive's lists against its
-objects: a range of offsets that is nowhere and has no reason, or is there twice, a log of another
-format, a file whose name nobody reads.
+`lamina.inspect` looks into one file at a time. Here topics are compared with their partitions,
+segments with each other and the ledger, groups with their logs, and an archive's lists with its
+objects. Findings are a range of offsets that is nowhere and has no reason, or is there twice, a log
+of another format, a file whose name nobody reads.
 
 Rules.
 1. Nothing is changed, and no damage raises: what cannot be read is for the check of that file.
-2. What the ledger knows as lost is known: it is told as a note, not found again.
+2. What the ledger knows as lost is known: it is reported as a note, not as a finding.
 3. Beside a live writer only what a writer never leaves half-way is looked at.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -23,9 +22,10 @@ from lamina.config import WalSettings
 from lamina.errors import CorruptData, InvalidRequest, LaminaError
 from lamina.formats.documents import archive_manifest, ledger
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS, Codec
+from lamina.formats.ranges import Ranges, Span
 from lamina.groups import journal
 from lamina.groups.journal import Names
 from lamina.inspect.findings import NOTE, Finding, load_file
@@ -36,9 +36,9 @@ from lamina.log.segment import Bound, SealedSegment, load_entries
 from lamina.log.segment_files import measure
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.settling import log_path
-from lamina.storage import paths
-from lamina.storage.files import LocalFiles
-from lamina.store.opening import Boot, wall_clock_ms
+from lamina.storage import machine, paths
+from lamina.storage.files import Files, wall_clock_ms
+from lamina.store.opening import Boot
 from lamina.wal.ground import Ground
 from lamina.wal.reader import TopicReader
 from lamina.wal.segments import ENTRY_BYTES
@@ -48,27 +48,31 @@ _MAGICS = {b"KLOG": "keratin", b"\x01\x5e\x0b\xb1": "frame", b"STRM": "strm"}
 _SEGMENT_SUFFIXES = (".log", ".data", ".seg")
 
 
-def belonging(root: str, names: Iterable[str]) -> list[Finding]:
+def belonging(files: Files, root: str, names: Iterable[str]) -> list[Finding]:
     """Returns what is wrong with how the files below a directory belong together."""
-    root = os.path.abspath(root)
-    names = [os.path.abspath(name) for name in names]
+    root = paths.absolute(root)
+    names = [paths.absolute(name) for name in names]
     found = [each for name in names for each in _unread(name)]
-    found += [each for name in names for each in _archive_list(name, names)]
-    boot = Boot(LocalFiles(), root, wall_clock_ms)
-    if boot.files.exists(boot.path(paths.BROKER_ID)):
-        found += _data_directory(boot)
-    return found
+    found += [each for name in names for each in _archive_list(files, name, names)]
+    boot = Boot(files, root, wall_clock_ms)
+    try:
+        boot.require_directory()
+    except InvalidRequest:
+        return found
+    except CorruptData as error:
+        found.append(Finding(boot.path(paths.BROKER_ID), 0, error.problem))
+    return [*found, *_data_directory(boot)]
 
 
-def explained(root: str, findings: Iterable[Finding]) -> list[Finding]:
+def explained(files: Files, root: str, findings: Iterable[Finding]) -> list[Finding]:
     """Returns findings with those as notes whose offsets the ledger of their partition knows."""
-    boot = Boot(LocalFiles(), os.path.abspath(root), wall_clock_ms)
+    boot = Boot(files, paths.absolute(root), wall_clock_ms)
     known: dict[str, Ledger] = {}
     told = []
     for each in findings:
-        path = _ledger_of(boot, os.path.abspath(each.path)) if each.offsets is not None else None
+        path = _ledger_of(boot, paths.absolute(each.path)) if each.offsets is not None else None
         if path is not None and path not in known:
-            known[path] = _ledger_at(path)
+            known[path] = _ledger_at(files, path)
         is_known = path is not None and _covers(known[path], *(each.offsets or (0, 0)))
         told.append(_as_known(each) if is_known else each)
     return told
@@ -80,10 +84,10 @@ def _as_known(finding: Finding) -> Finding:
 
 def _ledger_of(boot: Boot, path: str) -> str | None:
     """Returns where the ledger of a segment's partition is."""
-    folder, name = os.path.split(path)
+    folder, name = paths.split(path)
     if name.endswith(".log"):
-        return os.path.join(os.path.dirname(folder), paths.LEDGER)
-    topic_id = paths.wal_topic_id(os.path.basename(folder))
+        return paths.join(paths.parent(folder), paths.LEDGER)
+    topic_id = paths.wal_topic_id(paths.base_name(folder))
     try:
         topics = boot.catalog.peek() if topic_id is not None else {}
     except CorruptData:
@@ -94,39 +98,31 @@ def _ledger_of(boot: Boot, path: str) -> str | None:
     return None
 
 
-def _ledger_at(path: str) -> Ledger:
+def _ledger_at(files: Files, path: str) -> Ledger:
     try:
-        return ledger.decode(LocalFiles().read(path))
+        return ledger.decode(files.read(path))
     except (OSError, CorruptData):
         return Ledger()
 
 
 def _covers(known: Ledger, first: int, end: int) -> bool:
-    """Tells whether a ledger has all of a range as lost: found before, and reported then."""
-    lost = all(gap.reason == "lost" for gap in known.between(first, end))
-    return first < end and lost and not list(_unexplained(known, first, end))
-
-
-def _unexplained(known: Ledger, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields the parts of a range that no gap explains."""
-    for gap in known.between(first, end):
-        if gap.first > first:
-            yield first, gap.first
-        first = max(first, gap.end)
-    if first < end:
-        yield first, end
+    """Returns whether a ledger has all of a range as lost: found before, and reported then."""
+    lost = Ranges.of(
+        (gap.first, gap.end) for gap in known.between(first, end) if gap.reason == LOST
+    )
+    return first < end and not Ranges.between(first, end).minus(lost)
 
 
 def _unread(path: str) -> Iterator[Finding]:
-    """Tells of a file that lies among segments, and whose name no segment has."""
-    name = os.path.basename(path)
-    folder = os.path.basename(os.path.dirname(path))
+    """Reports a file that lies among segments but is not named like one."""
+    name = paths.base_name(path)
+    folder = paths.base_name(paths.parent(path))
     is_ours = (
         paths.segment_file(name)
         or paths.wal_segment_file(name)
         or paths.wal_file_index(name) is not None
         or paths.object_key(f"data/any/0/{name}")
-        or name == paths.PRODUCERS
+        or name in (paths.PRODUCERS, paths.base_name(paths.COMMITTED_OFFSETS))
     )
     lies_among = folder == paths.SEGMENTS or name.endswith(_SEGMENT_SUFFIXES)
     if lies_among and not is_ours:
@@ -147,7 +143,7 @@ def _data_directory(boot: Boot) -> Iterator[Finding]:
         return
     ends: dict[tuple[str, int], int] = {}
     for about in topics.values():
-        settings = os.path.join(boot.catalog.directory(about.name), paths.TOPIC_SETTINGS)
+        settings = paths.join(boot.catalog.directory(about.name), paths.TOPIC_SETTINGS)
         if not boot.files.exists(settings):
             continue  # what it is was guessed from its files
         if about.format in CODECS:
@@ -170,7 +166,7 @@ def _partition(
         yield Finding(place.segments, 0, "the topic has this partition, and its directory is gone")
         return
     parsed = map(paths.segment_file, place.files.list(place.segments))
-    known = _ledger_at(place.ledger_path)
+    known = _ledger_at(place.files, place.ledger_path)
     listed = [each for each in parsed if each]
     gone = {each.base_offset for each in listed if each.suffix == "tomb"}
     bases = sorted({each.base_offset for each in listed if each.suffix == "log"} - gone)
@@ -229,7 +225,7 @@ def _ranges(
         return
     reached = 0
     for base, end in spans:
-        for first, after in _unexplained(known, reached, base):
+        for first, after in known.unexplained(reached, base):
             yield Finding(
                 log_path(place, base),
                 0,
@@ -257,7 +253,7 @@ def _short(
 
 def _wal_topic(boot: Boot, about: TopicFile, ends: dict[tuple[str, int], int]) -> Iterator[Finding]:
     """Finds what of a wal topic is in no segment and not in the WAL, and has no reason."""
-    settings = WalSettings.from_environment(os.environ)
+    settings = WalSettings.from_environment(machine.ENVIRONMENT)
     view = WalView(Ground.of(boot, settings))
     for number in range(about.partitions):
         place = boot.place(about.name, number)
@@ -265,48 +261,45 @@ def _wal_topic(boot: Boot, about: TopicFile, ends: dict[tuple[str, int], int]) -
             reader = view.look(about, number)
         except (LaminaError, OSError):
             continue  # the check of the file says why
-        known = _ledger_at(place.ledger_path)
+        known = _ledger_at(place.files, place.ledger_path)
         ends[about.name, number] = reader.written_end
         for hole in _holes(reader):
-            for first, after in _unexplained(known, *hole):
+            for first, after in known.unexplained(*hole):
                 problem = f"offsets {first} to {after} are missing, and no reason is known"
                 yield Finding(place.directory, 0, problem)
-        folder = os.path.join(boot.path(paths.SEGMENTS), paths.wal_topic_directory(reader.topic_id))
-        yield from _overlaps(folder)
+        folder = paths.join(boot.path(paths.SEGMENTS), paths.wal_topic_directory(reader.topic_id))
+        yield from _overlaps(boot.files, folder)
 
 
-def _holes(reader: TopicReader) -> Iterator[tuple[int, int]]:
-    """Yields the ranges between a topic's layers, and behind the last one, that none of them holds.
+def _holes(reader: TopicReader) -> tuple[Span, ...]:
+    """Returns the ranges before, between and behind a topic's layers that none of them holds.
 
-    What lies before the first may be in a cold directory, which only settings name. Records that
-    are missing inside of a segment, or at the damaged end of the last one, are that file's finding.
+    A cold directory is among the layers: where it is, the store remembers. Records that are missing
+    inside of a segment, or at the damaged end of the last one, are that file's finding.
     """
-    layers = reader.layers
-    spans = [(each.first_sequence, each.end_sequence) for each in layers.segments]
-    spans = sorted(spans + [(run.first, run.end) for run in layers.runs])
-    for (_, end), (first, _) in pairwise(spans):
-        if first > end:
-            yield end, first
-    last = layers.segments[-1] if layers.segments else None
-    is_whole = last is None or LocalFiles().size(last.path("data")) == last.data_bytes
-    if spans and is_whole and reader.written_end > spans[-1][1]:
-        yield spans[-1][1], reader.written_end
+    layout = reader.layout
+    spans = [(each.first_sequence, each.end_sequence) for each in layout.segments]
+    spans += [(run.first_sequence, run.end_sequence) for run in layout.runs]
+    last = layout.segments[-1] if layout.segments else None
+    is_whole = last is None or reader.place.files.size(last.path("data")) == last.data_bytes
+    ends = [end for _, end in spans] + [reader.written_end] * is_whole
+    whole = Ranges.between(reader.earliest, max(ends, default=reader.earliest))
+    return whole.minus(Ranges.of(spans)).pairs()
 
 
-def _overlaps(folder: str) -> Iterator[Finding]:
+def _overlaps(files: Files, folder: str) -> Iterator[Finding]:
     """Finds segments of a wal topic that hold the same sequences, by their sizes in `.idx`."""
-    files = LocalFiles()
     spans = []
     for name in files.list(folder):
         parsed = paths.wal_segment_file(name)
         if parsed and parsed.suffix == "data":
-            index = os.path.join(folder, name.removesuffix("data") + "idx")
+            index = paths.join(folder, name.removesuffix("data") + "idx")
             count = files.size(index) // ENTRY_BYTES if files.exists(index) else 0
             spans.append((parsed.first_sequence, parsed.first_sequence + count, name))
     for (_, end, name), (later, _, other) in pairwise(sorted(spans)):
         if end > later:
             problem = f"sequences {later} to {end} are in {name} as well"
-            yield Finding(os.path.join(folder, other), 0, problem)
+            yield Finding(paths.join(folder, other), 0, problem)
 
 
 def _groups(
@@ -348,28 +341,28 @@ def _group(boot: Boot, names: Names, ends: dict[tuple[str, int], int]) -> Iterat
 # ---------------------------------------------------------------------- an archive
 
 
-def _archive_list(path: str, names: list[str]) -> Iterator[Finding]:
+def _archive_list(files: Files, path: str, names: list[str]) -> Iterator[Finding]:
     """Holds the list of an archived partition against the objects beside it and the ledger."""
-    if os.path.basename(path) != paths.ARCHIVE_MANIFEST:
+    if paths.base_name(path) != paths.ARCHIVE_MANIFEST:
         return
     try:
-        listed = archive_manifest.decode(LocalFiles().read(path))
+        listed = archive_manifest.decode(files.read(path))
     except (OSError, CorruptData):
         return  # the check of the file says why
-    folder = os.path.dirname(path)
-    there = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}
+    folder = paths.parent(path)
+    there = {paths.base_name(name) for name in names if paths.parent(name) == folder}
     for entry in listed.objects:
         key = paths.ObjectKey(listed.topic, listed.partition, entry.base_offset, entry.generation)
         name = key.name.rpartition("/")[2]
         if name not in there:
             problem = "the list names this object, and it is not there"
-            yield Finding(os.path.join(folder, name), 0, problem)
+            yield Finding(paths.join(folder, name), 0, problem)
         there.discard(name)
-    known = _ledger_at(os.path.join(folder, paths.LEDGER))
+    known = _ledger_at(files, paths.join(folder, paths.LEDGER))
     for before, after in pairwise(listed.objects):
-        for first, end in _unexplained(known, before.max_offset + 1, after.base_offset):
+        for first, end in known.unexplained(before.max_offset + 1, after.base_offset):
             problem = f"offsets {first} to {end} are in no object, and no reason is known"
             yield Finding(path, 0, problem)
     for name in sorted(each for each in there if each.endswith(".seg")):
         problem = "no list names this object: nobody reads it"
-        yield Finding(os.path.join(folder, name), 0, problem, severity=NOTE)
+        yield Finding(paths.join(folder, name), 0, problem, severity=NOTE)

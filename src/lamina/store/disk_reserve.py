@@ -1,11 +1,11 @@
-"""Space that is kept for deleting: on a full disk, removing records must find room to be written.
+"""Space reserved for deletions: on a full disk, removing records must find room to write first.
 
 Removing writes first (a tombstone, a reason, a WAL event) and frees space only then. So the store
 keeps a file of zeros, `meta/reserve`, and gives it up when something that frees space finds none.
 
 Rules.
-1. While an action uses the space, nobody takes it back: maintenance makes a missing reserve anew,
-   and would take the room away between the giving up and the use.
+1. While an action uses the space, nobody takes it back: maintenance recreates a missing
+   reserve, and would take the room away between its release and its use.
 2. As soon as the action is done the reserve is made again, with what room there is: less is better
    than nothing, for removing needs little. Maintenance makes it whole when there is space again.
 3. Derived: it holds zeros, and nobody reads them.
@@ -14,7 +14,6 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -34,7 +33,7 @@ class Reserve:
 
     def __init__(self, files: Files, data: str) -> None:
         self._files = files
-        self._path = os.path.join(data, paths.RESERVE)
+        self._path = paths.join(data, paths.RESERVE)
         self._using = threading.Lock()
 
     def keep(self) -> None:
@@ -48,7 +47,7 @@ class Reserve:
             self._using.release()
 
     def use(self, action: Callable[[], _Result]) -> _Result:
-        """Runs an action that frees space; on a full disk with the space kept for it."""
+        """Runs an action that frees space; on a full disk, with the reserved space."""
         try:
             return action()
         except StorageFull:

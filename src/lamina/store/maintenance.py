@@ -46,10 +46,10 @@ class Maintenance:
         self._thread: threading.Thread | None = None
 
     def begin(self, known: Mapping[tuple[str, int], PartitionCheckpoint]) -> None:
-        """Does what nobody may find undone when the store is open.
+        """Does what must be done before the store is open to others.
 
         The checkpoint tells other processes what is durable: it is written now if the one that is
-        `known` says anything else. Of readers' positions the store knows before its users do.
+        `known` says anything else. Positions that readers left are taken over first.
         """
         ends = {
             key: (each.active_segment_base_offset, each.log_end_offset)
@@ -70,7 +70,7 @@ class Maintenance:
     def stop(self) -> None:
         """Stops the thread and waits for a tick that is under way."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # or it was never begun
             self._thread.join()
 
     def _run(self, tick_ms: int) -> None:

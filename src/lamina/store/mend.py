@@ -2,7 +2,7 @@
 
     set aside   every damaged spot, byte for byte
     stage       sound frames as they are, archived records encoded again, below `mending/`
-    swap        into the place of the old segment, as an erasure does it (`erasing.swap`)
+    swap        into the place of the old segment, as an erasure does it (`rewrite.swap`)
     ledger      what was called lost and is there again is lost no more
 
 Rules.
@@ -20,15 +20,16 @@ import numpy as np
 
 from lamina.api import Gap
 from lamina.errors import CorruptData
-from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
+from lamina.formats.documents.ledger import ARCHIVED, LOST
 from lamina.formats.log_format import Codec
+from lamina.formats.ranges import Ranges, Span
 from lamina.inspect.findings import Finding, load_file
 from lamina.inspect.segment_check import STEP
 from lamina.log.batch_offsets import first_of
 from lamina.log.cold import Cold
 from lamina.log.partition import Partition
 from lamina.log.segment import SealedSegment
-from lamina.log.sound_copies import Mended, Piece, Span, archived, holes, joined
+from lamina.log.sound_copies import Mended, Piece, archived, covered
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.files import LocalFiles
 from lamina.store import rewrite
@@ -42,19 +43,23 @@ def mend(partition: Partition, base_offset: int, directory: str) -> Mended:
     """
     segment = next(each for each in partition.layout.sealed if each.base_offset == base_offset)
     pieces, created_ms = _sound(partition, segment)
-    wanted = _unexplained(holes(pieces, base_offset, segment.next_offset), partition.ledger)
+    # What the ledger knows to be removed stays away; what it calls lost may be found again.
+    removed = partition.ledger.ranges_but(ARCHIVED, LOST)
+    wanted = Ranges.between(base_offset, segment.next_offset).minus(removed).minus(covered(pieces))
     restored = [
-        piece for span in wanted for piece in _encoded(partition.codec, partition.cold, span)
+        piece
+        for span in wanted.pairs()
+        for piece in _encoded(partition.codec, partition.cold, span)
     ]
     pieces = sorted([*pieces, *restored], key=lambda piece: piece.first)
-    lost = _unexplained(holes(pieces, base_offset, segment.next_offset), partition.ledger)
+    lost = wanted.minus(covered(restored)).pairs()
     now_ms = partition.place.now_ms()
     gaps = [Gap(first, end, LOST, now_ms, segment.path("log")) for first, end in lost]
     staged = Staged(directory, _written(partition.codec, pieces, created_ms, directory), ())
     rewrite.swap(partition, base_offset, staged, gaps)
-    back = tuple(joined(restored))
+    back = covered(restored).pairs()
     partition.found_again(back)
-    return Mended(back, tuple(lost))
+    return Mended(back, lost)
 
 
 def _sound(partition: Partition, segment: SealedSegment) -> tuple[list[Piece], int]:
@@ -79,21 +84,6 @@ def _sound(partition: Partition, segment: SealedSegment) -> tuple[list[Piece], i
         return pieces, codec.check_log_header(head, segment.base_offset) or 0
     except CorruptData:
         return pieces, 0
-
-
-def _unexplained(spans: Iterator[Span], known: Ledger) -> list[Span]:
-    """Leaves out what a ledger knows to be removed; what it calls lost may be found again."""
-    found = []
-    for span in spans:
-        start, end = span
-        for gap in known.between(*span):
-            if gap.reason not in (ARCHIVED, LOST):
-                if start < gap.first:
-                    found.append((start, gap.first))
-                start = gap.end
-        if start < end:
-            found.append((start, end))
-    return found
 
 
 def _encoded(codec: Codec, cold: Cold | None, span: Span) -> Iterator[Piece]:

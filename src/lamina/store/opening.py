@@ -7,16 +7,13 @@ As document 004 orders it: read `broker.id` (made only when there are no topics)
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lamina.api import BrokerId, RecoveryReport
-from lamina.config import TopicSettings
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.documents import broker_id, checkpoint
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
@@ -24,24 +21,14 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS
 from lamina.log import manifest_file
 from lamina.log.data_directory import DataDirectory
+from lamina.log.interfaces import Writing
 from lamina.log.partition import Partition
 from lamina.log.producers import Producers
 from lamina.log.recovery import Recovery
 from lamina.log.removal import take_back
 from lamina.storage import paths
 from lamina.storage.bad_pages import is_unreadable
-from lamina.store.catalog import Catalog
-
-
-def wall_clock_ms() -> int:
-    """Returns milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def steady_clock(start_ms: int) -> Callable[[], int]:
-    """Returns a clock that goes on from a time and never jumps, for deadlines."""
-    started = time.monotonic_ns()
-    return lambda: start_ms + (time.monotonic_ns() - started) // 1_000_000
+from lamina.store.catalog import Catalog, settings_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +52,13 @@ class Boot(DataDirectory):
         """Reads the broker's identity, or makes it on the first boot."""
         path = self.path(paths.BROKER_ID)
         if self.files.exists(path):
-            for folder in (self.data, os.path.dirname(path)):
+            for folder in (self.data, paths.parent(path)):
                 self.files.sync_directory(folder)  # a killed process may not have
             try:
                 return broker_id.decode(self.files.read(path))
             except CorruptData as error:
                 raise error.at_path(path) from error
-        if self.files.list(self.path(paths.TOPICS)):
-            raise CorruptData(
-                "the directory holds topics but no identity; restore the file from a backup",
-                path=path,
-                expected="broker.id",
-                found="nothing",
-            )
+        self._refuse_lost_identity()
         self._make_path_durable()
         created_at = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
         identity = BrokerId(uuid.uuid4(), created_at, platform.node() or None)
@@ -90,14 +71,26 @@ class Boot(DataDirectory):
         while True:
             with contextlib.suppress(PermissionError):  # of others, who made it durable
                 self.files.sync_directory(folder)
-            if folder == os.path.dirname(folder):
+            if folder == paths.parent(folder):
                 return
-            folder = os.path.dirname(folder)
+            folder = paths.parent(folder)
 
     def require_directory(self) -> None:
-        """Refuses to read what is not a data directory."""
-        if not self.files.exists(self.path(paths.BROKER_ID)):
-            raise InvalidRequest(f"{self.data} is not a data directory: it has no meta/broker.id")
+        """Refuses to read what is not a data directory, and one that has lost its identity."""
+        if self.files.exists(self.path(paths.BROKER_ID)):
+            return
+        self._refuse_lost_identity()
+        raise InvalidRequest(f"{self.data} is not a data directory: it has no {paths.BROKER_ID}")
+
+    def _refuse_lost_identity(self) -> None:
+        topics = self.path(paths.TOPICS)
+        if self.files.is_directory(topics) and self.files.list(topics):
+            raise CorruptData(
+                "the directory holds topics but no identity; restore the file from a backup",
+                path=self.path(paths.BROKER_ID),
+                expected="broker.id",
+                found="nothing",
+            )
 
     def read_checkpoint(self, report: RecoveryReport) -> dict[tuple[str, int], PartitionCheckpoint]:
         """Reads the checkpoint; a missing or damaged one only makes recovery longer."""
@@ -126,6 +119,20 @@ class Boot(DataDirectory):
         self._refuse_other(found)
         return {(entry.topic, entry.partition): entry for entry in found.partitions}
 
+    def keep_damaged_checkpoint(self) -> None:
+        """Sets a copy aside of a checkpoint that is none: it may be somebody else's file."""
+        path = self.path(paths.CHECKPOINT)
+        try:
+            raw = self.files.read(path)
+            checkpoint.decode(raw)
+        except NewerFormat:
+            return
+        except CorruptData:
+            self.place("", 0).set_aside(path, raw, 0)
+        except OSError as error:
+            if not (isinstance(error, FileNotFoundError) or is_unreadable(error)):
+                raise
+
     def _refuse_other(self, found: checkpoint.Checkpoint) -> None:
         """Refuses a `broker.id` that is not the one which the checkpoint was written under.
 
@@ -144,7 +151,7 @@ class Boot(DataDirectory):
         )
 
     def has_wal(self, topics: Mapping[str, TopicFile]) -> bool:
-        """Tells whether the directory has, or had, topics behind a write-ahead log."""
+        """Returns whether the directory has, or had, topics behind a write-ahead log."""
         folders = (paths.WAL, paths.SEGMENTS)
         return any(about.topic_ids for about in topics.values()) or any(
             self.files.is_directory(self.path(folder)) for folder in folders
@@ -176,6 +183,7 @@ class Boot(DataDirectory):
                     active_segment_base_offset=tail.base_offset,
                     active_segment_size_bytes=durable.position,
                     last_flushed_offset=durable.next_offset,
+                    floor=min(partition.ledger.floor, durable.next_offset),
                 )
             )
         data = checkpoint.encode(checkpoint.checkpoint_of(entries, self._owner))
@@ -187,19 +195,21 @@ class Boot(DataDirectory):
         number: int,
         hint: PartitionCheckpoint | None,
         report: RecoveryReport,
+        writing: Writing,
     ) -> Partition:
         """Recovers one partition; `hint` is what the checkpoint says of it."""
         place = self.place_of(about, number)
         codec = CODECS[about.format]
         watermark = (hint.last_flushed_offset or 0) if hint is not None else 0
         vouched = {hint.active_segment_base_offset} if hint is not None else set()
+        floor = hint.floor if hint is not None else 0
         recorded = {}
         known = manifest_file.read(place, report) if codec.has_manifest else None
         if known is not None:
             watermark = max(watermark, known.next_offset)
             recorded = {segment.base_offset: segment for segment in known.segments}
             vouched |= {known.active_base_offset, *recorded}
-        recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
+        recovered = Recovery(place, codec, watermark, report, recorded, vouched, floor).run()
         producers = Producers(place)
         begun = producers.unfinished(recovered.active.tail.next_offset)
         if begun is not None and begun >= watermark:
@@ -208,10 +218,12 @@ class Boot(DataDirectory):
                 f"an idempotent append had not finished: offsets from {begun} on were not answered"
             )
             report.add("cut", place.segments, why)
-            recovered = Recovery(place, codec, watermark, report, recorded, vouched).run()
+            recovered = Recovery(place, codec, watermark, report, recorded, vouched, floor).run()
         producers.recover(recovered.active.tail.next_offset, report)
-        settings = TopicSettings.parse(about.settings)
-        partition = Partition(place, codec, settings, recovered, producers=producers)
+        settings = settings_in_force(about)
+        partition = Partition(
+            place, codec, settings, recovered, producers=producers, writing=writing
+        )
         if not manifest_file.lists(known, codec, partition.layout, settings):
             partition.save_manifest()
         return partition

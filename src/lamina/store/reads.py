@@ -1,12 +1,12 @@
-"""The reading half of a store: topics, one stream per partition, offsets, gaps.
+"""The reads of a store: topics, one stream per partition, offsets, gaps.
 
-The same for a store that also writes, for one opened read-only, and for an archive: each only
-says where its topics and partitions are. What the calls promise is written in `StoreApi`.
+The same for a store that also writes, for one opened read-only, and for an archive: each brings its
+own lookup of topics and partitions. What the calls promise is written in `StoreApi`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +19,18 @@ from lamina.api import (
     Diff,
     Gap,
     Isolation,
-    RouterInfo,
     SegmentFacts,
-    StoreApi,
     TopicInfo,
 )
 from lamina.arguments import text, wait_s, whole
 from lamina.config import TopicSettings
-from lamina.errors import Closed, InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.errors import InvalidRequest, OffsetOutOfRange
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.scan import Limit
 from lamina.log.interfaces import LogReader
 from lamina.records import OUTPUT_SCHEMAS
-from lamina.store.catalog import find
 from lamina.store.diff import diff
+from lamina.store.lookup import Lookup
 
 DURABLE: Isolation = "durable"
 _NONE = type(None)
@@ -40,59 +38,27 @@ _USUAL = {(str, int, kind, until) for kind in (int, _NONE) for until in (int, _N
 _USUAL_FETCH = (str, int, int, 0)
 
 
-class StoreReader(StoreApi, leave=("scan", "fetch")):
-    """What can be asked of a store without changing it."""
+class Reads:
+    """Reads of a store's topics and partitions, which a lookup finds."""
 
-    _closed = False
-
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        raise NotImplementedError
-
-    def _reader(self, about: TopicFile, partition: int) -> LogReader:
-        raise NotImplementedError
+    def __init__(self, lookup: Lookup[LogReader]) -> None:
+        self._lookup = lookup
 
     # ------------------------------------------------------------------ topics
 
     def topics(self) -> list[str]:
         """Returns the names of all topics, sorted."""
-        self._require_open()
-        return sorted(self._files_of_topics())
+        return sorted(self._lookup.topics())
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Describes a topic and its partitions."""
-        about = self._topic(name)
-        partitions = [self._reader(about, number).info() for number in range(about.partitions)]
-        settings = TopicSettings.parse(about.settings).as_dict()
-        return TopicInfo(
-            about.name, about.format, about.epoch, about.created_ms, settings, tuple(partitions)
-        )
+        about = self._lookup.topic(name)
+        return describe(about, self._lookup.partitions(about))
 
     def format_of(self, topic: str) -> tuple[str, int]:
         """Returns a topic's format and how many partitions it has."""
-        about = self._topic(topic)
+        about = self._lookup.topic(topic)
         return about.format, about.partitions
-
-    def routers(self) -> list[RouterInfo]:
-        """Lists all routers, by name; an archive keeps none."""
-        self._require_open()
-        return []
-
-    def _topic(self, name: str) -> TopicFile:
-        self._require_open()
-        about: TopicFile = find(self._files_of_topics(), name)
-        return about
-
-    def _partition(self, topic: str, partition: int) -> LogReader:
-        about = self._topic(topic)
-        if not 0 <= partition < about.partitions:
-            raise UnknownTopic(
-                f"topic {topic!r} has partitions 0 to {about.partitions - 1}, not {partition}"
-            )
-        return self._reader(about, partition)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("the store is closed")
 
     # ------------------------------------------------------------------ records
 
@@ -114,8 +80,8 @@ class StoreReader(StoreApi, leave=("scan", "fetch")):
             start = None if start is None else whole("start", start)
             end = None if end is None else whole("end", end)
             arguments.isolation("isolation", isolation)
-        reader = self._partition(topic, partition)
-        first = reader.earliest_offset() if start is None else start
+        reader = self._lookup.partition(topic, partition)
+        first = reader.first_readable() if start is None else start
         if first < 0:
             raise OffsetOutOfRange(f"offsets count from 0, got {first}")
         limit = _limit(max_records, max_bytes)
@@ -138,10 +104,10 @@ class StoreReader(StoreApi, leave=("scan", "fetch")):
             start, wait_ms = whole("start", start), whole("wait_ms", wait_ms)
         if isolation is not DURABLE:
             arguments.isolation("isolation", isolation)
-        reader = self._partition(topic, partition)
+        reader = self._lookup.partition(topic, partition)
         if wait_ms > 0:
             reader.wait_beyond(start, wait_s(wait_ms), isolation)
-            reader = self._partition(topic, partition)  # it may have been closed or deleted
+            reader = self._lookup.partition(topic, partition)  # it may have been closed or deleted
         limit = _limit(max_records, max_bytes)
         for batch in reader.scan(start, limit, isolation=isolation):
             return batch
@@ -159,38 +125,50 @@ class StoreReader(StoreApi, leave=("scan", "fetch")):
     ) -> Diff:
         """Returns what is new from `start` on, over gaps, which it names."""
         return diff(
-            self._partition(topic, partition), start, _limit(limit, max_bytes), exclude_node
+            self._lookup.partition(topic, partition), start, _limit(limit, max_bytes), exclude_node
         )
 
     # ------------------------------------------------------------------ offsets
 
     def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
         """Returns what is known of each segment, oldest first; the last one is active."""
-        return self._partition(topic, partition).facts()
+        return [each.described() for each in self._lookup.partition(topic, partition).layers()]
 
     def earliest_offset(self, topic: str, partition: int = 0) -> int:
         """Returns the first offset that can be read."""
-        return self._partition(topic, partition).earliest_offset()
+        return self._lookup.partition(topic, partition).first_readable()
 
     def latest_offset(
         self, topic: str, partition: int = 0, *, isolation: Isolation = "durable"
     ) -> int:
         """Returns one past the last offset that readers of an isolation see."""
-        return self._partition(topic, partition).end_offset(isolation)
+        return self._lookup.partition(topic, partition).end_offset(isolation)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Returns the first offset whose record is at or after a time; None if none is yet."""
-        return self._partition(topic, partition).offset_for_time(timestamp_ms)
+        return self._lookup.partition(topic, partition).offset_for_time(timestamp_ms)
 
     def gaps(self, topic: str, partition: int = 0) -> tuple[Gap, ...]:
         """Returns every missing range of offsets with its reason."""
-        return self._partition(topic, partition).ledger_of_gaps.missing()
+        return self._lookup.partition(topic, partition).ledger_of_gaps.missing()
 
     def gone_from(
         self, topic: str, partition: int, offset: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on have no record any more."""
-        return self._partition(topic, partition).gone_from(offset)
+        return self._lookup.partition(topic, partition).gone_from(offset)
+
+
+def describe(about: TopicFile, readers: Sequence[LogReader]) -> TopicInfo:
+    """Describes a topic by its file and the readers of its partitions."""
+    return TopicInfo(
+        about.name,
+        about.format,
+        about.epoch,
+        about.created_ms,
+        TopicSettings.parse(about.settings).as_dict(),
+        tuple(reader.info() for reader in readers),
+    )
 
 
 def _limit(max_records: int, max_bytes: int) -> Limit:

@@ -9,13 +9,10 @@ has left a deleted topic: the next open removes it, or the next restore begins a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from lamina.api import Gap
@@ -29,9 +26,12 @@ from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit
 from lamina.groups.copying import is_of, state_of
 from lamina.groups.journal import Journal, Names
+from lamina.groups.offset_copies import bring_back, copied
 from lamina.groups.rebuilding import not_below
 from lamina.log.active_segment import ActiveSegment
+from lamina.log.batch_offsets import after, runs
 from lamina.log.directory import Place
+from lamina.log.gap_walk import scan_over
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import Objects
@@ -143,6 +143,10 @@ def _restore_groups(
     prefix = f"{paths.archive_partition(about.name, partition)}/{paths.ARCHIVE_STATE}"
     keys = [info.key for info in objects.list(prefix)]
     spares, done = ArchiveSpares(objects), set()
+    classic = copied(replace(boot, spares=spares), about, partition)
+    bring_back(boot, classic.entries)
+    if classic.problem:
+        yield LostGroup(partition, paths.base_name(paths.COMMITTED_OFFSETS), classic.problem)
     for _, _, group in filter(None, map(paths.archived_group, keys)):
         copy, problem = spares.group(about.name, partition, group)
         if copy is None or not is_of(copy, about, partition, group):
@@ -192,7 +196,7 @@ class _Restoring:
             _seal(segment)
         if segment is None or end > expected:
             _seal(self._begin(end))
-        path = os.path.join(self.place.directory, paths.LEDGER)
+        path = paths.join(self.place.directory, paths.LEDGER)
         self.place.files.replace(path, ledger_file.encode(gaps))
         return count
 
@@ -216,25 +220,16 @@ class _Restoring:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yields runs of records without a hole, over what is missing."""
         start, end = self.reader.earliest_offset(), self.reader.end_offset()
-        while start < end:
-            try:
-                for batch in self.reader.scan(start, BATCH):
-                    start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-                    yield from _dense(batch)
-                return
-            except RecordsMissing as missing:
-                self.losses += lost(missing, start, self.place.now_ms())
-                start = missing.end
+        for step in scan_over(lambda at: self.reader.scan(at, BATCH), start, end):
+            if isinstance(step, RecordsMissing):
+                self.losses += lost(step, start, self.place.now_ms())
+                start = step.end
+            else:
+                start = after(step)
+                yield from runs(step)
 
 
 def _seal(segment: ActiveSegment) -> None:
     segment.written = segment.tail
     segment.sync()
     segment.finish()
-
-
-def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    offsets = batch.column("offset").to_numpy()
-    edges = [0, *(np.flatnonzero(np.diff(offsets) > 1) + 1).tolist(), batch.num_rows]
-    for start, end in pairwise(edges):
-        yield batch.slice(start, end - start)

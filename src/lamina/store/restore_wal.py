@@ -23,6 +23,7 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.scan import Limit
 from lamina.log.appending import make_request
 from lamina.log.batch_offsets import after, first_of, runs
+from lamina.log.gap_walk import scan_over
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.objects import Objects
 from lamina.store.archive_store import ArchivedTopic
@@ -67,7 +68,8 @@ def _restore(
     boot.catalog.begin_restoring(replace(about, topic_ids=[]))
     claimed = engine.claim(about)
     count, ends, losses = 0, [], []
-    for number, partition in enumerate(engine.create(claimed)):
+    for number in range(claimed.partitions):
+        partition = engine.open_topic(claimed, number)
         reader = ArchivedTopic(objects, about, number, cache)
         reader.refresh()
         missing: list[Gap] = []
@@ -139,12 +141,10 @@ def explained(gaps: Ledger, losses: list[Gap], span: tuple[int, int], at_ms: int
 def _batches(reader: ArchivedTopic, losses: list[Gap]) -> Iterator[pa.RecordBatch]:
     """Yields all live records, over what is missing; what is lost goes to the losses."""
     start, end = reader.earliest, reader.end_offset()
-    while start < end:
-        try:
-            for batch in reader.scan(start, BATCH):
-                start = after(batch)
-                yield batch
-            return
-        except RecordsMissing as missing:
-            losses += lost(missing, start, 0)
-            start = missing.end
+    for step in scan_over(lambda at: reader.scan(at, BATCH), start, end):
+        if isinstance(step, RecordsMissing):
+            losses += lost(step, start, 0)
+            start = step.end
+        else:
+            start = after(step)
+            yield step

@@ -1,4 +1,4 @@
-"""Sealed segments written anew without some of their records, and put in place of the old ones.
+"""Sealed segments rewritten without some of their records, and put in place of the old ones.
 
 A segment's offsets have no hole. So what is left of one becomes several: each run of records that
 stay is a segment of its own, with the same bytes at the same offsets.
@@ -16,7 +16,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +37,7 @@ from lamina.log.removal import remove_files
 from lamina.log.segment import Bound, SealedSegment
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
+from lamina.storage import paths
 from lamina.storage.files import Files, LocalFiles
 from lamina.storage.paths import SegmentFile
 
@@ -64,7 +64,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed segment, as another process than its writer is told of it."""
+    """A sealed segment, as it is described to a process other than its writer."""
 
     format: str
     path: str
@@ -81,7 +81,7 @@ def stage(
 ) -> Staged | None:
     """Copies what stays of a segment; None if all of it does, and nothing needs to be done.
 
-    Without a directory nothing is copied: for who only wants to know. `is_tainted` tells whether
+    With `directory=None` nothing is written (dry run). `is_tainted` returns whether
     bytes that are no sound record hold what is to go.
     """
     codec, log = CODECS[segment.format], LOGS[segment.format]
@@ -171,7 +171,7 @@ def write_run(
 
 
 def _put(files: Files, directory: str, name: str, data: bytes) -> None:
-    files.replace(os.path.join(directory, name), data)
+    files.replace(paths.join(directory, name), data)
 
 
 def swap(partition: Partition, base_offset: int, staged: Staged, gaps: list[Gap]) -> None:
@@ -185,12 +185,11 @@ def swap(partition: Partition, base_offset: int, staged: Staged, gaps: list[Gap]
             for suffix in suffixes[:2]:  # they are rebuilt from the log if a crash comes between
                 if place.files.exists(old.path(suffix)):
                     place.files.remove(old.path(suffix))
+            # Old indexes are gone for good before another log takes their segment's name.
             place.files.sync_directory(place.segments)
         for suffix in suffixes:
             name = SegmentFile(run.base_offset, suffix).name
-            place.files.rename(
-                os.path.join(staged.directory, name), os.path.join(place.segments, name)
-            )
+            place.files.rename(paths.join(staged.directory, name), paths.join(place.segments, name))
         place.files.sync_directory(place.segments)
     new = tuple(
         SealedSegment(
@@ -205,6 +204,6 @@ def swap(partition: Partition, base_offset: int, staged: Staged, gaps: list[Gap]
     partition.layout = Layout((*before, *new, *after), partition.layout.active)
     if not staged.runs or staged.runs[0].base_offset != base_offset:
         marker = tombstone.Tomb(base_offset, "delete", place.now_ms())
-        path = os.path.join(place.segments, SegmentFile(base_offset, "tomb").name)
+        path = paths.join(place.segments, SegmentFile(base_offset, "tomb").name)
         place.files.replace(path, tombstone.encode(marker))
         remove_files(place, codec, base_offset)

@@ -1,23 +1,29 @@
-"""The store: a data directory, opened for writing. Everything that users do goes through here.
+"""The store: a data directory, opened for writing. Every call of a user comes in here.
 
     open ─ lock ─ identity ─ checkpoint ─ recover ─▶ append · scan · fetch · trim ─▶ close
 
+A store is composed of parts, and passes each call to the part that answers it:
+
+    `open_topics`  topics and open partitions, and the lookup of both
+    `appends`      which partitions take which records       `reads`          one stream each
+    `topics`       create, alter, delete                     `router_rules`   copies between topics
+    `keeping`      trim, delete, retention                   `introspection`  layers, writers, sinks
+    `write_ahead`  the log of wal topics                     `maintenance`    what runs by itself
+    `group_calls`  consumer groups of both kinds             `lamina.archive.tier`  the archive
+
 Rules.
-1. One writer a directory, held by a lock that ends with the process; any number of readers.
-2. The checkpoint is written from durable state only, at most once a tick; opening writes it if
-   it says anything new. What a recovery set aside is reported at once, an empty report in time.
-3. No storage logic here: topics are the catalog's, records the partitions'.
+1. One writer per directory, by a lock that ends with its process; any number of readers.
+2. The checkpoint is written from durable state only, at most once per tick; opening writes it if
+   anything has changed. A report of anything notable is saved at once, an empty one later.
+3. No storage logic here: this module makes the parts in order, and ends them in reverse.
 4. A store belongs to the process that opened it: after a fork the child's copy is closed.
-5. What only some stores need (the write-ahead log, the archive) is imported when one does.
+5. What only some stores need (the write-ahead log, the archive) is imported by those that do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,31 +31,44 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lamina.api import BrokerId, Decision, RecoveryReport, TierStatus
+from lamina.api import (
+    OF_TOPIC,
+    Appended,
+    BrokerId,
+    ProducerStamp,
+    RecoveryReport,
+    Start,
+    StoreApi,
+    TierStatus,
+)
 from lamina.archive.open_archive import Archive, Memory
 from lamina.config import WalSettings, WriterSettings
-from lamina.errors import (
-    ArchiveUnavailable,
-    Closed,
-    InvalidRequest,
-    Poisoned,
-    UnknownTopic,
-    typed_errors,
-)
-from lamina.formats.documents.checkpoint import PartitionCheckpoint
-from lamina.formats.documents.topic_file import TopicFile
+from lamina.errors import Closed, InvalidRequest, LaminaError, Poisoned, typed_errors
+from lamina.groups.coordinator import Coordinator
+from lamina.groups.lending import LendingGroup
+from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
-from lamina.log.interfaces import Deletion, LogWriter
+from lamina.log.interfaces import Writing
 from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
-from lamina.storage import paths
-from lamina.storage.files import Files, LocalFiles, Lock
+from lamina.records import Records
+from lamina.storage import machine, paths
+from lamina.storage.files import Files, Lock, steady_clock, wall_clock_ms
+from lamina.storage.kept_file import local_files
+from lamina.store.appends import Appends
 from lamina.store.disk_reserve import Reserve
-from lamina.store.group_calls import GroupAccess
-from lamina.store.introspection import InsightAccess
-from lamina.store.maintenance import Maintenance
-from lamina.store.opening import Boot, steady_clock, wall_clock_ms
-from lamina.store.router_rules import RouterAccess
+from lamina.store.group_calls import GroupCalls
+from lamina.store.introspection import Introspection
+from lamina.store.keeping import Keeping
+from lamina.store.maintenance import Chore, Maintenance
+from lamina.store.open_topics import Hints, OpenTopics
+from lamina.store.opening import Boot
+from lamina.store.parts import answered_by
+from lamina.store.producer_ids import ProducerIds
+from lamina.store.reads import Reads
+from lamina.store.router_rules import RouterRules
+from lamina.store.topics import TopicChanges
+from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
@@ -60,14 +79,14 @@ TICK_MS = 1000
 _THREADS = 8
 
 
-class Store(RouterAccess, GroupAccess, InsightAccess):
+class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
+    _is_released = False
     _lock: Lock | None = None
-    _released = False
+    _tier: Tier | None = None
 
-    @typed_errors("opening the store")
-    def __init__(  # noqa: PLR0913 - a store's choices, each by its name
+    def __init__(  # noqa: PLR0913 - the options of a store, by keyword
         self,
         path: str,
         *,
@@ -81,57 +100,114 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
     ) -> None:
         started = time.perf_counter()
         steady_ms = steady_clock(now_ms()) if now_ms is wall_clock_ms else now_ms
-        self._boot = Boot(files or LocalFiles(), os.path.abspath(path), now_ms, steady_ms)
-        self._path = self._boot.data
-        self._reserve = Reserve(self._boot.files, self._path)
-        self._writer_settings = writer
-        self._wal_settings = wal or WalSettings.from_environment(os.environ)
-        self._wal: WalEngine | None = None
-        # Leaders have a pool of their own: behind appends that wait for them they would never run.
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
-        self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
-        self._turn = itertools.count()
-        self._changing = threading.Lock()
-        self._recovery_report = RecoveryReport()
-        self._is_reported = False
-        memory = Memory(archive, self._boot.files, self._path, self._recovery_report)
-        self._tier = self._open_tier(memory)
-        self._boot.files.make_directory(self._boot.path(paths.META))
         try:
-            self._lock = self._boot.files.lock(self._boot.path(paths.LOCK), f"pid {os.getpid()}\n")
-            self._boot, self._identity = self._boot.identified()
-            self._topics: dict[str, TopicFile] = {}
-            self._partitions: dict[tuple[str, int], Archivable] = {}
-            writing = (writer, self._executor)
-            self._groups = Groups(self._boot, self, self._partition, writing, steady_ms)
-            known = self._reserve.use(lambda: self._recover(on_progress))
-            memory.keep(self._tier.lacking if self._tier is not None else list)
-            self._recovery_report.milliseconds = (time.perf_counter() - started) * 1000
-            self._maintenance = Maintenance(
-                self._boot,
-                self._reserve,
-                self._segmented,
-                {
-                    "groups": self._flush_groups,
-                    "the write-ahead log": self._maintain_wal,
-                    "the recovery report": self._save_report,
-                },
-            )
-            self._maintenance.begin(known)
-            if self._recovery_report.is_notable:
-                self._save_report()
-            self._maintenance.start(min(tick_ms, writer.flush_ms))
-            if self._tier is not None:
-                self._tier.start(tick_ms)
-            _OPEN.add(self)
-        except BaseException:
+            with typed_errors("opening the store"):
+                boot = Boot(files or local_files(), paths.absolute(path), now_ms, steady_ms)
+                memory = self._take(boot, archive)
+                self._compose(writer, wal or WalSettings.from_environment(machine.ENVIRONMENT))
+                known = self._reserve.use(lambda: self._recover(on_progress))
+                memory.keep(self._tier.lacking if self._tier is not None else list)
+                self._recovery_report.milliseconds = (time.perf_counter() - started) * 1000
+                self._maintenance.begin(known)
+                if self._recovery_report.is_notable:
+                    self._save_report()
+                self._maintenance.start(min(tick_ms, writer.flush_ms))
+                if self._tier is not None:
+                    self._tier.start(tick_ms)
+                _OPEN.add(self)
+        except BaseException:  # an interrupt, too, may come at any step
             self._abandon()
             raise
+
+    def _take(self, boot: Boot, archive: Archive) -> Memory:
+        """Locks the directory, and reads whose it is and where its archive is."""
+        self._boot = boot
+        self._is_reported = False
+        self._recovery_report = RecoveryReport()
+        memory = Memory(archive, boot.files, boot.data, self._recovery_report)
+        boot, self._tier = self._with_tier(boot, memory)
+        self._lock = _lock(boot)
+        self._boot, self._identity = boot.identified()
+        return memory
+
+    def _with_tier(self, boot: Boot, memory: Memory) -> tuple[Boot, Tier | None]:
+        """Returns the directory and the tier that looks after its archive, if it has one."""
+        objects = memory.objects
+        if objects is None:
+            return boot, None
+        from lamina.archive.spare_copies import ArchiveSpares
+        from lamina.archive.tier import Tier
+        from lamina.archive.topic_copies import Metadata
+
+        metadata = Metadata(objects, lambda: self._groups, lambda: self._coordinator.offsets)
+        tier = Tier(objects, self._every, lambda: self._open.topics, metadata)
+        return replace(boot, spares=ArchiveSpares(objects, memory.is_own)), tier
+
+    def _compose(self, writer: WriterSettings, wal: WalSettings) -> None:
+        """Makes the parts of the store; none of them reads or writes anything yet."""
+        boot, tier, report = self._boot, self._tier, self._recovery_report
+        # Leaders have a pool of their own: behind the appends that wait for them they would starve.
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
+        self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
+        writing = Writing(writer, self._executor, self._progress)
+        self._reserve = spare = Reserve(boot.files, boot.data)
+        self._write_ahead = WriteAhead(boot, wal, writing, report)
+        self._open = OpenTopics(
+            *(boot, self._write_ahead, writing, report),
+            attach=tier.attach if tier is not None else _attach_nowhere,
+        )
+        self._lookup = lookup = self._open.lookup
+        self._partitions = self._open.partitions
+        self._groups = Groups(boot, self, lookup.partition, (writer, self._executor), boot.steady)
+        self._coordinator = Coordinator(CommittedOffsets(boot, self._epoch_of), self._groups.knows)
+        self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)
+        self._producer_ids = ProducerIds(boot, self._highest_producer_id)
+        chores: dict[str, Chore] = {
+            "groups": self._flush_groups,
+            "the write-ahead log": self._write_ahead.maintain,
+            "the recovery report": self._save_report,
+        }
+        self._maintenance = Maintenance(boot, self._reserve, self._open.segmented, chores)
+        self._appends = Appends(self._open, boot.now_ms, self._appending, tier)
+        self._reads = Reads(lookup)
+        self.topic_changes = TopicChanges(
+            *(boot, self._open, self._write_ahead, self._groups),
+            reserve=self._reserve,
+            tier=tier,
+            checkpoint=self._maintenance.tick,
+        )
+        changing = self.topic_changes.changing
+        self._routers = RouterRules(lookup, self._write_ahead, self._reserve, changing)
+        self._keeping = Keeping(lookup, self._reserve)
+        self._introspection = Introspection(boot, self._open, self._write_ahead)
+
+    def _every(self) -> list[Archivable]:
+        return self._open.every()
+
+    def _progress(self, topic: str, partition: int) -> Mapping[str, int]:
+        """Returns what each group has acked; a method, as groups are made after topics."""
+        return self._group_calls.progress(topic, partition)
+
+    def _epoch_of(self, topic: str) -> int | None:
+        about = self._open.topics.get(topic)
+        return None if about is None else about.epoch
+
+    def _highest_producer_id(self) -> int:
+        return max((each.highest_kafka_producer() for each in self._open.every()), default=-1)
+
+    @typed_errors("recovery")
+    def _recover(self, on_progress: Callable[[int, int], None]) -> Hints:
+        known = self._open.recover(on_progress)
+        self._groups.recover(self._open.topics, self._recovery_report)
+        self._coordinator.offsets.recover(self._recovery_report, self._open.topics)
+        return known
+
+    # ------------------------------------------------------------------ life
 
     @property
     def path(self) -> str:
         """The data directory, as an absolute path."""
-        return self._path
+        return self._boot.data
 
     @property
     def identity(self) -> BrokerId:
@@ -140,110 +216,16 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
 
     @property
     def recovery_report(self) -> RecoveryReport:
-        """What recovery did when this store was opened; kept as a file, too."""
+        """What recovery did when this store was opened; `meta/recovery.json` has a copy."""
         return self._recovery_report
 
-    @property
-    def tier(self) -> Tier | None:
-        """What looks after the archive."""
-        return self._tier
-
-    def _open_tier(self, memory: Memory) -> Tier | None:
-        objects = memory.objects
-        if objects is None:
-            return None
-        from lamina.archive.spare_copies import ArchiveSpares
-        from lamina.archive.tier import Tier
-        from lamina.archive.topic_copies import Metadata
-
-        self._boot = replace(self._boot, spares=ArchiveSpares(objects, memory.is_own))
-        metadata = Metadata(objects, lambda: self._groups)
-        return Tier(objects, self._archivable, lambda: self._topics, metadata)
-
-    @typed_errors("recovery")
-    def _recover(
-        self, on_progress: Callable[[int, int], None]
-    ) -> dict[tuple[str, int], PartitionCheckpoint]:
-        """Recovers everything; returns what the checkpoint said before."""
-        report = self._recovery_report
-        hints = self._boot.read_checkpoint(report)
-        topics = self._boot.catalog.load(report)
-        if self._boot.has_wal(topics):
-            self._wal = self._new_wal()
-            for about in self._wal.load(report, topics.values()).lost_topics(set(topics)):
-                if self._boot.catalog.restore(about):
-                    report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
-                    topics[about.name] = about
-        total = sum(about.partitions for about in topics.values())
-        for name, about in topics.items():
-            for number in range(about.partitions):
-                on_progress(len(self._partitions), total)
-                self._open_partition(about, number, hints.get((name, number)))
-            self._topics[name] = about
-            self._attach(about)
-        if self._wal is not None:
-            self._wal.finish_opening(report)
-        self._groups.recover(self._topics, self._recovery_report)
-        return hints
-
-    def _new_wal(self) -> WalEngine:
-        from lamina.wal.engine import WalEngine
-        from lamina.wal.ground import Ground
-
-        boot = self._boot
-        ground = Ground.of(boot, self._wal_settings).recalling(writes=True)
-        return WalEngine(ground, self._writer_settings, self._executor)
-
-    def write_ahead_log(self) -> WalEngine:
-        """Returns the write-ahead log, which begins with the first topic that needs one."""
-        if self._wal is None:
-            begun = self._new_wal()
-            begun.load(self._recovery_report)
-            begun.finish_opening(self._recovery_report)
-            self._wal = begun
-        return self._wal
-
-    def _claim(self, about: TopicFile) -> TopicFile:
-        return self.write_ahead_log().claim(about) if about.format == "wal" else about
-
-    def _keep_expired_hidden(self, about: TopicFile) -> None:
-        """What has expired does not come back because `retention.ms` grows."""
-        if about.topic_ids:
-            for partition in self.wal_partitions([about.name]):
-                if partition.earliest_offset() > partition.earliest:
-                    partition.exclusively(partition.keep_expired_hidden)
-
-    def _open_partition(
-        self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
-    ) -> None:
-        if about.topic_ids:
-            assert self._wal is not None, "a topic with ids has a write-ahead log"
-            opened: Archivable = self._wal.open_topic(about, number)
-        else:
-            partition = self._boot.open_partition(about, number, hint, self._recovery_report)
-            partition.start(self._writer_settings, self._executor)
-            opened = partition
-        opened.progress = functools.partial(self._groups.progress, about.name, number)
-        self._partitions[about.name, number] = opened
-
-    def _segmented(self) -> list[Partition]:
-        """Returns the partitions that have a log of their own."""
-        return [each for each in self._partitions.values() if isinstance(each, Partition)]
-
-    def _archivable(self) -> list[Archivable]:
-        """Returns all partitions; their settings say whether they are archived."""
-        return list(self._partitions.values())
-
     def _flush_groups(self, *, force: bool) -> None:
-        self._groups.take_over(self._topics)
-        self._groups.flush()  # due or not: it is quick
-
-    def _maintain_wal(self, *, force: bool) -> None:
-        if self._wal is not None:
-            self._wal.maintain(force=force)
+        self._groups.take_over(self._open.topics)
+        self._groups.flush()  # even if it is not due: it is cheap
+        self._coordinator.expire(self._boot.steady())
 
     def _save_report(self, *, force: bool = False) -> None:
-        """Keeps what recovery did as a file, once; on a full disk as soon as there is room."""
+        """Saves the recovery report, once; on a full disk, as soon as there is room."""
         if self._is_reported:
             return
         with contextlib.suppress(OSError):
@@ -251,175 +233,225 @@ class Store(RouterAccess, GroupAccess, InsightAccess):
             self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
             self._is_reported = True
 
-    def _attach(self, about: TopicFile) -> None:
-        """Has the archive looked after, where a topic has one."""
-        for number in range(about.partitions):
-            if self._tier is not None:
-                self._tier.attach(self._partitions[about.name, number])
+    def close(self) -> None:
+        """Answers accepted requests, makes everything durable and releases the directory."""
+        if self._is_released:
+            return
+        try:
+            try:
+                self._finish()
+            except LaminaError:
+                raise
+            except BaseException:  # interrupted: run again, steps that are done do nothing
+                self._finish()
+                raise
+        finally:
+            try:
+                self._let_go()
+            except BaseException:
+                self._let_go()
+                raise
 
-    def _files_of_topics(self) -> Mapping[str, TopicFile]:
-        return self._topics
+    def _finish(self) -> None:
+        """Takes every step of closing, even if some of them fail."""
+        self._lookup.is_closed = True
+        partitions, engine = self._open.segmented(), self._write_ahead.engine
+        steps = [each.end_waits for each in self._open.every()]
+        steps.append(self._maintenance.stop)
+        if self._tier is not None:
+            steps.append(self._tier.stop)
+        steps += [self._coordinator.close, self._groups.close]
+        steps += [functools.partial(_close_partition, each) for each in partitions]
+        if engine is not None:
+            steps.append(engine.close)
+        steps += [self._save_report, functools.partial(self._maintenance.checkpoint, partitions)]
+        _take_all(steps)
 
-    def _reader(self, about: TopicFile, partition: int) -> LogWriter:
-        found = self._partitions.get((about.name, partition))
-        if found is None:
-            raise UnknownTopic(f"topic {about.name!r} was deleted")
-        return found
+    def _abandon(self) -> None:
+        """Undoes an opening that failed: leaves no thread, no open file, no lock."""
+        begun = vars(self)  # the opening may have failed at any step
+        if "_lookup" in begun:
+            self._lookup.is_closed = True
+        steps = [begun[name].stop for name in ("_maintenance", "_tier") if begun.get(name)]
+        if "_coordinator" in begun:
+            steps.append(self._coordinator.close)
+        _take_all([*steps, self._let_go])
 
-    def _writable(self, topic: str, partition: int) -> LogWriter:
-        self._partition(topic, partition)
-        return self._reader(self._topic(topic), partition)
+    def _let_go(self) -> None:
+        """Ends the threads, closes every file as it is, and releases the directory."""
+        begun = vars(self)
+        for name in begun.keys() & {"_appending", "_executor"}:
+            begun[name].shutdown()
+        for name in ("_groups", "_open", "_write_ahead"):
+            if name in begun:
+                begun[name].release_files()
+        if "_boot" in begun:
+            self._boot.files.kept.release()
+        if self._lock is not None:
+            self._lock.release()
+        self._is_released = True
 
-    def _asked(self, topic: str, partition: int) -> LogWriter:
-        target = self._writable(topic, partition)
-        with contextlib.suppress(ArchiveUnavailable):
-            target.ask_archive()  # which has the oldest, and those go first
-        return target
+    def _disown(self) -> None:
+        """Closes a forked child's copy without taking locks: nobody might ever release them."""
+        self._lookup.is_closed = self._is_released = True
+        if self._lock is not None:
+            self._lock.release()
 
-    # ------------------------------------------------------------------ keeping and removing
+    # ------------------------------------------------------------------ which part answers what
 
-    def trim(self, topic: str, partition: int, before_offset: int) -> int:
-        """Removes whole segments below an offset; returns the earliest offset that is left."""
-        target = self._asked(topic, partition)
-        return self._reserve.use(lambda: target.exclusively(lambda: target.trim(before_offset)))
+    topics = answered_by("_reads", Reads.topics)
+    describe_topic = answered_by("_reads", Reads.describe_topic)
+    format_of = answered_by("_reads", Reads.format_of)
+    create_topic = answered_by("topic_changes", TopicChanges.create_topic)
+    alter_topic = answered_by("topic_changes", TopicChanges.alter_topic)
+    add_partitions = answered_by("topic_changes", TopicChanges.add_partitions)
+    delete_topic = answered_by("topic_changes", TopicChanges.delete_topic)
+    routers = answered_by("_routers", RouterRules.routers)
+    create_router = answered_by("_routers", RouterRules.create_router)
+    alter_router = answered_by("_routers", RouterRules.alter_router)
+    delete_router = answered_by("_routers", RouterRules.delete_router)
 
-    def delete(
+    def append(
         self,
         topic: str,
-        partition: int = 0,
+        records: Records | bytes,
         *,
-        before: int | None = None,
-        tag: bytes | None = None,
-        tag_prefix: bytes | None = None,
-        offsets: Iterable[int] | None = None,
-    ) -> int:
-        """Deletes records of a wal topic: what the archive has of them is searched first."""
-        target = self._writable(topic, partition)
-        chosen = None if offsets is None else tuple(offsets)
-        deletion = target.search_archive(Deletion(before, tag, tag_prefix, chosen))
-        return self._reserve.use(lambda: target.exclusively(lambda: target.delete(deletion)))
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        timeout_s: float | None = None,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Appends records. Written out, because it is the hottest call."""
+        return self._appends.append(topic, records, partition, acks, timeout_s, producer)
 
-    def explain_retention(self, topic: str, partition: int = 0) -> list[Decision]:
-        """Returns for each segment, oldest first, whether it stays or goes, and why."""
-        return self._asked(topic, partition).explain_retention()
+    async def append_async(
+        self,
+        topic: str,
+        records: Records | bytes,
+        *,
+        partition: int | None = None,
+        acks: object = OF_TOPIC,
+        producer: ProducerStamp | None = None,
+    ) -> Appended:
+        """Appends from asyncio: the writer resolves a future, and no thread waits."""
+        return await self._appends.append_async(topic, records, partition, acks, producer)
 
-    def apply_retention(self, topic: str, partition: int = 0) -> int:
-        """Removes what retention lets go now; returns how many segments went."""
-        target = self._asked(topic, partition)
-        return self._reserve.use(lambda: target.exclusively(target.apply_retention))
+    producer_position = answered_by("_appends", Appends.producer_position)
+    scan = answered_by("_reads", Reads.scan)
+    fetch = answered_by("_reads", Reads.fetch)
+    diff = answered_by("_reads", Reads.diff)
+    segments = answered_by("_reads", Reads.segments)
+    earliest_offset = answered_by("_reads", Reads.earliest_offset)
+    latest_offset = answered_by("_reads", Reads.latest_offset)
+    offset_for_time = answered_by("_reads", Reads.offset_for_time)
+    gaps = answered_by("_reads", Reads.gaps)
+    gone_from = answered_by("_reads", Reads.gone_from)
+    trim = answered_by("_keeping", Keeping.trim)
+    delete_records = answered_by("_keeping", Keeping.delete_records)
+    delete = answered_by("_keeping", Keeping.delete)
+    explain_retention = answered_by("_keeping", Keeping.explain_retention)
+    apply_retention = answered_by("_keeping", Keeping.apply_retention)
+    roll = answered_by("_keeping", Keeping.roll)
+    layers = answered_by("_introspection", Introspection.layers)
+    blocks = answered_by("_introspection", Introspection.blocks)
+    raw_record = answered_by("_introspection", Introspection.raw_record)
+    extents = answered_by("_introspection", Introspection.extents)
+    writers = answered_by("_introspection", Introspection.writers)
+    sinks = answered_by("_introspection", Introspection.sinks)
+    groups = answered_by("_group_calls", GroupCalls.groups)
+    describe_group = answered_by("_group_calls", GroupCalls.describe_group)
+    reset_group = answered_by("_group_calls", GroupCalls.reset_group)
+    delete_group = answered_by("_group_calls", GroupCalls.delete_group)
+    join_group = answered_by("_group_calls", GroupCalls.join_group)
+    sync_group = answered_by("_group_calls", GroupCalls.sync_group)
+    heartbeat = answered_by("_group_calls", GroupCalls.heartbeat)
+    leave_group = answered_by("_group_calls", GroupCalls.leave_group)
+    commit_offsets = answered_by("_group_calls", GroupCalls.commit_offsets)
+    committed_offsets = answered_by("_group_calls", GroupCalls.committed_offsets)
+    describe_members = answered_by("_group_calls", GroupCalls.describe_members)
 
-    def roll(self, topic: str, partition: int = 0) -> None:
-        """Seals the active segment, if it holds anything."""
-        target = self._writable(topic, partition)
-        target.exclusively(target.roll)
+    def group(self, topic: str, name: str, *, start: Start = "earliest") -> LendingGroup:
+        """Returns a consumer group, which is created if there is none of this name."""
+        return self._group_calls.group(topic, name, start=start)
+
+    # ------------------------------------------------------------------ maintenance
 
     def flush(self) -> None:
-        """Makes durable what was written with acks 0 or 1, and the checkpoint current."""
-        self._require_open()
-        for partition in self._segmented():
+        """Makes durable what was written with acks 0 or 1, and updates the checkpoint."""
+        self._lookup.require_open()
+        for partition in self._open.segmented():
             partition.writer.exclusively(partition.sync)
-        if self._wal is not None:
-            self._wal.sync()
+        if self._write_ahead.engine is not None:
+            self._write_ahead.engine.sync()
         self._groups.flush()
         self._maintenance.tick()
 
     def maintain(self) -> None:
-        """Does now what the store otherwise does by itself, in time, due or not."""
-        self._require_open()
+        """Runs all maintenance now, whether it is due or not."""
+        self._lookup.require_open()
         self._maintenance.tick(force=True)
 
     def archive(self) -> None:
-        """Archives now what is sealed, also where objects stay small; raises what failed."""
-        self._require_open()
+        """Archives everything that is sealed now, even in small objects; raises what failed."""
+        self._lookup.require_open()
         if self._tier is None:
             raise InvalidRequest("the store was opened without `archive`")
         self._tier.archive()
 
-    def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
-        """Returns the partitions that have segments of their own, for jobs that work on those."""
-        self._require_open()
-        return [each for each in self._segmented() if not topics or each.place.topic in topics]
-
-    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
-        """Returns the partitions behind the write-ahead log, for jobs that work on those."""
-        from lamina.wal.wal_partition import WalPartition
-
-        self._require_open()
-        found = [each for each in self._partitions.values() if isinstance(each, WalPartition)]
-        return [each for each in found if not topics or each.place.topic in topics]
-
-    def purge_wal(self) -> None:
-        """Copies everything into segments and frees every WAL file that holds a record."""
-        self._require_open()
-        if self._wal is not None:
-            self._wal.purge()
-
     def tier_status(self) -> list[TierStatus]:
-        """Returns for each archived partition how far its archive is behind."""
-        self._require_open()
+        """Returns how far the archive of each archived partition is behind."""
+        self._lookup.require_open()
         return self._tier.status() if self._tier is not None else []
 
     def failures(self) -> dict[str, str]:
-        """Returns which partitions and groups are poisoned, and why."""
+        """Returns the partitions and groups that are poisoned, and why."""
         partitions = {
             partition.place.name: str(partition.failure)
-            for partition in list(self._partitions.values())
+            for partition in self._open.every()
             if partition.failure is not None
         }
-        return partitions | self._groups.failures()
+        return partitions | self._groups.failures() | self._coordinator.failures()
 
-    def close(self) -> None:
-        """Answers what was accepted, makes everything durable and lets the directory go."""
-        if self._released:
-            return
-        self._closed = True  # what an interrupt cuts off here, the next close does
-        with contextlib.ExitStack() as last_to_first:
-            last_to_first.callback(self._release)
-            last_to_first.callback(self._executor.shutdown)
-            last_to_first.callback(self._appending.shutdown)
-            partitions = self._segmented()
-            last_to_first.callback(self._maintenance.checkpoint, partitions)
-            last_to_first.callback(self._save_report)
-            if self._wal is not None:
-                last_to_first.callback(self._wal.close)
-            for each in self._partitions.values():
-                each.end_waits()
-            for partition in partitions:
-                last_to_first.callback(_close_partition, partition)
-            last_to_first.callback(self._groups.close)
-            self._maintenance.stop()
-            if self._tier is not None:
-                self._tier.stop()
+    # ------------------------------------------------------------------ for servers and jobs
 
-    def _release(self) -> None:
-        """Lets the directory go, and every file of it that is still open."""
-        self._boot.files.kept.release()
-        if self._lock is not None:
-            self._lock.release()
-        self._released = True
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator of classic groups, for the doors that speak its protocol."""
+        return self._coordinator
 
-    def _abandon(self) -> None:
-        """Leaves nothing of an opening that failed: no thread, no file, no lock."""
-        self._closed = True
-        with contextlib.ExitStack() as last_to_first:
-            last_to_first.callback(self._release)
-            last_to_first.callback(self._executor.shutdown)
-            last_to_first.callback(self._appending.shutdown)
-            if self._tier is not None:
-                last_to_first.callback(self._tier.stop)
-            begun = getattr(self, "_maintenance", None)
-            if begun is not None:
-                last_to_first.callback(begun.stop)
+    def new_producer_id(self) -> int:
+        """Returns an id for an idempotent producer of Kafka's protocol."""
+        self._lookup.require_open()
+        return self._producer_ids.take()
 
-    def _disown(self) -> None:
-        """Closes the copy of a store that a forked child has; its locks may be held by nobody."""
-        self._closed = self._released = True
-        if self._lock is not None:
-            self._lock.release()
+    @property
+    def tier(self) -> Tier | None:
+        """The part that looks after the archive; None without one."""
+        return self._tier
+
+    def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
+        """Returns the segmented partitions, for jobs that work on segments."""
+        self._lookup.require_open()
+        return self._open.segmented(topics)
+
+    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
+        """Returns the partitions behind the write-ahead log, for jobs that work on them."""
+        self._lookup.require_open()
+        return self._open.behind_wal(topics)
+
+    def write_ahead_log(self) -> WalEngine:
+        """Returns the write-ahead log, which is created for the first topic that needs it."""
+        return self._write_ahead.begun()
+
+    def purge_wal(self) -> None:
+        """Copies everything into segments and frees every WAL file that holds a record."""
+        self._lookup.require_open()
+        if self._write_ahead.engine is not None:
+            self._write_ahead.engine.purge()
 
 
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
-"""The open stores, for the moment of a fork."""
+"""The open stores: a forked child closes its copies of them."""
 
 
 def _disown_all() -> None:
@@ -427,11 +459,36 @@ def _disown_all() -> None:
         store._disown()
 
 
-os.register_at_fork(after_in_child=_disown_all)
+machine.in_forked_child(_disown_all)
+
+
+def _lock(boot: Boot) -> Lock:
+    boot.files.make_directory(boot.path(paths.META))
+    return boot.files.lock(boot.path(paths.LOCK), machine.holder())
+
+
+def _attach_nowhere(partition: Archivable) -> None:
+    """Stands for the tier of a store without an archive."""
+
+
+def _take_all(steps: Iterable[Callable[[], None]]) -> None:
+    """Takes every step even if some fail; then raises an error, an interrupt before others."""
+    failure: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            if failure is None or isinstance(failure, Exception):
+                failure = error
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        failure = None  # a frame that holds its own exception is a reference cycle
 
 
 def _close_partition(partition: Partition) -> None:
-    """Answers what was accepted and makes it durable; a failure leaves the rest to recovery."""
+    """Answers accepted requests and makes them durable; recovery does the rest after a failure."""
     partition.writer.close(Closed("the store is closed"))
     if partition.is_poisoned:
         return

@@ -1,4 +1,4 @@
-"""The topics of a store that writes: created, altered, deleted.
+"""The topics of a store that writes: created, altered, grown, deleted.
 
 Rules.
 1. A topic exists, or is deleted, by its `topic.json` (see `catalog`); all else follows from that.
@@ -10,60 +10,82 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lamina.config import TopicSettings
 from lamina.errors import (
-    NO_SPACE,
+    PASSING,
     Closed,
     InvalidRequest,
     Poisoned,
     StorageFull,
     Unavailable,
+    refusal_of,
     typed_errors,
 )
-from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.groups.registry import Groups
-from lamina.store.appends import AppendAccess
+from lamina.log.sealed import Archivable
+from lamina.store import catalog
 from lamina.store.disk_reserve import Reserve
-from lamina.store.maintenance import Maintenance
+from lamina.store.open_topics import OpenTopics
+from lamina.store.opening import Boot
+from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
-    from lamina.wal.engine import WalEngine
+    from lamina.archive.tier import Tier
 
 
-class TopicAccess(AppendAccess):
-    """What users of a store that writes can do with topics as a whole."""
+class TopicChanges:
+    """Creates, alters and deletes topics, one change at a time (`changing`)."""
 
-    _changing: threading.Lock
-    _groups: Groups
-    _maintenance: Maintenance
-    _reserve: Reserve
-    _topics: dict[str, TopicFile]
-    _wal: WalEngine | None
-
-    def _claim(self, about: TopicFile) -> TopicFile:
-        """Gives a new wal topic its ids."""
-        raise NotImplementedError
-
-    def _keep_expired_hidden(self, about: TopicFile) -> None:
-        """What has expired does not come back because `retention.ms` grows."""
-        raise NotImplementedError
-
-    def _open_partition(
-        self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
+    def __init__(
+        self,
+        boot: Boot,
+        open_topics: OpenTopics,
+        write_ahead: WriteAhead,
+        groups: Groups,
+        *,
+        reserve: Reserve,
+        tier: Tier | None,
+        checkpoint: Callable[[], None],
     ) -> None:
-        raise NotImplementedError
+        self._boot = boot
+        self._open = open_topics
+        self._lookup = open_topics.lookup
+        self._write_ahead = write_ahead
+        self._groups = groups
+        self._reserve = reserve
+        self._tier = tier
+        self._checkpoint = checkpoint
+        self.changing = threading.Lock()
 
-    def _attach(self, about: TopicFile) -> None:
-        raise NotImplementedError
-
-    def _require_tier(self, config: Mapping[str, Any] | None) -> None:
+    def _require_tier(self, config: Mapping[str, Any]) -> None:
         """Refuses to promise an archive that there is not."""
-        if self._tier is None and TopicSettings.parse(config or {}).is_archived:
+        if self._tier is None and TopicSettings.parse(config).is_archived:
             raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
+
+    def settings_in_force(self, topic: str) -> TopicSettings:
+        """Returns the settings that a topic's partitions follow, without parsing them again."""
+        return self._lookup.partition(topic, 0).settings
+
+    def check_new(
+        self, name: str, *, partitions: int, format: str, config: Mapping[str, Any]
+    ) -> None:
+        """Refuses what `create_topic` refuses for its arguments; creates nothing."""
+        self._lookup.require_open()
+        self._require_tier(config)
+        catalog.check_new(name, partitions, format, config)
+
+    def check_alteration(self, name: str, config: Mapping[str, Any]) -> None:
+        """Refuses what `alter_topic` refuses for its arguments; changes nothing."""
+        self._require_tier(config)
+        catalog.check_alteration(self._lookup.topic(name), config)
+
+    def check_growth(self, topic: str, total: int) -> None:
+        """Refuses what `add_partitions` refuses for its arguments; adds nothing."""
+        catalog.check_growth(self._lookup.topic(topic), total)
 
     @typed_errors("creating a topic")
     def create_topic(
@@ -75,11 +97,11 @@ class TopicAccess(AppendAccess):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
-        self._require_open()
-        self._require_tier(config)
-        with self._changing:
+        self._lookup.require_open()
+        self._require_tier(config or {})
+        with self.changing:
             self._refuse_half_deleted(name)
-            if name not in self._topics:
+            if name not in self._open.topics:
                 self._boot.forget(name)
                 self._groups.forget_topic(name)
             about = self._boot.catalog.create(
@@ -87,25 +109,24 @@ class TopicAccess(AppendAccess):
                 partitions=partitions,
                 format_name=format,
                 settings=config or {},
-                claim=self._claim,
+                claim=self._write_ahead.claim,
             )
             try:
                 for number in range(partitions):
-                    self._open_partition(about, number)
+                    self._open.open(about, number)
             except BaseException:
                 for number in range(partitions):  # or the next checkpoint would speak of them
-                    made = self._partitions.pop((name, number), None)
+                    made = self._open.partitions.pop((name, number), None)
                     if made is not None:
                         made.retire(Closed(f"topic {name!r} was never made"))
                 with contextlib.suppress(OSError):
                     self._boot.catalog.mark_deleted(about)
                 raise
-            self._topics[name] = about
-            self._attach(about)
+            self._open.enter(about)
 
     def _refuse_half_deleted(self, name: str) -> None:
         """Refuses a topic's name whose deletion has failed: it may come back, or not."""
-        if name in self._topics and self._boot.has_deleted(name):
+        if name in self._open.topics and self._boot.has_deleted(name):
             raise Poisoned(
                 f"deleting topic {name!r} failed half-way; delete it again, or reopen the store"
             )
@@ -114,51 +135,97 @@ class TopicAccess(AppendAccess):
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
         self._require_tier(config)
-        with self._changing:
-            self._keep_expired_hidden(self._topic(name))
-            about = self._boot.catalog.alter(self._topic(name), config)
-            self._topics[name] = about
+        with self.changing:
+            self._keep_expired_hidden(self._lookup.topic(name))
+            about = self._boot.catalog.alter(self._lookup.topic(name), config)
+            self._open.topics[name] = about
+            settings = catalog.settings_in_force(about)
             for number in range(about.partitions):
-                self._partitions[name, number].settings = TopicSettings.parse(about.settings)
-            if about.topic_ids and self._wal is not None:
+                self._open.partitions[name, number].settings = settings
+            if about.topic_ids and self._write_ahead.engine is not None:
                 with contextlib.suppress(StorageFull):  # it is altered; a snapshot will say so too
-                    self._wal.describe(about)
+                    self._write_ahead.engine.describe(about)
+
+    @typed_errors("adding partitions")
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Adds partitions to a topic until it has so many.
+
+        They are made, with the places of all groups in them, before `topic.json` says that they
+        exist; nobody can find one before that.
+        """
+        with self.changing:
+            self._refuse_half_deleted(topic)
+            about = self._lookup.topic(topic)
+            grown = self._boot.catalog.prepare_growth(about, total)
+            if about.topic_ids:
+                grown = self._write_ahead.begun().claim(grown, about.topic_ids)
+            made: list[Archivable] = []
+            try:
+                for number in range(about.partitions, total):
+                    made.append(self._open.made(grown, number))
+                with self._groups.growing(topic, made):
+                    self._boot.catalog.grow(grown)
+                    for partition in made:
+                        self._open.partitions[topic, partition.place.partition] = partition
+                    self._open.enter(grown)
+            except BaseException:
+                if self._lookup.topic(topic) is about:
+                    self._unmake(grown, about.partitions, made)
+                raise
+            if grown.topic_ids:
+                self._write_ahead.begun().connect(grown)
+            self._checkpoint()  # readers in other processes look again when it changes
+
+    def _unmake(self, grown: TopicFile, first: int, made: list[Archivable]) -> None:
+        """Lets partitions go that were never found; what is left of them is empty."""
+        for partition in made:
+            partition.retire(Closed(f"partition {partition.place.name} was never made"))
+        if grown.topic_ids:
+            self._write_ahead.begun().delete(grown, first)
+
+    def _keep_expired_hidden(self, about: TopicFile) -> None:
+        """What has expired does not come back because `retention.ms` grows."""
+        if about.topic_ids:
+            for partition in self._open.behind_wal([about.name]):
+                if partition.earliest_offset() > partition.earliest:
+                    partition.exclusively(partition.keep_expired_hidden)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all of its records; the same name can be created again."""
-        with self._changing:
-            about = self._topic(name)
+        with self.changing:
+            about = self._lookup.topic(name)
             try:
                 self._reserve.use(lambda: self._mark_deleted(about))
-            except (OSError, StorageFull) as error:
-                if isinstance(error, StorageFull) and not self._boot.has_deleted(name):
+            except (OSError, Unavailable) as error:
+                if isinstance(error, Unavailable) and not self._boot.has_deleted(name):
                     raise
                 for number in range(about.partitions):  # what is appended now might be deleted
-                    self._partitions[name, number].fail(error)
+                    self._open.partitions[name, number].fail(error)
                 raise Poisoned(
                     f"deleting topic {name!r} failed half-way ({error}); delete it again, or reopen"
                     " the store to finish or undo it"
                 ) from error
-            del self._topics[name]
+            del self._open.topics[name]
             for number in range(about.partitions):
-                partition = self._partitions.pop((name, number))
+                partition = self._open.partitions.pop((name, number))
                 partition.end_waits()
                 partition.retire(Closed(f"topic {name!r} was deleted"))
             self._groups.close_topic(name)
-            if about.topic_ids and self._wal is not None:
-                wal = self._wal
+            if about.topic_ids and self._write_ahead.engine is not None:
+                wal = self._write_ahead.engine
                 self._reserve.use(lambda: wal.delete(about))
             with contextlib.suppress(OSError, Unavailable):  # or when the store is opened again
                 self._boot.catalog.remove_deleted(about)
                 self._groups.forget_topic(name)
             if self._tier is not None:
                 self._tier.forget(about)
-            self._maintenance.tick()  # or the checkpoint would speak of the next topic of this name
+            self._checkpoint()  # or the checkpoint would speak of the next topic of this name
 
     def _mark_deleted(self, about: TopicFile) -> None:
         try:
             self._boot.catalog.mark_deleted(about)
         except OSError as error:
-            if error.errno in NO_SPACE:
-                raise StorageFull(f"no space left to delete topic {about.name!r}") from error
+            if error.errno in PASSING:
+                problem = f"no space left to delete topic {about.name!r}"
+                raise refusal_of(error, problem) from error
             raise

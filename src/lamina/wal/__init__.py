@@ -15,17 +15,22 @@ writes a CheckpointMark; `snapshots` keep what control frames said, so that WAL 
 `upkeep` seals, evicts (`eviction`) and moves segments to the cold directory (`relocation`).
 
 Reading. `reader` streams one topic over archive, sealed segments, active segment and WAL, in this
-order. `topic` knows where each record lies; `expiry` hides what is too old; `topics_view` does the
-same for readers in other processes.
+order. `topic` is the state that it reads by: where each record lies (its layers), floors, deletes;
+`expiry` hides what is too old; `topics_view` does the same for readers in other processes.
 
-Opening. `replay` walks the WAL files and `routed` and `idempotence` judge what a crash left of
-groups that must be whole; `metadata` gathers what control frames and snapshots say; then
-`topic_recovery` puts each topic together from its segments and the WAL.
+Who imports whom: `topic` ◀─ `archived`, `expiry`, `routed` ◀─ `reader`, `shard_log` ◀─
+`wal_partition` ◀─ `routers`, `compactor` ◀─ `engine`. What a shard asks of a partition is
+`shard_log.Target`.
+
+Opening. `replay` walks the WAL files; `routed` and `idempotence` decide what a crash left of groups
+that count as a whole or not at all; `metadata` gathers what control frames and snapshots say; then
+`topic_recovery` puts each topic together from its segments and the WAL. The result is a value
+(`topic.Contents`) that the constructor of a partition takes: there is no half-open partition.
 
 Shared by these: `ground` (files, clock and directories), `wal_partition` (one partition as the
 store sees it), `archived` (what the archive holds of a topic), `cold_recall` (where the cold
 directory was), `ownership` (whose a cold directory is), `held` and `torn` (what a crash left in
-the WAL, and at the end of a segment).
+the WAL, and at the end of a segment), `unread_pages` (segments that the device delivers in part).
 
 Rules.
 1. The WAL is the truth until a checkpoint says that segments hold a record durably.
@@ -37,8 +42,11 @@ Rules.
 
 Where to look.
 - what an append costs: `shard_log` and `lamina.log.commit`
+- where a record lies, and how it is found: `TopicLayout.source_for` in `topic`, then `segments`
+- when a segment is full or too old: `compactor` and `upkeep`
 - when a WAL file is removed: `shard` and `snapshots`
 - whether damage in the WAL is a torn write or rot: `evidence`
-- which records a delete means: `deletes`; what a cap or an age lets go: `eviction`
+- which records a delete means: `deletes`; what a cap or an age lets go: `lamina.log.retention`, and
+  how far that moves a topic's floor: `eviction`
 - erasing and mending sealed segments: `segment_rewrite`, `segment_mend`
 """

@@ -5,50 +5,30 @@ Rules.
    through the floors and the deleted set as they are when it is handed out.
 2. A hole in an object is stepped over silently where its records were deleted, and told otherwise.
 3. The object store is asked for every record that no local layer gives, whatever the ledger says of
-   it: what is lost here may be there. Only what was removed on purpose is told without it.
+   it: what is lost here may be there. Only what was removed on purpose is reported without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from lamina.api import Gap, SegmentFacts
 from lamina.errors import ArchiveUnavailable, RecordsMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
-from lamina.formats.documents.ledger import ARCHIVED, Ledger
-from lamina.formats.ranges import Ranges
+from lamina.formats.documents.ledger import ARCHIVED
 from lamina.formats.scan import Limit
-from lamina.log import archived_layers
+from lamina.log import layers as pile
 from lamina.log.batch_offsets import after, first_of, runs
-
-if TYPE_CHECKING:
-    from lamina.wal.topic import TopicState
+from lamina.log.gap_walk import scan_over
+from lamina.wal.topic import TopicState
 
 _WHY = "the archived object does not hold them"
 
 
-def deleted_in(known: Ledger) -> Ranges:
-    """Returns what a ledger remembers as deleted."""
-    return Ranges.of((gap.first, gap.end) for gap in known.gaps if gap.reason == "deleted")
-
-
-def as_gaps(deleted: Ranges) -> list[Gap]:
-    """Returns deleted records as gaps of a ledger."""
-    return [Gap(first, end, "deleted", 0) for first, end in deleted.pairs()]
-
-
-def handed_over(known: Ledger) -> Ranges:
-    """Returns what is archived and not in local segments, as a ledger says."""
-    return Ranges.of((gap.first, gap.end) for gap in known.gaps if gap.reason == ARCHIVED)
-
-
 def ask(topic: TopicState, sequence: int) -> None:
-    """Has the list of objects read, if a sequence may be archived and nobody has asked yet."""
+    """Loads the list of objects if a sequence may be archived and the list is not loaded yet."""
     if topic.cold is None:
         gap = topic.ledger.at(sequence)
         if gap is not None and gap.reason == ARCHIVED:
@@ -60,8 +40,14 @@ def ask(topic: TopicState, sequence: int) -> None:
         topic.cold.load()
 
 
+def ask_for_all(topic: TopicState) -> None:
+    """Loads the list if the archive alone holds some records; raises ArchiveUnavailable."""
+    for gap in topic.ledger.archived()[:1]:
+        ask(topic, gap.first)
+
+
 def holds(topic: TopicState, sequence: int) -> bool:
-    """Tells whether an archived object spans a sequence."""
+    """Returns whether an archived object spans a sequence."""
     ask(topic, sequence)
     return topic.cold is not None and topic.cold.entry_for(sequence) is not None
 
@@ -69,20 +55,11 @@ def holds(topic: TopicState, sequence: int) -> bool:
 def only_archived(topic: TopicState) -> list[ArchivedObject]:
     """Returns the objects that hold what no local layer does and nobody has removed, in order."""
     entries = topic.cold.entries if topic.cold is not None else ()
-    return archived_layers.only_archived(entries, topic.earliest, topic.local_start)
-
-
-def facts(topic: TopicState) -> list[SegmentFacts]:
-    """Returns what retention needs to know of them, each as far as nothing local holds it."""
-    entries = topic.cold.entries if topic.cold is not None else ()
-    return [
-        replace(each, removed=topic.removed_between(each.base_offset, each.next_offset))
-        for each in archived_layers.facts_of(entries, topic.earliest, topic.local_start)
-    ]
+    return pile.only_archived(entries, topic.earliest, topic.local_start)
 
 
 def is_hidden(topic: TopicState) -> bool:
-    """Tells whether records are archived that nobody has asked the object store for yet."""
+    """Returns whether records are archived that nobody has asked the object store for yet."""
     is_known = topic.cold is not None and topic.cold.is_loaded
     return not is_known and bool(topic.ledger.archived())
 
@@ -96,17 +73,12 @@ def scan(
     """
     cold = topic.cold
     assert cold is not None, "it holds the sequence"
-    batches = cold.scan(sequence, end, limit)
-    while True:
-        try:
-            batch = next(batches, None)
-        except RecordsMissing as missing:
-            _explain(topic, max(sequence, missing.first), missing.end, missing)
-            yield _NOTHING, missing.end
+    for step in scan_over(lambda at: cold.scan(at, end, limit), sequence, end):
+        if isinstance(step, RecordsMissing):
+            _explain(topic, max(sequence, step.first), step.end, step)
+            yield _NOTHING, step.end
             return
-        if batch is None:
-            break
-        for part in runs(batch):
+        for part in runs(step):
             _explain(topic, sequence, first_of(part))
             sequence = after(part)
             yield live(topic, part), sequence

@@ -15,7 +15,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from lamina.config import WalSettings
@@ -26,7 +25,7 @@ from lamina.formats.documents.flips import one_flip_away
 from lamina.storage import paths
 from lamina.storage.files import Files
 
-MARKER = os.path.basename(paths.BROKER_ID)
+MARKER = paths.base_name(paths.BROKER_ID)
 """The file in a cold directory that says whose it is: see `ownership`."""
 _NAME_IT = "name the cold directory (cold.dir, TOPICS_COLD_DIR)"
 
@@ -37,7 +36,7 @@ def recalled(files: Files, data: str, settings: WalSettings, *, writes: bool) ->
     Raises InvalidRequest for one that cannot be the store's, CorruptData where none is given and
     what is remembered cannot be read.
     """
-    named = os.path.abspath(settings.cold_directory) if settings.cold_directory else None
+    named = paths.absolute(settings.cold_directory) if settings.cold_directory else None
     try:
         known = remembered(files, data)
     except NewerFormat:
@@ -51,7 +50,7 @@ def recalled(files: Files, data: str, settings: WalSettings, *, writes: bool) ->
     if named is not None:
         _refuse_other(files, known.path, named)
         return settings
-    if writes and known.data != os.path.abspath(data):
+    if writes and known.data != paths.absolute(data):
         raise InvalidRequest(
             f"{data} was copied or moved from {known.data}, whose cold directory is {known.path}:"
             f" {_NAME_IT}, that one if it is still this store's own, or a copy of it"
@@ -61,7 +60,7 @@ def recalled(files: Files, data: str, settings: WalSettings, *, writes: bool) ->
 
 def remembered(files: Files, data: str) -> ColdLocation | None:
     """Returns what a data directory remembers; raises CorruptData where that cannot be read."""
-    path = os.path.join(data, paths.COLD_LOCATION)
+    path = paths.join(data, paths.COLD_LOCATION)
     if not files.exists(path):
         return None
     raw = files.read(path)
@@ -82,20 +81,20 @@ def remembered(files: Files, data: str) -> ColdLocation | None:
 
 
 def has_segments(files: Files, root: str) -> bool:
-    """Tells whether a cold directory holds anything of any topic."""
+    """Returns whether a cold directory holds anything of any topic."""
     if not files.is_directory(root):
         return False
     return any(paths.wal_topic_id(name) is not None for name in files.list(root))
 
 
 def is_there(files: Files, root: str) -> bool:
-    """Tells whether a directory is a cold directory that was used: marked, or with segments."""
-    return files.exists(os.path.join(root, MARKER)) or has_segments(files, root)
+    """Returns whether a directory is a cold directory that was used: marked, or with segments."""
+    return files.exists(paths.join(root, MARKER)) or has_segments(files, root)
 
 
 def _refuse_other(files: Files, known: str, named: str) -> None:
     is_empty = files.is_directory(known) and not has_segments(files, known)
-    if not is_empty and not files.exists(os.path.join(named, MARKER)):
+    if not is_empty and not files.exists(paths.join(named, MARKER)):
         raise InvalidRequest(
             f"the store's cold directory is {known}, and {named} has not its segments: move them"
             f" there with {MARKER}, or name the former"

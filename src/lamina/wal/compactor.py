@@ -77,11 +77,11 @@ class Compactor:
     def copy(self, topic: TopicReader) -> Copied | None:
         """Copies what is durable of a topic and not in segments yet; None if nothing is."""
         end = topic.durable_end
-        if not topic.layers.runs or topic.layers.runs[0].first >= end:
+        if not topic.layout.runs or topic.layout.runs[0].first_sequence >= end:
             return None
         if not len(self._out):
             self._out = np.empty(BUFFER_BYTES, dtype=np.uint8)
-        before = topic.layers.segments
+        before = topic.layout.segments
         tail = _Tail(self._ground, topic, before)
         try:
             for piece in _pieces(topic, end):
@@ -144,8 +144,8 @@ class _Piece(NamedTuple):
 
 def _pieces(topic: TopicReader, end: int) -> Iterator[_Piece]:
     """Yields what of each run lies in one WAL file, some at a time."""
-    for run in topic.layers.runs:
-        count = min(end, run.end) - run.first
+    for run in topic.layout.runs:
+        count = min(end, run.end_sequence) - run.first_sequence
         if count <= 0:
             continue
         places = np.frombuffer(run.locations[:count], dtype=np.int64)
@@ -158,7 +158,7 @@ def _pieces(topic: TopicReader, end: int) -> Iterator[_Piece]:
             while begin < stop:
                 positions = places[begin:stop] & POSITION_MASK
                 some, origin, data = file.frames(positions, BUFFER_BYTES)
-                yield _Piece(run.first + begin, file, origin, data, some - origin)
+                yield _Piece(run.first_sequence + begin, file, origin, data, some - origin)
                 begin += len(some)
 
 
@@ -287,7 +287,7 @@ class _Tail:
         return True
 
     def _leave_files(self) -> None:
-        """Lets the writing of the current segment's files begin; `settle` waits for it."""
+        """Starts writing back the current segment's files; `settle` waits for it."""
         if self._files is not None:
             for file in self._files:
                 file.begin_sync()
@@ -304,11 +304,12 @@ class _Tail:
         self._leave_files()
         if not self._unsettled:
             return
+        # Data before indexes; the WAL is freed only after both.
         for kind in zip(*self._unsettled, strict=True):
             for file in kind:
                 file.sync()
         self._close()
-        if self._created:
+        if self._created:  # the names of new segments, before a CheckpointMark vouches for them
             self._ground.files.sync_directory(self._created[-1].directory)
 
     def _close(self) -> None:

@@ -19,6 +19,7 @@ from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.formats.wal import control, located
 from lamina.formats.wal.layout import HAS_TAG, NAME_BYTES_MAX
+from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import Deletion, Searched
 from lamina.wal import segments
 from lamina.wal.reader import TopicReader, unread_ranges
@@ -62,7 +63,7 @@ def matching(topic: TopicReader, wanted: control.DeleteTag | control.DeleteTagPr
 
 def refuse_unread(topic: TopicReader) -> None:
     """Raises Unavailable where a search did not see records that the device withholds."""
-    for segment in topic.layers.segments:
+    for segment in topic.layout.segments:
         walked = topic.distrusted.get(segment.first_sequence)
         if walked is not None and walked.is_unread:
             raise Unavailable(
@@ -100,7 +101,7 @@ def _away(topic: TopicReader) -> Ranges:
     """Returns where the records are that the archive has, or may have, or the device withholds."""
     spans = [(topic.earliest, topic.local_start)]
     spans += [(gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason in (ARCHIVED, LOST)]
-    for segment in topic.layers.segments:
+    for segment in topic.layout.segments:
         walked = topic.distrusted.get(segment.first_sequence)
         if walked is not None and walked.is_unread:
             spans += unread_ranges(segment, walked)
@@ -112,24 +113,21 @@ def _in_objects(
 ) -> list[NDArray[np.int64]]:
     parts: list[NDArray[np.int64]] = []
     sequence, end = max(span[0], topic.earliest), span[1]
-    while sequence < end:
-        try:
-            for batch in topic.scan(sequence, _LOOKED_AT, end=end):
-                tags = batch.column("tag")
-                same = pc.equal(tags, tag) if exact else pc.starts_with(tags, tag)
-                found = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
-                parts.append(batch.column("offset").to_numpy()[found])
-            break
-        except RecordsMissing as missing:
-            if missing.reason == UNREADABLE:
-                raise Unavailable(f"{missing}; nothing was deleted") from missing
-            sequence = missing.end
+    for step in scan_over(lambda at: topic.scan(at, _LOOKED_AT, end=end), sequence, end):
+        if isinstance(step, RecordsMissing):
+            if step.reason == UNREADABLE:
+                raise Unavailable(f"{step}; nothing was deleted") from step
+            continue
+        tags = step.column("tag")
+        same = pc.equal(tags, tag) if exact else pc.starts_with(tags, tag)
+        found = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        parts.append(step.column("offset").to_numpy()[found])
     return parts
 
 
 def _in_segments(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.int64]]:
     parts = []
-    for segment in topic.layers.segments:
+    for segment in topic.layout.segments:
         if segment.end_sequence <= topic.earliest:
             continue
         entries = topic.sound_entries(segment)
@@ -145,7 +143,7 @@ def _in_segments(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray
 
 def _in_wal(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.int64]]:
     parts = []
-    for run in topic.layers.runs:
+    for run in topic.layout.runs:
         places = np.frombuffer(run.locations[:], dtype=np.int64)
         for number in np.unique(places >> POSITION_BITS).tolist():
             rows = np.flatnonzero(places >> POSITION_BITS == number)
@@ -154,5 +152,5 @@ def _in_wal(topic: TopicReader, tag: bytes, *, exact: bool) -> list[NDArray[np.i
             positions = places[rows] & POSITION_MASK
             data = file.load()
             found = located.tag_matches(data, positions, tag, prefix_bytes=1, exact=exact)
-            parts.append(rows[found] + run.first)
+            parts.append(rows[found] + run.first_sequence)
     return parts

@@ -1,71 +1,73 @@
-"""The write-ahead log of a store: its shards, its topics, and what they do between requests.
+"""The write-ahead log of a store: its shards, its topics, and their maintenance.
 
     append ─▶ shard's WAL ─▶ compactor ─▶ segments ─▶ cold directory ─▶ evicted
                                 └─▶ snapshot ─▶ WAL files freed
 
-Lock order: `changing` (all but appends), then a shard's `writer.exclusively`.
+Lock order: `changing` (everything but appends), then `exclusively` of a shard's writer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from lamina.api import RecoveryReport
-from lamina.config import TopicSettings, WriterSettings
+from lamina.config import TopicSettings
 from lamina.errors import Closed, LaminaError, StorageFull
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.wal import control, log
 from lamina.formats.wal.routing import Router
 from lamina.formats.wal.sharding import shard_of
 from lamina.log.commit import Writer
+from lamina.log.directory import Place
+from lamina.log.interfaces import Writing
 from lamina.log.producers import Producers
 from lamina.storage import paths
 from lamina.wal import ownership, upkeep
 from lamina.wal.compactor import Compactor, Copied, mark_of
 from lamina.wal.ground import Ground
 from lamina.wal.metadata import Metadata, TopicMetadata, config_of
-from lamina.wal.reader import Sources, TopicReader
+from lamina.wal.reader import TopicReader
 from lamina.wal.replay import Replay, Replayed
 from lamina.wal.routers import Partitions, Routers
-from lamina.wal.shard import POSITION_BITS, Shard
+from lamina.wal.shard import POSITION_BITS, Shard, WalFiles
 from lamina.wal.shard_log import ShardLog
 from lamina.wal.snapshots import Snapshots, meta_of
-from lamina.wal.topic import Arrivals
+from lamina.wal.topic import Arrivals, Sources
 from lamina.wal.topic_recovery import TopicRecovery
-from lamina.wal.wal_partition import WalPartition
+from lamina.wal.wal_partition import Home, Opened, WalPartition
 
 _log = logging.getLogger(__name__)
 TOPICS_PER_MARK = 64
-"""Copied and marked together."""
+"""How many topics are copied before one CheckpointMark is written for all of them."""
 SEGMENTS_PER_SYNC = 64
-"""Written before the first of them is synced; two files of each are open at a time."""
+"""How many segments are written before they are synced; two files of each are open."""
 ROTATE_BYTES = 1 << 20
-"""A snapshot leaves a WAL file behind that has at least this much; a smaller one is replayed."""
+"""A snapshot begins a new WAL file if the active one has this size; a smaller one is replayed."""
 
 
 class WalEngine:
     """The wal topics of a store that is open for writing."""
 
-    def __init__(self, ground: Ground, writer: WriterSettings, executor: Executor) -> None:
+    def __init__(self, ground: Ground, writing: Writing) -> None:
         self._ground = ground
         self._changing = threading.RLock()
         self._arrivals = Arrivals()
+        self.sources = Sources(ground.files, WalFiles(), self._arrivals)
         self._compactor = Compactor(ground)
         self._snapshots = Snapshots(ground)
         self._metadata = Metadata()
         self._topics: dict[int, WalPartition] = {}
         self._abouts: dict[int, tuple[TopicFile, int]] = {}
         self._logs: list[ShardLog] = []
-        self._writer_settings = replace(writer, linger_ms=ground.settings.linger_ms)
-        self._executor = executor
+        settings = replace(writing.settings, linger_ms=ground.settings.linger_ms)
+        self._writing = writing._replace(settings=settings)
         self._pinned: set[int] = set()
         self._changed = False
         self._retired: dict[int, int] = {}
@@ -79,10 +81,10 @@ class WalEngine:
     # ------------------------------------------------------------------ opening
 
     def load(self, report: RecoveryReport, topics: Iterable[TopicFile] = ()) -> Metadata:
-        """Reads snapshot and WAL; what they say of topics is for the catalog to compare.
+        """Reads the snapshot and the WAL; returns what they say of topics, for the catalog.
 
-        `topics` are those that the catalog knows. A cold directory of another store is refused
-        before anything in it is read.
+        `topics` are those that the catalog knows. A cold directory that belongs to another store
+        is refused before anything in it is read.
         """
         ownership.check(self._ground)
         self._make_names_durable()
@@ -100,10 +102,9 @@ class WalEngine:
             self._metadata.note_id(topic_id)
         ownership.adopt(self._ground, self._metadata.next_topic_id)
         self._replayed = replayed
-        self._recovery = TopicRecovery(
-            self._ground, replayed, report, repair=True, has_snapshot=taken is not None
-        )
-        self._sources = Sources(self._ground.files, replayed.files, self._arrivals)
+        self.sources = Sources(self._ground.files, replayed.files, self._arrivals)
+        read = (self._ground, self.sources, replayed, report)
+        self._recovery = TopicRecovery(*read, repair=True, has_snapshot=taken is not None)
         self._retired = floors
         for number in range(self._ground.shard_count):
             shard = Shard(self._ground, number, replayed.files)
@@ -111,58 +112,61 @@ class WalEngine:
             for file in replayed.tails:
                 if file.shard == number:
                     shard.resume(file)
-            shard_log = ShardLog(self._ground, shard, self._arrivals, self._writer_settings)
-            shard_log.writer = Writer(shard_log, self._writer_settings, self._executor)
-            self._logs.append(shard_log)
+            self._logs.append(ShardLog(self._ground, shard, self._arrivals, self._writing))
         return self._metadata
 
     def _make_names_durable(self) -> None:
-        """Syncs the directories that a killed process may have changed just before.
+        """Syncs directories in which a killed process may have created files.
 
-        `meta` is synced by whoever opens the store, those of the WAL by the replay.
+        The store syncs `meta`, and the replay syncs the directories of the WAL.
         """
         files, ground = self._ground.files, self._ground
-        folders = [ground.data, os.path.join(ground.data, paths.SEGMENTS)]
+        folders = [ground.data, paths.join(ground.data, paths.SEGMENTS)]
         if ground.cold_root is not None:
-            folders += [os.path.dirname(ground.cold_root), ground.cold_root]
+            folders += [paths.parent(ground.cold_root), ground.cold_root]
         for folder in folders:
             if files.is_directory(folder):
                 files.sync_directory(folder)
 
     def open_topic(self, about: TopicFile, number: int) -> WalPartition:
-        """Puts one partition together from what was read."""
-        topic_id = about.topic_ids[number]
-        partition = self._make(about, number)
-        known = self._metadata.topics.get(topic_id, TopicMetadata())
-        if self._recovery is not None:
-            stored = self._recovery.recover(partition, known)
-            producers = Producers(partition.place)
-            if producers.has_journal:
-                producers.restore(stored, self._recovery.report)
-                partition.producers = producers
-        partition.flags_due = bool(known.searches)
-        return partition
-
-    def _make(self, about: TopicFile, number: int) -> WalPartition:
+        """Puts one partition together from what `load` has read; a new one is empty."""
         topic_id = about.topic_ids[number]
         place = self._ground.place_of(about, number)
-        partition = WalPartition(place, topic_id, TopicSettings.parse(about.settings))
-        partition.bind(self._sources)
-        partition.start(self._changing, self._compact_one)
-        partition.log = self._logs[shard_of(topic_id, len(self._logs))]
-        self._topics[topic_id] = partition
-        self._abouts[topic_id] = (about, number)
-        self._metadata.note_id(topic_id)
+        settings = TopicSettings.parse(about.settings)
+        opened = self._recovered(place, topic_id, settings)
+        home = Home(
+            self.sources,
+            self._logs[shard_of(topic_id, len(self._logs))],
+            self._changing,
+            self._compact_one,
+            partial(self._writing.progress, about.name, number),
+        )
+        partition = WalPartition(place, topic_id, settings, home, opened)
+        with self._changing:
+            self._topics[topic_id] = partition
+            self._abouts[topic_id] = (about, number)
+            self._metadata.note_id(topic_id)
         return partition
 
+    def _recovered(self, place: Place, topic_id: int, settings: TopicSettings) -> Opened:
+        known = self._metadata.topics.get(topic_id, TopicMetadata())
+        if self._recovery is None:
+            return Opened(flags_due=bool(known.searches))
+        contents, stored = self._recovery.recover(place, topic_id, settings, known)
+        producers = Producers(place)
+        if not producers.has_journal:  # the first idempotent producer begins it
+            return Opened(contents, None, bool(known.searches))
+        producers.restore(stored, self._recovery.report)
+        return Opened(contents, producers, bool(known.searches))
+
     def finish_opening(self, report: RecoveryReport) -> None:
-        """Deals with what belongs to no topic: quarantine, or the end of a deletion."""
+        """Deals with files of no known topic: finishes their deletion, or sets them aside."""
         for topic_id in [each for each in self._metadata.topics if each not in self._topics]:
             known = self._metadata.topics.pop(topic_id)
             if known.name:  # its topic.json was deleted, or never written: it must not come back
                 self._metadata.dead.setdefault(topic_id, known.epoch)
         for directory in self._segment_directories():
-            owner = paths.wal_topic_id(os.path.basename(directory))
+            owner = paths.wal_topic_id(paths.base_name(directory))
             if owner is None or owner in self._topics:
                 continue
             if owner in self._metadata.dead:
@@ -173,7 +177,7 @@ class WalEngine:
                     report.add("note", directory, f"of a deleted topic, and still there: {error}")
                 continue
             for name in self._ground.files.list(directory):
-                path = os.path.join(directory, name)
+                path = paths.join(directory, name)
                 kept = self._ground.quarantine(path)
                 report.add("quarantined", path, "no topic is known for it", kept_in=kept)
         assert self._replayed is not None, "the WAL was read before"
@@ -181,39 +185,41 @@ class WalEngine:
             if topic_id not in self._topics and topic_id not in self._metadata.dead:
                 self._pinned |= set(np.unique(frames.locations >> POSITION_BITS).tolist())
                 what = f"records of topic id {topic_id}, which no topic has; the WAL keeps them"
-                report.add("note", os.path.join(self._ground.data, paths.WAL), what)
+                report.add("note", paths.join(self._ground.data, paths.WAL), what)
         self._replayed = self._recovery = None
         self.routers.load(self._metadata)
         self._changed = True
 
     def _segment_directories(self) -> list[str]:
-        root = os.path.join(self._ground.data, paths.SEGMENTS)
-        return [os.path.join(root, name) for name in self._ground.files.list(root)]
+        root = paths.join(self._ground.data, paths.SEGMENTS)
+        return [paths.join(root, name) for name in self._ground.files.list(root)]
 
     # ------------------------------------------------------------------ topics
 
-    def claim(self, about: TopicFile) -> TopicFile:
-        """Gives a new topic its ids, durably, before its `topic.json` makes it exist."""
+    def claim(self, about: TopicFile, ids: Sequence[int] = ()) -> TopicFile:
+        """Gives new partitions their ids, durably, before the `topic.json` that makes them exist.
+
+        Those that a topic has already keep theirs, `ids`.
+        """
         with self._changing:
             first = self._metadata.next_topic_id
-            ids = list(range(first, first + about.partitions))
-            self._metadata.next_topic_id += about.partitions
-            claimed = TopicFile(
-                about.name,
-                about.format,
-                about.partitions,
-                about.epoch,
-                about.created_ms,
-                settings=about.settings,
-                topic_ids=ids,
-            )
-            self.describe(claimed)
+            more = range(first, first + about.partitions - len(ids))
+            self._metadata.next_topic_id = more.stop
+            claimed = replace(about, topic_ids=[*ids, *more])
+            self.describe(claimed, len(ids))
         return claimed
 
-    def describe(self, about: TopicFile) -> None:
-        """Writes what a topic is into the WAL: its name, epoch and settings."""
+    def connect(self, grown: TopicFile) -> None:
+        """Has routers reach the new partitions of a topic, and tells the WAL how many it has."""
         with self._changing:
-            for number, topic_id in enumerate(about.topic_ids):
+            with contextlib.suppress(StorageFull):  # a snapshot will say so too
+                self.describe(grown)
+            self.routers.reconnect()
+
+    def describe(self, about: TopicFile, first: int = 0) -> None:
+        """Writes what a topic's partitions are into the WAL, from a number on."""
+        with self._changing:
+            for number, topic_id in enumerate(about.topic_ids[first:], first):
                 name = f"{about.name}/{number}"
                 body = control.TopicCreate(name, about.epoch, config_of(about))
                 if topic_id in self._abouts:
@@ -221,28 +227,24 @@ class WalEngine:
                     self._changed = True
                 self._control(topic_id, body)
 
-    def create(self, about: TopicFile) -> list[WalPartition]:
-        """Opens the partitions of a topic that was just made."""
-        with self._changing:
-            return [self._make(about, number) for number in range(about.partitions)]
+    def delete(self, about: TopicFile, first: int = 0) -> None:
+        """Forgets the partitions of a deleted topic, from a number on; ids are never free again.
 
-    def delete(self, about: TopicFile) -> None:
-        """Forgets a deleted topic; its name is free, its id is not.
-
-        Its `topic.json` says durably that it is deleted. What fails here costs no other topic of
-        the shard anything: frames and files that are left go when the store is opened again.
+        Its `topic.json` says durably that it is deleted. A failure here affects no other topic of
+        the shard: frames and files that are left over go when the store is next opened.
         """
+        ids = about.topic_ids[first:]
         with self._changing:
-            gone = [self._topics.pop(topic_id, None) for topic_id in about.topic_ids]
-            for topic_id in about.topic_ids:
+            gone = [self._topics.pop(topic_id, None) for topic_id in ids]
+            for topic_id in ids:
                 self._abouts.pop(topic_id, None)
                 self._metadata.dead[topic_id] = about.epoch
             self._changed = True
-            self.routers.connect()
+            self.routers.put_in_force()
             for partition in gone:
                 if partition is not None:
                     partition.retire(Closed(f"topic {about.name!r} was deleted"))
-            for topic_id in about.topic_ids:
+            for topic_id in ids:
                 try:
                     self._control(topic_id, control.TopicDelete(about.epoch))
                     self._remove_all(topic_id)
@@ -269,11 +271,11 @@ class WalEngine:
                 continue
             ownership.check(self._ground)
             for name in files.list(directory):
-                files.remove(os.path.join(directory, name))
+                files.remove(paths.join(directory, name))
             files.remove_directory(directory)
-            files.sync_directory(os.path.dirname(directory))
+            files.sync_directory(paths.parent(directory))
 
-    # ------------------------------------------------------------------ between requests
+    # ------------------------------------------------------------------ maintenance
 
     def maintain(self, *, force: bool) -> None:
         """Flushes, checkpoints, seals, evicts, moves, snapshots, frees; with `force`, all of it."""
@@ -293,9 +295,9 @@ class WalEngine:
                 shard_log.writer.exclusively(shard_log.sync)
 
     def _checkpoint_if_due(self, *, force: bool) -> None:
-        """Copies everything where a WAL file may be freed by it, else what has grown large.
+        """Copies everything if that may free a WAL file, else only topics with much in the WAL.
 
-        A few records of a topic would cost as many fsyncs as its whole segment; they wait.
+        A few records of a topic cost as many fsyncs as a whole segment, so they wait.
         """
         settings, now_ms = self._ground.settings, self._ground.steady()
         rotations = sum(each.shard.rotations for each in self._logs)
@@ -308,7 +310,7 @@ class WalEngine:
             self.checkpoint(0 if is_whole else settings.checkpoint_min_bytes)
 
     def checkpoint(self, min_bytes: int = 0) -> None:
-        """Copies into segments what is durable of topics with so much in the WAL."""
+        """Copies durable records of topics with at least so many bytes in the WAL into segments."""
         with self._changing:
             for shard_log in self._logs:
                 if shard_log.writer.failure is not None:
@@ -318,7 +320,7 @@ class WalEngine:
                     for topic in self._topics.values()
                     if topic.log is shard_log
                     and topic.gone is None
-                    and topic.layers.runs
+                    and topic.layout.runs
                     and topic.wal_bytes >= min_bytes
                 ]
                 for start in range(0, len(waiting), TOPICS_PER_MARK):
@@ -340,7 +342,7 @@ class WalEngine:
             shard_log.writer.exclusively(lambda: self._publish(shard_log, settled))
 
     def _settled(self, copied: list[Copied]) -> list[Copied]:
-        """Makes copies durable; returns those that are."""
+        """Makes copies durable; returns those for which that succeeded."""
         settled = []
         for each in copied:
             with self._told(each.topic):
@@ -350,7 +352,7 @@ class WalEngine:
 
     @contextlib.contextmanager
     def _told(self, topic: TopicReader) -> Iterator[None]:
-        """Says that something failed for a topic; the others go on, and it is tried again."""
+        """Logs a topic's failure; the others go on, and the next checkpoint tries it again."""
         try:
             yield
         except (OSError, LaminaError) as error:
@@ -362,7 +364,7 @@ class WalEngine:
             each.topic.absorb(each.segments, each.end, each.size_bytes)
 
     def _compact_one(self, topic: WalPartition) -> None:
-        """Copies one topic, for somebody who has its shard to himself already."""
+        """Copies one topic, for a caller that is already exclusive in its shard."""
         found = self._compactor.copy(topic)
         if found is not None:
             found.settle()
@@ -380,7 +382,7 @@ class WalEngine:
             self.snapshot()
 
     def snapshot(self) -> None:
-        """Writes a snapshot of all metadata, and the deleted flags that must be there before."""
+        """Writes a snapshot of all metadata, after the flags of deleted records that it needs."""
         with self._changing:
             for topic in self._topics.values():
                 with self._told(topic):
@@ -388,14 +390,14 @@ class WalEngine:
             for shard_log in self._logs:
                 self._rotate(shard_log)
             current = dict(self._retired)
-            for file in self._sources.wal:
+            for file in self.sources.wal:
                 current[file.shard] = max(current.get(file.shard, 0), file.index + 1)
             for shard_log in self._logs:
                 current[shard_log.shard.number] = shard_log.shard.covered_index
             self._save(current)
 
     def _rotate(self, shard_log: ShardLog) -> None:
-        """Begins a new WAL file, so that the snapshot covers all there is: less to replay."""
+        """Begins a new WAL file, so that the snapshot covers the old one: less to replay."""
         active = shard_log.shard.active
         if active is not None and active.size >= ROTATE_BYTES:
             with contextlib.suppress(StorageFull):
@@ -407,7 +409,8 @@ class WalEngine:
         for topic_id, topic in self._topics.items():
             about, number = self._abouts[topic_id]
             name = f"{about.name}/{number}"
-            metas.append((topic, meta_of(topic, name, about.epoch, config_of(about))))
+            highest = max(topic.absorbed_end, topic.earliest) - 1
+            metas.append((topic, meta_of(topic, name, about.epoch, config_of(about, highest))))
         ids, routers = self._metadata.next_topic_id, self.routers.encoded()
         self._snapshots.save(metas, self._metadata.dead, ids, current, routers)
         self._retired = current
@@ -415,11 +418,11 @@ class WalEngine:
         self._changed = False
 
     def _free(self) -> None:
-        """Removes WAL files that no topic and no snapshot needs any more."""
+        """Removes WAL files that neither a topic nor a snapshot needs any more."""
         active = {each.shard.active for each in self._logs}
         covered = [
             file
-            for file in self._sources.wal
+            for file in self.sources.wal
             if file not in active and self._snapshots.covers(file.shard, file.index)
         ]
         needed = self._needed_files() if covered else set()
@@ -427,15 +430,15 @@ class WalEngine:
         for file in going:
             with contextlib.suppress(FileNotFoundError):
                 self._ground.files.remove(file.path)
-            self._sources.wal.drop(file)
-        for directory in {os.path.dirname(file.path) for file in going}:
-            self._ground.files.sync_directory(directory)  # what was erased must not come back
+            self.sources.wal.drop(file)
+        for directory in {paths.parent(file.path) for file in going}:
+            self._ground.files.sync_directory(directory)  # erased records must not come back
 
     def _needed_files(self) -> set[int]:
-        """Returns the numbers of the WAL files that hold records which are nowhere else."""
+        """Returns the numbers of the WAL files whose records are nowhere else."""
         needed = set(self._pinned)
         for topic in self._topics.values():
-            for run in topic.layers.runs:
+            for run in topic.layout.runs:
                 places = np.frombuffer(run.locations[:], dtype=np.int64)
                 needed |= set(np.unique(places >> POSITION_BITS).tolist())
         return needed
@@ -444,7 +447,7 @@ class WalEngine:
 
     @property
     def changing(self) -> threading.RLock:
-        """The lock of everything but appends."""
+        """The lock that every change but an append takes."""
         return self._changing
 
     @property
@@ -464,22 +467,19 @@ class WalEngine:
                 shard_log.writer.exclusively(shard_log.sync)
 
     def close(self) -> None:
-        """Answers what was accepted, copies everything into segments, frees the WAL."""
+        """Answers accepted requests, copies everything into segments, frees the WAL."""
         try:
-            if all(writer.failure is None for writer in self.writers):
-                with contextlib.suppress(OSError, LaminaError):
+            with contextlib.suppress(OSError, LaminaError):
+                if all(writer.failure is None for writer in self.writers):
                     self._settle()
         finally:
             for shard_log in self._logs:
                 shard_log.writer.close(Closed("the store is closed"))
-                if not shard_log.shard.failed:
-                    with contextlib.suppress(OSError):
-                        shard_log.shard.finish()
-                shard_log.shard.active = None  # its file closes behind the last reader
-            self._sources.wal.close()
+                shard_log.shard.close()
+            self.sources.wal.close()
 
     def purge(self) -> None:
-        """Leaves no record in the WAL: into segments, a new file, two snapshots, the old go."""
+        """Empties the WAL: copies to segments, begins new files, snapshots twice, frees the old."""
         with self._changing:
             self._flush()
             self.checkpoint()

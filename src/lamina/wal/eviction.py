@@ -1,4 +1,4 @@
-"""Eviction: which of a topic's oldest segments caps and age let go, and the age boundary.
+"""Eviction: how far the floor of a wal topic rises by what retention lets go, and by age.
 
 Pure but for reading: it says how far the floor rises; the partition writes that down and removes.
 
@@ -10,15 +10,18 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lamina.api import Decision
 from lamina.config import NO_LIMIT
 from lamina.formats.wal.control import EvictReason
 from lamina.log import retention
+from lamina.log.retention import Reason, Verdict
 from lamina.wal import archived
 from lamina.wal.reader import TopicReader
+
+_EVICTED_BY = {Reason.AGE: EvictReason.AGE, Reason.RECORD_CAP: EvictReason.RECORD_CAP}
+"""What goes by several rules is said to go by the last of these; by its bytes if by none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,68 +32,25 @@ class Eviction:
     reason: EvictReason
 
 
-def explain(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[Decision]:
-    """Says for each segment, oldest first, whether it goes and why; `waits` as in retention."""
-    facts = topic.facts()
+def verdicts(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> list[Verdict]:
+    """Decides for each layer, oldest first, whether it goes and why; `waits` as in retention."""
     if archived.is_hidden(topic):
-        return retention.wait_for_archive(facts)
-    decisions = retention.explain(facts, topic.settings, now_ms, waits)
-    cap = topic.settings.retention_records
-    if topic.settings.discard == "new":
-        return [_kept_by_discard(each, topic, now_ms) for each in decisions]
-    if cap == NO_LIMIT:
-        return decisions
-    held = {
-        fact.base_offset
-        for fact in facts
-        if retention.who_needs_it(fact, topic.settings, now_ms, waits) is not None
-    }
-    return _by_records(decisions, cap, held)
-
-
-def _kept_by_discard(decision: Decision, topic: TopicReader, now_ms: int) -> Decision:
-    newest, limit = decision.segment.newest_timestamp_ms, topic.settings.retention_ms
-    aged = newest is not None and limit != NO_LIMIT and now_ms - newest > limit
-    if decision.goes and not aged:
-        return Decision(decision.segment, False, "the topic discards new records")
-    return decision
-
-
-def _by_records(decisions: Sequence[Decision], cap: int, held: set[int]) -> list[Decision]:
-    records = sum(each.segment.records for each in decisions)
-    decided = []
-    front = True
-    for each in decisions:
-        excess = records - cap
-        may_go = each.segment.sealed and each.segment.base_offset not in held
-        beyond = retention.is_beyond_cap(each.segment.records, excess)
-        goes = front and (each.goes or (may_go and beyond))
-        why = each.why
-        if goes and not each.goes:
-            why = f"the partition is {excess} records over retention.records"
-        elif front and may_go and excess > 0 and not goes:
-            why = "without it less than retention.records would be left"
-        if goes:
-            records -= each.segment.records
-        front = goes
-        decided.append(Decision(each.segment, goes, why))
-    return decided
+        return retention.wait_for_archive(topic.layers())
+    return retention.explain(topic.layers(), topic.settings, now_ms, waits)
 
 
 def due(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> Eviction | None:
     """Returns how far the floor rises with the files that may go now; None while all stay."""
     settings = topic.settings
     limits = (settings.retention_ms, settings.retention_bytes, settings.retention_records)
-    if not topic.layers.segments or all(limit == NO_LIMIT for limit in limits):
+    if not topic.layout.segments or all(limit == NO_LIMIT for limit in limits):
         return None
     floor, reason = topic.earliest, EvictReason.BYTE_CAP
-    for decision in explain(topic, now_ms, waits):
-        if not decision.goes:
+    for verdict in verdicts(topic, now_ms, waits):
+        if not verdict.goes:
             break
-        floor = max(floor, decision.segment.next_offset)
-        reason = EvictReason.AGE if "old" in decision.why.split() else reason
-        if "retention.records" in decision.why:
-            reason = EvictReason.RECORD_CAP
+        floor = max(floor, verdict.layer.next_offset)
+        reason = _EVICTED_BY.get(verdict.reason, reason)
     expired = topic.live_from(floor)
     if expired > floor:
         floor, reason = expired, EvictReason.AGE
@@ -100,5 +60,5 @@ def due(topic: TopicReader, now_ms: int, waits: Mapping[str, int]) -> Eviction |
 
 
 def has_files_below(topic: TopicReader, floor: int) -> bool:
-    """Tells whether a segment that may be removed lies wholly below a sequence."""
-    return any(each.sealed and each.end_sequence <= floor for each in topic.layers.segments[:-1])
+    """Returns whether a segment that may be removed lies wholly below a sequence."""
+    return any(each.sealed and each.end_sequence <= floor for each in topic.layout.segments[:-1])

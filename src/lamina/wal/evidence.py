@@ -35,7 +35,7 @@ class Claim(NamedTuple):
     parts_bytes: int
 
     def precedes(self, other: Claim) -> bool:
-        """Tells whether another record is the next one of the same topic."""
+        """Returns whether another record is the next one of the same topic."""
         return (self.topic_id, self.sequence + 1) == (other.topic_id, other.sequence)
 
 
@@ -86,7 +86,7 @@ def rotten_tail(data: Buffer, first: int) -> int | None:
 
 
 def has_rotted(data: Buffer, before: int | None, first: int, after: int) -> bool:
-    """Tells whether the bytes between two sound frames are of one that was written whole."""
+    """Returns whether the bytes between two sound frames are of one that was written whole."""
     head, length = claim_at(data, first), after - first
     if head is None or not _is_one_frame(data, before, first, after, head):
         return False

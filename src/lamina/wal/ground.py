@@ -8,13 +8,12 @@ meta/{snapshot-<n>.bin, cold.json}
 
 from __future__ import annotations
 
-import os
 import zlib
 from dataclasses import dataclass, field, replace
 
 from lamina.config import WalSettings
 from lamina.log.data_directory import DataDirectory
-from lamina.storage import paths
+from lamina.storage import machine, paths
 from lamina.wal import cold_recall
 
 SHARDS_MAX = 8
@@ -39,67 +38,67 @@ class Ground(DataDirectory):
     @property
     def shard_count(self) -> int:
         """How many shards new frames are spread over."""
-        return self.settings.shards or min(os.cpu_count() or 1, SHARDS_MAX)
+        return self.settings.shards or min(machine.processors(), SHARDS_MAX)
 
     @property
     def meta(self) -> str:
         """The directory of the snapshots."""
-        return os.path.join(self.data, paths.META)
+        return paths.join(self.data, paths.META)
 
     def shard_directory(self, shard: int) -> str:
         """The directory that a shard writes to, as many shards as there are now."""
-        root = os.path.join(self.data, paths.WAL)
-        return root if self.shard_count == 1 else os.path.join(root, paths.shard_directory(shard))
+        root = paths.join(self.data, paths.WAL)
+        return root if self.shard_count == 1 else paths.join(root, paths.shard_directory(shard))
 
     def shard_directories(self) -> list[tuple[int, str]]:
         """Returns (shard, directory) of every directory that may hold WAL files."""
-        root = os.path.join(self.data, paths.WAL)
+        root = paths.join(self.data, paths.WAL)
         found = [(0, root)]
         for name in self.files.list(root):
             shard = paths.shard_number(name)
             if shard is not None:
-                found.append((shard, os.path.join(root, name)))
+                found.append((shard, paths.join(root, name)))
         return found
 
     def hot(self, topic_id: int) -> str:
         """The directory of a topic's segments."""
         name = paths.wal_topic_directory(topic_id)
-        return os.path.join(self.data, paths.SEGMENTS, name)
+        return paths.join(self.data, paths.SEGMENTS, name)
 
     def cold(self, topic_id: int) -> str | None:
         """The directory of a topic's segments that moved away, if there is a place for such."""
         root = self.cold_root
-        return None if root is None else os.path.join(root, paths.wal_topic_directory(topic_id))
+        return None if root is None else paths.join(root, paths.wal_topic_directory(topic_id))
 
     @property
     def cold_root(self) -> str | None:
         """The directory that segments move to, if there is one; `ownership` says whose it is."""
         named = self.settings.cold_directory
-        return os.path.abspath(named) if named else None
+        return paths.absolute(named) if named else None
 
     def set_aside(self, path: str, data: bytes, position: int) -> str:
         """Keeps a copy of bytes under `quarantine/`, durably, before anything happens to them."""
-        folder = os.path.join(self.data, paths.QUARANTINE, paths.WAL)
+        folder = paths.join(self.data, paths.QUARANTINE, paths.WAL)
         self.files.make_directory(folder)
-        kept = os.path.join(folder, f"{_flat(self.data, path)}.{position}.{zlib.crc32(data):08x}")
+        kept = paths.join(folder, f"{_flat(self.data, path)}.{position}.{zlib.crc32(data):08x}")
         if not self.files.exists(kept):
             self.files.replace(kept, data)
         return kept
 
     def quarantine(self, path: str) -> str:
         """Moves a file away under `quarantine/`, durably."""
-        folder = os.path.join(self.data, paths.QUARANTINE, paths.WAL)
+        folder = paths.join(self.data, paths.QUARANTINE, paths.WAL)
         self.files.make_directory(folder)
-        target = os.path.join(folder, _flat(self.data, path))
+        target = paths.join(folder, _flat(self.data, path))
         number = 0
         while self.files.exists(target):
             number += 1
-            target = os.path.join(folder, f"{_flat(self.data, path)}.{number}")
+            target = paths.join(folder, f"{_flat(self.data, path)}.{number}")
         self.files.rename(path, target)
         self.files.sync_directory(folder)
-        self.files.sync_directory(os.path.dirname(path))
+        self.files.sync_directory(paths.parent(path))
         return target
 
 
 def _flat(root: str, path: str) -> str:
-    return os.path.relpath(path, root).replace("..", "").replace(os.sep, "-").lstrip("-")
+    return paths.relative(path, root).replace("..", "").replace(paths.SEPARATOR, "-").lstrip("-")

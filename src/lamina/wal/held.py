@@ -13,13 +13,13 @@ from lamina.wal.topic import Run
 
 
 def holds(frames: Frames, sequence: int) -> bool:
-    """Tells whether the WAL holds a record."""
+    """Returns whether the WAL holds a record."""
     row = int(np.searchsorted(frames.sequences, sequence))
     return row < len(frames.sequences) and int(frames.sequences[row]) == sequence
 
 
 def is_durable(segment: Segment, frames: Frames, marked: int) -> bool:
-    """Tells whether a segment was durable before the crash, its middle as well as its end.
+    """Returns whether a segment was durable before the crash, its middle as well as its end.
 
     It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
     goes only when all in it is marked.

@@ -42,7 +42,7 @@ def judge(
     replayed: Replayed,
     claimed: Collection[int] = (),
 ) -> Judged:
-    """Tells apart what is stored and what is not.
+    """Separates requests that are stored already from those that are not.
 
     `claimed` are sequences of frames that were written, and are damaged now. Below `settled_end`
     everything was durable: it is in segments, or was deleted since.
@@ -65,7 +65,7 @@ def judge(
 
 
 def _has_arrived(end: int, frames: Frames, replayed: Replayed) -> bool:
-    """Tells whether a topic's records below a sequence were written, whatever became of them."""
+    """Returns whether a topic's records below a sequence were written, whatever became of them."""
     row = int(np.searchsorted(frames.sequences, end - 1))
     return row < len(frames.locations) and replayed.has_arrived(int(frames.locations[row]))
 

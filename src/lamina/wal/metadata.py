@@ -17,6 +17,7 @@ from lamina.formats.ranges import Ranges
 from lamina.formats.wal import control, snapshot
 from lamina.formats.wal.routing import Match, RoutedMark, Router, router_of
 
+_HIGHEST = "highest_sequence"
 TAG_DELETES = (control.DeleteTag, control.DeleteTagPrefix)
 
 
@@ -59,6 +60,7 @@ class Metadata:
                 max(1, topic.evict_floor),
                 max(1, topic.earliest_sequence, topic.delete_below),
                 Ranges.of(topic.deleted),
+                highest=_highest_in(topic.config),
             )
         for router in map(router_of, taken.routers):
             self._route(router)
@@ -127,9 +129,12 @@ class Metadata:
             parts.setdefault((name, topic.epoch), {})[int(number)] = (topic_id, config)
         found = []
         for (name, epoch), numbers in parts.items():
-            count = next(iter(numbers.values()))[1].get("partitions", len(numbers))
-            if name in known or set(numbers) != set(range(count)):
+            # A crash while partitions were added leaves two counts: the one that is there, counts.
+            counts = {config.get("partitions", len(numbers)) for _, config in numbers.values()}
+            there = [count for count in counts if set(range(count)) <= set(numbers)]
+            if name in known or not there:
                 continue
+            count = max(there)
             config = numbers[0][1]
             ids = [numbers[number][0] for number in range(count)]
             found.append(
@@ -146,12 +151,25 @@ class Metadata:
         return found
 
 
-def config_of(about: TopicFile) -> str:
-    """Returns what a TopicCreate frame says of a topic beside its name and epoch."""
-    return json.dumps(
-        {
-            "partitions": about.partitions,
-            "created_ms": about.created_ms,
-            "settings": about.settings,
-        }
-    )
+def config_of(about: TopicFile, highest: int | None = None) -> str:
+    """Returns what a TopicCreate frame says of a topic beside its name and epoch.
+
+    A snapshot says as well what the last CheckpointMark said, which goes with its WAL file:
+    `highest` is the highest sequence that segments hold durably.
+    """
+    told = {
+        "partitions": about.partitions,
+        "created_ms": about.created_ms,
+        "settings": about.settings,
+    }
+    return json.dumps(told if highest is None else {**told, _HIGHEST: highest})
+
+
+def _highest_in(config: str) -> int:
+    """Returns the highest sequence that a snapshot tells of; 0 for one that does not."""
+    try:
+        told = json.loads(config)
+    except ValueError:
+        return 0
+    highest = told.get(_HIGHEST) if isinstance(told, dict) else None
+    return highest if isinstance(highest, int) else 0

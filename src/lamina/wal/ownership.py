@@ -11,9 +11,6 @@ Rules.
 
 from __future__ import annotations
 
-import errno
-import os
-
 from lamina.api import BrokerId
 from lamina.errors import CorruptData, NewerFormat, Unavailable
 from lamina.formats.documents import broker_id
@@ -29,24 +26,24 @@ LOCK = "lock"
 
 
 def check(ground: Ground) -> bool:
-    """Tells whether a cold directory is known to be ours; raises CorruptData for another's.
+    """Returns whether a cold directory is known to be ours; raises CorruptData for another's.
 
     Raises Unavailable for one that the store remembers and that is not there.
     """
     root = ground.cold_root
     if root is None:
         return False
-    if not ground.files.exists(os.path.join(root, MARKER)):
+    if not ground.files.exists(paths.join(root, MARKER)):
         _refuse_away(ground, root)
         return False
-    theirs = _identity(ground, os.path.join(root, MARKER))
-    ours = _identity(ground, os.path.join(ground.data, paths.BROKER_ID))
+    theirs = _identity(ground, paths.join(root, MARKER))
+    ours = _identity(ground, paths.join(ground.data, paths.BROKER_ID))
     if theirs.uuid == ours.uuid:
         return True
     raise CorruptData(
         f"the cold directory is another store's: name one of its own for {ground.data} (cold.dir,"
         " TOPICS_COLD_DIR); or, if its segments are this store's, remove this file",
-        path=os.path.join(root, MARKER),
+        path=paths.join(root, MARKER),
         expected=str(ours.uuid),
         found=str(theirs.uuid),
     )
@@ -66,8 +63,8 @@ def remember(ground: Ground) -> None:
     """Keeps where the cold directory is, durably, if that is not known yet."""
     root = ground.cold_root
     assert root is not None, "there is one"
-    wanted = ColdLocation(root, os.path.abspath(ground.data))
-    path = os.path.join(ground.data, paths.COLD_LOCATION)
+    wanted = ColdLocation(root, paths.absolute(ground.data))
+    path = paths.join(ground.data, paths.COLD_LOCATION)
     try:
         if cold_recall.remembered(ground.files, ground.data) == wanted:
             return
@@ -97,7 +94,7 @@ def adopt(ground: Ground, next_topic_id: int) -> None:
         raise CorruptData(
             f"the cold directory holds segments of topics that {ground.data} has never had: name"
             " one of its own (cold.dir, TOPICS_COLD_DIR), or move them away",
-            path=os.path.join(root, strange[0]),
+            path=paths.join(root, strange[0]),
         )
     if held:
         claim(ground)
@@ -109,11 +106,11 @@ def claim(ground: Ground) -> None:
     if root is None or check(ground):
         return
     ground.files.make_directory(root)
-    lock = ground.files.lock(os.path.join(root, LOCK), ground.data)
+    lock = ground.files.lock(paths.join(root, LOCK), ground.data)
     try:
         if not check(ground):
-            own = ground.files.read(os.path.join(ground.data, paths.BROKER_ID))
-            ground.files.replace(os.path.join(root, MARKER), own)
+            own = ground.files.read(paths.join(ground.data, paths.BROKER_ID))
+            ground.files.replace(paths.join(root, MARKER), own)
     finally:
         lock.release()
     remember(ground)
@@ -124,7 +121,3 @@ def _identity(ground: Ground, path: str) -> BrokerId:
         return broker_id.decode(ground.files.read(path))
     except CorruptData as error:
         raise error.at_path(path) from error
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise CorruptData(f"it cannot be read: {error}", path=path) from error

@@ -1,16 +1,15 @@
 """Reading a wal topic: one stream over the archive, sealed segments, the active one, and the WAL.
 
 Rules.
-1. Each step takes the layers anew and picks the one that holds the next sequence: a checkpoint, an
+1. Each step takes the current layers and picks the one with the next sequence: a checkpoint, an
    eviction or a move that comes in between only means that the next step looks elsewhere.
-2. Deleted records are skipped silently; every other missing range is told, with its reason.
+2. Deleted records are skipped silently; every other missing range is reported, with its reason.
 3. What a reader is given was checked just now: a frame's checksum, topic and sequence.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -19,36 +18,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.api import Gap, Isolation, PartitionInfo
-from lamina.config import NO_LIMIT
+from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import UNREADABLE, OffsetOutOfRange, RecordsMissing, Unavailable
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
 from lamina.formats.wal import located, log
-from lamina.log import archived_layers
+from lamina.log import layers as pile
 from lamina.log.damage import not_delivered
+from lamina.log.directory import Place
 from lamina.log.document_names import ScansFrom
+from lamina.log.layers import Kind, Layer
 from lamina.log.time_search import first_at_or_after
-from lamina.storage.files import Files
-from lamina.wal import archived, expiry, segments
+from lamina.wal import archived, segments
+from lamina.wal.expiry import Expiry
 from lamina.wal.segments import Segment
-from lamina.wal.shard import POSITION_BITS, POSITION_MASK, WalFiles, frame_bytes
-from lamina.wal.topic import Arrivals, Run, TopicState
+from lamina.wal.shard import POSITION_BITS, POSITION_MASK, frame_bytes
+from lamina.wal.topic import Contents, Run, Sources, TopicState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _ATTEMPTS = 10
 _TOO_OLD = "the oldest records are older than retention.ms"
-
-
-class Sources(NamedTuple):
-    """What reading stands on, shared by all topics of a store."""
-
-    files: Files
-    wal: WalFiles
-    arrivals: Arrivals
 
 
 class Missing(NamedTuple):
@@ -73,16 +66,23 @@ _Read: TypeAlias = tuple[pa.RecordBatch | None, int] | Missing | Archived
 class TopicReader(ScansFrom, TopicState):
     """The reading half of one partition of a wal topic."""
 
-    __slots__ = ("distrusted", "expired", "sources", "verified")
+    __slots__ = ("distrusted", "expiry", "sources", "verified")
 
     format_name = "wal"
 
-    def bind(self, sources: Sources) -> None:
-        """Gives the topic what it reads from."""
+    def __init__(
+        self,
+        place: Place,
+        topic_id: int,
+        settings: TopicSettings,
+        sources: Sources,
+        contents: Contents = Contents(),
+    ) -> None:
+        super().__init__(place, topic_id, settings, contents)
         self.sources = sources
         self.distrusted: dict[int, segments.Rebuilt] = {}
         self.verified: set[int] = set()
-        self.expired = expiry.NOTHING
+        self.expiry = Expiry(sources)
 
     @property
     def ledger_of_gaps(self) -> Ledger:
@@ -91,18 +91,26 @@ class TopicReader(ScansFrom, TopicState):
 
     def earliest_offset(self) -> int:
         """The first offset that may be read."""
+        if self.settings.retention_ms == NO_LIMIT:
+            return self.earliest
         return self.live_from(self.earliest)
 
     def live_from(self, sequence: int) -> int:
         """Returns the first sequence from one on that was neither dropped nor has expired."""
         sequence = max(sequence, self.earliest)
-        first, end, *_ = expiry.now(self)
+        first, end, *_ = self.expiry.now(self)
         return end if first <= sequence < end else sequence
+
+    def first_readable(self) -> int:
+        """Returns the first offset that may be read, with archived ones judged, if they can be."""
+        if self.settings.retention_ms != NO_LIMIT:
+            self.expiry.as_far_as_known(self)
+        return self.earliest_offset()
 
     def gaps(self) -> Ledger:
         """Returns why each missing range is missing, what has expired just now included."""
         known = super().gaps()
-        first, end, *_ = expiry.now(self)
+        first, end, *_ = self.expiry.now(self)
         if first < end:
             known = known.with_gap(Gap(first, end, "retention", 0, _TOO_OLD))
         return known
@@ -113,29 +121,30 @@ class TopicReader(ScansFrom, TopicState):
 
     def info(self) -> PartitionInfo:
         """Describes the partition."""
-        cold = archived.facts(self)
+        if self.cold is not None and self.ledger.archived():
+            self.cold.look()
+        cold = pile.objects_of(self.archived_layers())
         return PartitionInfo(
             self.place.partition,
             self.earliest_offset(),
             self.durable_end,
             self.written_end,
-            len(self.layers.segments),
+            len(self.layout.segments),
             self.size_bytes(),
             len(cold),
             sum(each.size_bytes for each in cold),
         )
 
     def ask_archive(self) -> None:
-        """Has the archive's list read where records are there alone; raises ArchiveUnavailable."""
-        for gap in self.ledger.archived()[:1]:
-            archived.ask(self, gap.first)
+        """Loads the archive's list if it alone holds some records; raises ArchiveUnavailable."""
+        archived.ask_for_all(self)
 
     def wait_beyond(self, offset: int, timeout_s: float, isolation: Isolation) -> bool:
         """Waits until the end is beyond an offset; woken by the append itself."""
         return self.sources.arrivals.wait(self, offset, timeout_s, isolation)
 
     def listen(self, event: threading.Event) -> None:
-        """Has an event set by every append, for those who wait for several partitions."""
+        """Registers an event that every append sets: for waiting on several partitions."""
         self.sources.arrivals.listen(self, event)
 
     def unlisten(self, event: threading.Event) -> None:
@@ -143,7 +152,7 @@ class TopicReader(ScansFrom, TopicState):
         self.sources.arrivals.unlisten(self, event)
 
     def end_waits(self) -> None:
-        """Wakes those who wait for records, because none will come any more."""
+        """Wakes waiting readers: no more records will come."""
         self.sources.arrivals.end(self)
 
     def scan(
@@ -212,17 +221,14 @@ class TopicReader(ScansFrom, TopicState):
         live = self.deleted.end_at(sequence)
         if live > sequence:
             return None, live
-        layers = self.layers
-        firsts = [segment.first_sequence for segment in layers.segments]
-        row = bisect_right(firsts, sequence) - 1
-        if row >= 0 and sequence < layers.segments[row].end_sequence:
-            return self._from_segment(layers.segments[row], sequence, stop, limit)
-        for run in layers.runs:
-            if run.first <= sequence < run.end:
-                return self._from_wal(run, sequence, stop, limit)
-        later = [*firsts, *(run.first for run in layers.runs)]
-        following = min((first for first in later if first > sequence), default=stop)
-        return self._missing(sequence, min(following, stop))
+        source = self.layout.source_for(sequence)
+        if source is None:
+            return self._missing(sequence, stop)
+        if sequence < source.first_sequence:
+            return self._missing(sequence, min(source.first_sequence, stop))
+        if isinstance(source, Run):
+            return self._from_wal(source, sequence, stop, limit)
+        return self._from_segment(source, sequence, stop, limit)
 
     def _missing(self, sequence: int, following: int, unread: str = "") -> Missing | Archived:
         """Names a hole up to what was deleted in it; or says that the archive holds it.
@@ -232,6 +238,10 @@ class TopicReader(ScansFrom, TopicState):
         known = self.gap_at(sequence)
         may_be_there = known is None or known.reason in (ARCHIVED, LOST)
         if may_be_there and archived.holds(self, sequence):
+            self.expiry.exactly(self)
+            fresh = self.live_from(sequence)
+            if fresh > sequence:
+                return Missing(sequence, fresh, "retention", _TOO_OLD)
             return Archived(following)
         above = self.cold.next_base(sequence) if self.cold is not None else None
         following = following if above is None else min(following, above)
@@ -285,7 +295,7 @@ class TopicReader(ScansFrom, TopicState):
         return known
 
     def _unread_at(self, segment: Segment, sequence: int) -> str:
-        """Says where the device did not deliver a record; nothing if that is not what is wrong."""
+        """Returns the error if the device did not deliver a record, else an empty text."""
         known = self.distrusted.get(segment.first_sequence)
         for damage in known.damages if known is not None else ():
             first, end = damage.first_sequence, damage.end_sequence
@@ -295,12 +305,12 @@ class TopicReader(ScansFrom, TopicState):
         return ""
 
     def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
-        """Is told of what a walk over a segment found; a reader alone cannot write it down."""
+        """Notes what a walk over a segment found; a reader alone cannot write it down."""
         self.ledger = self.ledger.with_gaps(self.damage_gaps(segment, found))
 
     def damage_gaps(self, segment: Segment, found: segments.Rebuilt) -> list[Gap]:
         """Returns what to enter of what a walk over a segment found, that nobody knows yet."""
-        spans, now_ms = archived_layers.spans_of(self.cold), self.place.now_ms()
+        spans, now_ms = pile.spans_of(self.cold), self.place.now_ms()
         return [
             gap
             for first, end, why in damaged_ranges(segment, found)
@@ -308,7 +318,7 @@ class TopicReader(ScansFrom, TopicState):
         ]
 
     def _from_wal(self, run: Run, sequence: int, stop: int, limit: Limit) -> _Read:
-        row = sequence - run.first
+        row = sequence - run.first_sequence
         count = min(limit.max_records, stop - sequence, len(run.locations) - row, 1 << 20)
         places = np.frombuffer(run.locations[row : row + count], dtype=np.int64)
         number = int(places[0]) >> POSITION_BITS
@@ -369,7 +379,7 @@ class TopicReader(ScansFrom, TopicState):
                 found = first_at_or_after(self, timestamp_ms, start, min(entry.next_offset, local))
                 if found is not None:
                     return found
-        for segment in self.layers.segments:
+        for segment in self.layout.segments:
             if segment.newest_ms < timestamp_ms:
                 continue
             entries = self.sound_entries(segment)
@@ -394,7 +404,7 @@ class TopicReader(ScansFrom, TopicState):
         entry = self.cold.entry_for(offset) if self.cold is not None else None
         if entry is not None and offset < self.local_start:
             return entry.min_timestamp_ms
-        for segment in self.layers.segments:
+        for segment in self.layout.segments:
             if offset < segment.end_sequence:
                 entries = segments.load_entries(self.sources.files, segment)
                 row = max(0, offset - segment.first_sequence)
@@ -409,20 +419,16 @@ class TopicReader(ScansFrom, TopicState):
 
     def bytes_from(self, offset: int) -> int:
         """Returns about how many bytes of records there are from an offset on, from indexes."""
-        cold = [each for each in archived.facts(self) if each.next_offset > offset]
-        total = sum(each.size_bytes for each in cold)
-        for segment in self.layers.segments:
-            if segment.end_sequence <= offset:
-                continue
-            before = None
-            if offset > segment.first_sequence:
-                before = segments.position_for(self.sources.files, segment, offset)
-            total += segment.data_bytes - (before or 0)
-        first = max(self.absorbed_end, self.earliest)
-        in_wal = self.written_end - first
-        if in_wal > 0:
-            total += self.wal_bytes * (self.written_end - max(offset, first)) // in_wal
-        return total
+        return pile.bytes_from(self.layers(), offset, self._bytes_before)
+
+    def _bytes_before(self, layer: Layer, offset: int) -> int:
+        """How many bytes of a layer lie in front of an offset; an object counts whole."""
+        if offset <= layer.base_offset or layer.kind is Kind.OBJECT:
+            return 0
+        if isinstance(layer.source, Segment):
+            return segments.position_for(self.sources.files, layer.source, offset) or 0
+        left = layer.size_bytes * (layer.next_offset - offset)
+        return layer.size_bytes - left // (layer.next_offset - layer.base_offset)
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on, below the durable end, have no record any more."""

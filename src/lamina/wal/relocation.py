@@ -12,9 +12,9 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container
 
+from lamina.storage import paths
 from lamina.storage.files import TEMPORARY_SUFFIX, Files
 from lamina.wal import ownership
 from lamina.wal.ground import Ground
@@ -29,7 +29,7 @@ def due(ground: Ground, topic: TopicState) -> list[Segment]:
     cold = ground.cold(topic.topic_id)
     if cold is None:
         return []
-    sealed = [segment for segment in topic.layers.segments if segment.sealed]
+    sealed = [segment for segment in topic.layout.segments if segment.sealed]
     beyond = sealed[: max(0, len(sealed) - ground.settings.hot_segments)]
     return [segment for segment in beyond if segment.directory != cold]
 
@@ -44,7 +44,7 @@ def copy(ground: Ground, segment: Segment) -> Segment:
     for suffix in ("idx", "data"):
         if ground.files.exists(segment.path(suffix)):
             _copy_file(ground, segment.path(suffix), moved.path(suffix))
-    ground.files.sync_directory(cold)
+    ground.files.sync_directory(cold)  # the copy is there for good before the original may go
     return moved
 
 
@@ -57,7 +57,7 @@ def clear(ground: Ground, topic_id: int, cold: str, names: Container[str]) -> No
     files, hot = ground.files, ground.hot(topic_id)
     gone = False
     for name in files.list(cold):
-        path, twin = os.path.join(cold, name), os.path.join(hot, name)
+        path, twin = paths.join(cold, name), paths.join(hot, name)
         if name.endswith(TEMPORARY_SUFFIX) or (name in names and _is_same(files, path, twin)):
             files.remove(path)
             gone = True
@@ -82,10 +82,10 @@ def _copy_file(ground: Ground, source: str, target: str) -> None:
             while chunk := origin.read_at(position, _CHUNK_BYTES):
                 copied.write_at(position, chunk)
                 position += len(chunk)
-            copied.sync()
+            copied.sync()  # before the rename: a durable name must lead to all of its bytes
         finally:
             copied.close()
     finally:
         origin.close()
     files.rename(temporary, target)
-    files.sync_directory(os.path.dirname(target))
+    files.sync_directory(paths.parent(target))

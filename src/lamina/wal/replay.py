@@ -15,7 +15,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -26,12 +25,15 @@ from numpy.typing import NDArray
 from lamina.api import RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.kernels.binary import as_bytes
-from lamina.formats.scan import WHOLE, Budget, Limit, Scan, Stop
-from lamina.formats.wal import control, log
+from lamina.formats.scan import WHOLE, Limit, Run, Scan, Stop, runs
+from lamina.formats.wal import control, search
 from lamina.formats.wal.layout import OVERHEAD_BYTES, PREFIX, SEGMENT_FRAME, FrameType
 from lamina.formats.wal.places import Places, control_frame
 from lamina.formats.wal.routing import RoutedMark, Verdict
+from lamina.formats.wal.walks import WalFrames
 from lamina.storage import paths
+from lamina.storage.files import File
+from lamina.storage.kept_file import KeptFile
 from lamina.wal import evidence, routed
 from lamina.wal.ground import Ground
 from lamina.wal.shard import POSITION_BITS, POSITION_MASK, WalFile, WalFiles
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 _STEP_RECORDS = 1 << 15
 """Walked at a time: few enough to be in the processor's cache still when they are taken down."""
-_ONE = Limit(max_records=1)
 _REWRITE_BYTES = 4 << 20
 _HEAD_BYTES = PREFIX.size + SEGMENT_FRAME.size
 _TYPES = tuple(bytes([kind]) for kind in FrameType)
@@ -77,7 +78,7 @@ class Replayed:
     """Where the sound part of each file ends, by file number."""
 
     def is_synced(self, location: int) -> bool:
-        """Tells whether a frame is known to have been durable before the WAL was opened."""
+        """Returns whether a frame is known to have been durable before the WAL was opened."""
         position = location & POSITION_MASK
         return position < self.synced_to.get(location >> POSITION_BITS, 0)
 
@@ -86,7 +87,7 @@ class Replayed:
         return {sequence for owner, sequence in self.lost_claims if owner == topic_id}
 
     def has_arrived(self, location: int) -> bool:
-        """Tells whether everything up to a frame was written, though some may be damaged now."""
+        """Returns whether everything up to a frame was written, though some may be damaged now."""
         position = location & POSITION_MASK
         return position < self.arrived_to.get(location >> POSITION_BITS, 0)
 
@@ -130,13 +131,14 @@ class Replay:
             for name in files.list(directory):
                 index = paths.wal_file_index(name)
                 if index is not None:
-                    listed.append((shard, index, os.path.join(directory, name)))
+                    listed.append((shard, index, paths.join(directory, name)))
         listed.sort()
         opened = []
         for _, group in groupby(listed, key=lambda each: each[0]):
             of_shard = list(group)
             for row, (shard, index, path) in enumerate(of_shard):
-                handle = files.open(path) if self._repair else files.open_read_only(path)
+                handle: File  # a reader keeps its files open: the writer may free their names
+                handle = KeptFile(files, path) if self._repair else files.open_read_only(path)
                 file = self._found.files.add(shard, index, path, handle)
                 opened.append((file, row == len(of_shard) - 1))
         return opened
@@ -144,12 +146,12 @@ class Replay:
     # ------------------------------------------------------------------ one file
 
     def _is_foreign(self, file: WalFile) -> bool:
-        """Tells whether a file holds bytes, but nothing that the WAL could have written."""
+        """Returns whether a file holds bytes, but nothing that the WAL could have written."""
         file.size = file.file.size()
         if not file.size or _begins_frame(file.file.read_at(0, _HEAD_BYTES), 0):
             return False
         data = file.load()
-        return bool(as_bytes(data).any()) and log.resync(data, 0) is None
+        return bool(as_bytes(data).any()) and search.resync(data, 0) is None
 
     def _set_aside(self, file: WalFile) -> None:
         """Leaves a foreign file out, and moves it away where that is allowed."""
@@ -180,7 +182,7 @@ class Replay:
     def _void_left_overs(self, file: WalFile, data: Buffer, end: int) -> bytes:
         """Leaves out records and copies that a crash has parted; returns what to write of that.
 
-        Nobody was told of them. The marks keep them out when a barrier follows one day.
+        They were never acknowledged. The marks keep them out when a barrier follows one day.
         """
         torn_from = end if self._torn_from is None else self._torn_from
         spans = routed.left_over(data, self._last_barrier, end, torn_from)
@@ -209,43 +211,40 @@ class Replay:
             file.file.write_at(first, bytes(after - first))
         if marks:
             file.file.write_at(end, marks)
-        file.file.sync()
+        file.file.sync()  # the barrier, and what a killed process left, before appends go on
 
     def _walk(self, file: WalFile, data: Buffer, *, is_last: bool) -> int:
         """Takes down all sound frames; returns where the file's sound part ends."""
-        size, position = file.size, 0
+        position = 0
         spots: list[tuple[int, int, Stop, bool]] = []
         before: int | None = None
-        budget = Budget(size)
-        limit = Limit(_STEP_RECORDS, WHOLE.max_bytes, budget)
-        while position < size:
-            found = log.scan(data, position, limit=limit)
-            if len(found):
-                self._take(file, data, found)
-                before = int(found.positions[-1])
-            position = found.end
-            if found.stop is Stop.BAD_VERSION:
+        for step in runs(WalFrames(data), 0, limit=Limit(_STEP_RECORDS, WHOLE.max_bytes)):
+            if isinstance(step, Run):
+                self._take(file, data, step.found)
+                before, position = int(step.found.positions[-1]), step.found.end
+                continue
+            if step.stop is Stop.BAD_VERSION:
                 raise NewerFormat(
                     "a WAL frame of a newer format", path=file.path, position=position
                 )
-            if found.stop.is_damage:
-                if not as_bytes(data)[position:size].any():
-                    break  # prepared space
-                after = _sound_after(data, position, found.stop, budget)
-                if after is None:
-                    after = evidence.rotten_tail(data, position)
-                    rotted = after is not None
-                else:
-                    rotted = evidence.has_rotted(data, before, position, after)
-                if after is None:
-                    self._tail(file, data, position, found.stop, is_last=is_last)
-                    break
-                spots.append((position, after, found.stop, rotted))
+            if step.is_blank:
+                break  # prepared space
+            if step.following is not None:
+                rotted = evidence.has_rotted(data, before, position, step.end)
+                spots.append((position, step.end, step.stop, rotted))
+                position = step.end
+                continue
+            after = evidence.rotten_tail(data, position)
+            if after is None:
+                self._tail(file, data, position, step.stop, is_last=is_last)
+            else:  # behind it is prepared space
+                spots.append((position, after, step.stop, True))
                 position = after
         for first, after, stop, rotted in spots:
-            lost = rotted or not is_last or _has_barrier(data, after)
+            # A barrier that follows says that what lies before it had been synced.
+            lost = rotted or not is_last or self._last_barrier >= after
             self._damage(file, data, (first, after), stop, lost=lost)
-        return position if position < size else size
+        return position
 
     def _tail(
         self, file: WalFile, data: Buffer, position: int, stop: Stop, *, is_last: bool
@@ -317,7 +316,7 @@ class Replay:
 
 
 def _begins_frame(data: Buffer, position: int) -> bool:
-    """Tells whether the bytes there, as many as there are, begin a frame; of no soundness."""
+    """Returns whether the bytes there, as many as there are, begin a frame; of no soundness."""
     head = bytes(memoryview(data).cast("B")[position : position + _HEAD_BYTES])
     if head[:1] not in _TYPES or len(head) < _HEAD_BYTES:
         return head[:1] in _TYPES
@@ -325,32 +324,3 @@ def _begins_frame(data: Buffer, position: int) -> bool:
     body = fields["node_len"] + fields["tag_len"] + fields["data_len"]
     expected = OVERHEAD_BYTES - SEGMENT_FRAME.at("flags") + body
     return bool(fields["frame_len"] == expected)
-
-
-def _sound_after(data: Buffer, position: int, stop: Stop, budget: Budget) -> int | None:
-    """Finds the next sound frame; first behind a damaged one whose lengths are still plausible.
-
-    Otherwise a value that happens to hold a frame could be taken for the frames that follow.
-    """
-    if stop is Stop.BAD_CHECKSUM:
-        head = SEGMENT_FRAME.unpack(data, position + 1)
-        claimed = position + 1 + 4 + int(head["frame_len"])
-        if claimed < memoryview(data).nbytes and len(log.scan(data, claimed, limit=_ONE)):
-            return claimed
-    return log.resync(data, min(position + 1, memoryview(data).nbytes), budget=budget)
-
-
-def _has_barrier(data: Buffer, position: int) -> bool:
-    """Tells whether a barrier follows: then what lies before it had been synced."""
-    size = memoryview(data).nbytes
-    while position < size:
-        found = log.scan(data, position, limit=WHOLE)
-        if Places().take(data, found, 0).last_barrier is not None:
-            return True
-        if not found.stop.is_damage or found.stop is Stop.BAD_VERSION:
-            return False
-        after = log.resync(data, min(found.end + 1, size))
-        if after is None:
-            return False
-        position = after
-    return False

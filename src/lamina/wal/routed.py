@@ -6,29 +6,37 @@ are flagged, and a RoutedMark ends their group: see `formats.wal.routing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest
-from lamina.formats.scan import Budget, Limit, Scan
+from lamina.formats.ranges import Ranges
+from lamina.formats.scan import Damage, Limit, runs
 from lamina.formats.wal import control, log
 from lamina.formats.wal.headers import body_of, headers
 from lamina.formats.wal.layout import ROUTED, FrameType
 from lamina.formats.wal.routing import RoutedMark, Verdict
+from lamina.formats.wal.walks import WalFrames
 from lamina.log.requests import Request
+from lamina.wal.topic import TopicState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from lamina.wal.routers import Route
-    from lamina.wal.wal_partition import WalPartition
-
 _STEP = Limit(max_records=1 << 15, max_bytes=1 << 30)
+
+
+class Route(NamedTuple):
+    """A router's rule as the writer uses it, for one partition of its source."""
+
+    router: str
+    target: TopicState
+    column: str
+    pattern: bytes
+    exact: bool
 
 
 class Copy(Request):
@@ -44,7 +52,7 @@ def copies_of(
 
     Whole columns are compared: no record becomes a Python object.
     """
-    chosen: dict[WalPartition, tuple[str, pa.Array]] = {}
+    chosen: dict[TopicState, tuple[str, pa.Array]] = {}
     for route in routes:
         column = batch.column(route.column)
         if column.null_count == len(column):
@@ -108,7 +116,12 @@ def left_over(data: Buffer, start: int, end: int, torn_from: int) -> list[Span]:
     whole: list[Span] = []
     damaged: list[Span] = []
     flagged = [np.empty((0, 2), dtype=np.int64)]
-    for found in _walk(data, start, end, damaged):
+    frames_in = WalFrames(memoryview(data).cast("B")[:end])
+    for step in runs(frames_in, start, limit=_STEP):
+        if isinstance(step, Damage):
+            damaged.append(Span(step.position, step.end))
+            continue
+        found = step.found
         columns = headers(data, found)
         for row in np.flatnonzero(columns.types == int(FrameType.ROUTED_MARK)).tolist():
             mark = control.decode(FrameType.ROUTED_MARK, body_of(data, found, columns, row))
@@ -125,31 +138,7 @@ def left_over(data: Buffer, start: int, end: int, torn_from: int) -> list[Span]:
         if not any(each.first < span.end and span.first < each.end for each in damaged):
             inside = (frames[:, 0] >= span.first) & (frames[:, 1] <= span.end)
             frames = frames[~inside]
-    return _joined(frames)
-
-
-def _walk(data: Buffer, start: int, end: int, damaged: list[Span]) -> Iterator[Scan]:
-    view = memoryview(data).cast("B")[:end]
-    budget = Budget(end)
-    while start < end:
-        found = log.scan(view, start, limit=_STEP)
-        if len(found):
-            yield found
-        start = found.end
-        if found.stop.is_damage:
-            after = log.resync(view, min(start + 1, end), budget=budget)
-            damaged.append(Span(start, end if after is None else after))
-            start = damaged[-1].end
-
-
-def _joined(frames: NDArray[np.int64]) -> list[Span]:
-    spans: list[Span] = []
-    for first, end in frames.tolist():
-        if spans and spans[-1].end == first:
-            spans[-1] = Span(spans[-1].first, end)
-        else:
-            spans.append(Span(first, end))
-    return spans
+    return [Span(*pair) for pair in Ranges.of(frames.tolist()).pairs()]
 
 
 def void_marks(spans: list[Span], position: int, now_ms: int) -> bytes:

@@ -2,10 +2,11 @@
 
 A copy is one more record of the same group: encoded by the same kernel call, written by the same
 write, durable by the same fsync. So partitions that a router connects share one shard, that of the
-lowest id among them; where they were spread by their hashes, they are moved when the rule begins.
+lowest id among them; where they were spread by their hashes, they are moved before the rule begins.
 
 Rules.
-1. A rule is a control frame first, durable, and only then in force.
+1. A rule is a control frame first, durable, and only then in force. Where what it connects cannot
+   be moved together, there is no rule: none is listed that copies nothing.
 2. Copies are not routed again, so no ring of rules can loop. A record has at most one copy in a
    target, however many rules match.
 3. If one target refuses its copy, nothing is appended, the source's record neither.
@@ -14,32 +15,22 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lamina.api import RouterInfo
-from lamina.errors import UnknownRouter
+from lamina.errors import LaminaError, UnknownRouter
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.wal.routing import Match, Router, encode_router
 from lamina.formats.wal.sharding import shard_of
 from lamina.log.router_rule import Rule, info_of
-
-if TYPE_CHECKING:
-    from lamina.wal.metadata import Metadata
-    from lamina.wal.shard_log import ShardLog
-    from lamina.wal.wal_partition import WalPartition
+from lamina.wal.metadata import Metadata
+from lamina.wal.routed import Route
+from lamina.wal.shard_log import ShardLog
+from lamina.wal.wal_partition import WalPartition
 
 _COLUMNS = {Match.TAG: "tag", Match.TAG_PREFIX: "tag", Match.NODE: "node"}
-
-
-class Route(NamedTuple):
-    """A rule as the writer uses it, for one partition of its source."""
-
-    router: str
-    target: WalPartition
-    column: str
-    pattern: bytes
-    exact: bool
 
 
 class Partitions(NamedTuple):
@@ -63,7 +54,9 @@ class Routers:
         """Takes the rules that the WAL and the snapshot hold, and has them in force."""
         self._revision = metadata.router_revision
         self._rules = metadata.live_routers()
-        self.connect()
+        self._rules = self._live()
+        self._gather(self._rules)
+        self.put_in_force()
 
     def listed(self) -> list[RouterInfo]:
         """Returns all rules, by name."""
@@ -80,16 +73,25 @@ class Routers:
     # ------------------------------------------------------------------ changes
 
     def put(self, name: str, topics: tuple[TopicFile, TopicFile], rule: Rule) -> None:
-        """Begins or changes a rule; it is durable and in force when this returns."""
+        """Begins or changes a rule; it is durable and in force when this returns.
+
+        Raises what keeps a partition from being moved; then nothing has begun or changed.
+        """
         source, target = topics
         match, pattern = rule
         ids = source.topic_ids[0], target.topic_ids[0]
         made = Router(name, self._revision + 1, match, *ids, pattern)
         self._require_sound(topics)
+        try:
+            self._gather(self._live() | {name: made})
+        except BaseException:
+            with contextlib.suppress(LaminaError):  # one that stays apart refuses its copies
+                self._gather(self._live())
+            raise
         self._write(made)
         self._revision = made.revision
         self._rules[name] = made
-        self.connect()
+        self.put_in_force()
 
     def remove(self, name: str) -> None:
         """Ends a rule; what it has copied stays."""
@@ -98,7 +100,7 @@ class Routers:
         self._write(gone)
         self._revision = gone.revision
         del self._rules[name]
-        self.connect()
+        self.put_in_force()
 
     def get(self, name: str) -> Router:
         """Returns a rule by its name; raises UnknownRouter."""
@@ -108,7 +110,7 @@ class Routers:
         return found
 
     def has(self, name: str) -> bool:
-        """Tells whether there is a rule of that name."""
+        """Returns whether there is a rule of that name."""
         return name in self._live()
 
     def _live(self) -> dict[str, Router]:
@@ -128,14 +130,27 @@ class Routers:
 
     # ------------------------------------------------------------------ in force
 
-    def connect(self) -> None:
-        """Gives every source its routes; what is connected shares a shard from now on."""
+    def _gather(self, rules: Mapping[str, Router]) -> None:
+        """Has everything that rules connect share a shard; what does already stays where it is."""
+        edges = [each for rule in rules.values() for each in self._edges(rule)]
+        homes = _homes([(source, target) for source, target, _ in edges])
+        logs, known = self._partitions.logs, self._partitions.open
+        for home in set(homes.values()):
+            members = [known[each] for each in homes if homes[each] == home]
+            if len({id(each.log) for each in members}) > 1:
+                for each in members:
+                    self._move(each, logs[shard_of(home, len(logs))])
+
+    def reconnect(self) -> None:
+        """Reaches what topics have grown by: rules connect all of their partitions."""
+        with contextlib.suppress(LaminaError):  # one that stays apart refuses its copies
+            self._gather(self._live())
+        self.put_in_force()
+
+    def put_in_force(self) -> None:
+        """Gives every source its routes; without those whose source or target is gone by now."""
         self._rules = self._live()
         edges = [each for rule in self._rules.values() for each in self._edges(rule)]
-        homes = _homes([(source, target) for source, target, _ in edges])
-        logs = self._partitions.logs
-        for topic_id, home in homes.items():
-            self._move(self._partitions.open[topic_id], logs[shard_of(home, len(logs))])
         routes: dict[int, list[Route]] = {}
         for source, target, rule in edges:
             exact = rule.match is not Match.TAG_PREFIX
@@ -158,7 +173,7 @@ class Routers:
         ]
 
     def _move(self, partition: WalPartition, log: ShardLog) -> None:
-        """Has a partition appended to through another shard; what it has in the old one is durable.
+        """Moves the appends of a partition to another shard; what the old one holds is durable.
 
         Both leaders are kept out: no sequence is given twice.
         """
@@ -167,7 +182,7 @@ class Routers:
             return
 
         def leave() -> None:
-            old.sync()
+            old.sync()  # recovery reads shards in any order: the old one holds all before the move
             log.writer.exclusively(enter)
 
         def enter() -> None:

@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 
 from lamina.api import Gap
 from lamina.formats.documents.ledger import ARCHIVED, LOST
-from lamina.formats.ranges import Ranges
+from lamina.formats.ranges import Ranges, Span
 from lamina.formats.wal import log
 from lamina.formats.wal.layout import PREFIX
 from lamina.log.batch_offsets import first_of
-from lamina.log.sound_copies import Mended, Piece, Span, archived, joined
+from lamina.log.sound_copies import Mended, Piece, archived, covered
 from lamina.records import INPUT_SCHEMAS
 from lamina.wal import segments
 from lamina.wal.reader import damaged_ranges
 from lamina.wal.segment_rewrite import replaced
 from lamina.wal.segments import Segment
 from lamina.wal.wal_partition import WalPartition
-
-_AWAY = (LOST, ARCHIVED)
 
 
 def mend(topic: WalPartition, segment: Segment) -> Mended:
@@ -51,16 +49,16 @@ def mend(topic: WalPartition, segment: Segment) -> Mended:
         edges = [*piece.positions.tolist(), piece.data.nbytes]
         for row in range(len(piece.positions)):
             frames[piece.first + row] = piece.data[edges[row] + PREFIX.size : edges[row + 1]]
-    back = tuple(joined(restored))
+    back = covered(restored)
     damaged = Ranges.of((first, end) for first, end, _ in damaged_ranges(segment, found))
-    known = Ranges.of((gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason != ARCHIVED)
-    still = damaged.minus(Ranges.of(back)).minus(topic.deleted).minus(known).pairs()
+    known = topic.ledger.ranges_but(ARCHIVED)
+    still = damaged.minus(back).minus(topic.deleted).minus(known).pairs()
     why = f"{segment.path('data')}: damaged"
     topic.enter_gaps([Gap(a, b, LOST, topic.place.now_ms(), why) for a, b in still])
     if _keeps_its_end(topic, segment, max(frames, default=0)):
         replaced(topic, segment, [(sequence, frames[sequence]) for sequence in sorted(frames)])
-    topic.found_again(back)
-    return Mended(back, tuple(still))
+    topic.found_again(back.pairs())
+    return Mended(back.pairs(), still)
 
 
 def _missing(topic: WalPartition, segment: Segment, sound: NDArray[np.int64]) -> Ranges:
@@ -68,17 +66,17 @@ def _missing(topic: WalPartition, segment: Segment, sound: NDArray[np.int64]) ->
 
     A segment goes up to the next one: where its last frames are damaged it seems to end before.
     """
-    later = [each.first_sequence for each in topic.layers.segments]
+    later = [each.first_sequence for each in topic.layout.segments]
     end = min((each for each in later if each > segment.first_sequence), default=0)
     end = max(end, segment.end_sequence)
-    whole = Ranges.of([(max(segment.first_sequence, topic.earliest), end)])
-    known = Ranges.of((gap.first, gap.end) for gap in topic.ledger.gaps if gap.reason not in _AWAY)
+    whole = Ranges.between(max(segment.first_sequence, topic.earliest), end)
+    known = topic.ledger.ranges_but(LOST, ARCHIVED)
     return whole.minus(Ranges.of_sequences(sound)).minus(topic.deleted).minus(known)
 
 
 def _keeps_its_end(topic: WalPartition, segment: Segment, last: int) -> bool:
-    """Tells whether a segment may be replaced: the last one says where the topic ends."""
-    return segment is not topic.layers.segments[-1] or last + 1 == segment.end_sequence
+    """Returns whether a segment may be replaced: the last one says where the topic ends."""
+    return segment is not topic.layout.segments[-1] or last + 1 == segment.end_sequence
 
 
 def _encoded(topic: WalPartition, span: Span) -> list[Piece]:

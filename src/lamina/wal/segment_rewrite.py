@@ -1,4 +1,4 @@
-"""Sealed segments of a wal topic written anew without the records that a choice does not keep.
+"""Sealed segments of a wal topic rewritten without the records that a choice does not keep.
 
 A `.data` may have holes: frames are copied as they are, without those that go. The ledger says why
 before anything goes. While the first record of a segment stays the file is replaced under its name;
@@ -14,11 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.api import Gap
-from lamina.formats.scan import Limit, Scan, Stop
+from lamina.formats.documents.ledger import DELETED
+from lamina.formats.ranges import Ranges
+from lamina.formats.scan import Damage, Limit, Scan, Stop, runs
 from lamina.formats.wal import index, log
+from lamina.formats.wal.walks import SegmentFrames
 from lamina.wal import segments
 from lamina.wal.segments import Segment
-from lamina.wal.topic import Layers
+from lamina.wal.topic import TopicLayout
 from lamina.wal.wal_partition import WalPartition
 
 Choice = Callable[[pa.RecordBatch], NDArray[np.bool_]]
@@ -27,7 +30,7 @@ Choice = Callable[[pa.RecordBatch], NDArray[np.bool_]]
 def erase(topic: WalPartition, stays: Choice, *, dry_run: bool = False) -> int:
     """Rewrites every segment that holds a record which goes; returns how many. For the leader."""
     gone = 0
-    for segment in topic.layers.segments:
+    for segment in topic.layout.segments:
         data = memoryview(segments.data_of(topic.sources.files, segment)).cast("B")
         data = data[: segment.data_bytes]
         kept, dropped = _split(segment, data, stays)
@@ -48,28 +51,18 @@ def _split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns (sequence, first byte, end byte) of the frames that stay; the others' sequences."""
     kept, dropped = [np.empty((0, 3), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    position, expected = 0, segment.first_sequence
-    while position < data.nbytes:
-        limit = Limit(max_records=1 << 20, max_bytes=1 << 26)
-        found = log.scan_segment(
-            data, position, topic_id=segment.topic_id, minimum_sequence=expected, limit=limit
-        )
-        if len(found):
-            batch = log.decode_segment(data, found)
-            sequences = batch.column("offset").to_numpy()
-            keeps = stays(batch)
-            ends = np.append(found.positions[1:], found.end)
-            kept.append(np.stack([sequences, found.positions, ends], axis=1)[keeps])
-            dropped.append(sequences[~keeps])
-            expected = int(sequences[-1]) + 1
-        position = found.end
-        if found.stop.is_damage:
-            after = log.resync_segment(
-                data, position, topic_id=segment.topic_id, minimum_sequence=expected
-            )
-            if after is None:
-                break
-            position = after
+    frames = SegmentFrames(data, segment.topic_id)
+    limit = Limit(max_records=1 << 20, max_bytes=1 << 26)
+    for step in runs(frames, 0, segment.first_sequence, limit=limit):
+        if isinstance(step, Damage):
+            continue
+        found = step.found
+        batch = log.decode_segment(data, found)
+        sequences = batch.column("offset").to_numpy()
+        keeps = stays(batch)
+        ends = np.append(found.positions[1:], found.end)
+        kept.append(np.stack([sequences, found.positions, ends], axis=1)[keeps])
+        dropped.append(sequences[~keeps])
     return np.concatenate(kept), np.concatenate(dropped)
 
 
@@ -81,10 +74,8 @@ def _replace(
     dropped: NDArray[np.int64],
 ) -> None:
     files, now_ms = topic.sources.files, topic.place.now_ms()
-    edges = np.flatnonzero(np.diff(dropped) > 1)
-    firsts = dropped[np.concatenate([[0], edges + 1])].tolist()
-    lasts = dropped[np.concatenate([edges, [len(dropped) - 1]])].tolist()
-    gaps = [Gap(a, b + 1, "deleted", now_ms) for a, b in zip(firsts, lasts, strict=True)]
+    spans = Ranges.of_sequences(dropped).pairs()
+    gaps = [Gap(first, end, DELETED, now_ms) for first, end in spans]
     files.make_directory(topic.place.directory)
     topic.ledger = topic.place.enter_gaps(topic.ledger, gaps)
     replaced(topic, segment, [(sequence, data[a:b]) for sequence, a, b in kept.tolist()])
@@ -94,8 +85,8 @@ def replaced(topic: WalPartition, segment: Segment, frames: list[tuple[int, memo
     """Puts a segment of some frames, in their order, in the place of another. For the leader."""
     files = topic.sources.files
     new = _written(topic, segment, frames) if frames else None
-    rest = tuple(new if each is segment else each for each in topic.layers.segments)
-    topic.layers = Layers(tuple(each for each in rest if each is not None), topic.layers.runs)
+    rest = tuple(new if each is segment else each for each in topic.layout.segments)
+    topic.layout = TopicLayout(tuple(each for each in rest if each is not None), topic.layout.runs)
     topic.distrusted.pop(segment.first_sequence, None)
     topic.verified.discard(segment.first_sequence)
     if new is None or new.first_sequence != segment.first_sequence:
@@ -124,5 +115,5 @@ def _written(
         files.remove(segment.path("idx"))
     files.replace(new.path("data"), body)
     segments.save_entries(files, new, entries)
-    files.sync_directory(segment.directory)
+    files.sync_directory(segment.directory)  # an erasure is done when the old bytes cannot return
     return new

@@ -15,22 +15,23 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.scan import Budget, Limit, Scan, Stop
+from lamina.formats.scan import WHOLE, Limit, Run, Scan, Stop, runs
+from lamina.formats.scan import Damage as Spot
 from lamina.formats.wal import index, located, log
 from lamina.formats.wal.headers import headers_segment
 from lamina.formats.wal.layout import SEGMENT_FRAME, SEQUENCE_MAX
+from lamina.formats.wal.walks import SegmentFrames
 from lamina.log.damage import not_delivered
+from lamina.storage import bad_pages, paths
 from lamina.storage.bad_pages import Salvaged, is_unreadable, read_error, salvage
-from lamina.storage.files import Files
+from lamina.storage.files import Files, settle_names
 from lamina.storage.paths import WalSegmentFile
 
 if TYPE_CHECKING:
@@ -57,7 +58,19 @@ class Segment(NamedTuple):
 
     def path(self, suffix: str) -> str:
         """Returns the path of one of its files."""
-        return f"{self.directory}{os.sep}{WalSegmentFile(self.first_sequence, suffix).name}"
+        return (
+            f"{self.directory}{paths.SEPARATOR}{WalSegmentFile(self.first_sequence, suffix).name}"
+        )
+
+    @property
+    def where(self) -> str:
+        """The path of the `.data`, which is the truth of it."""
+        return self.path("data")
+
+    @property
+    def oldest_ms(self) -> None:
+        """Not known without its `.idx`."""
+        return None
 
     @property
     def entry_count(self) -> int:
@@ -104,12 +117,13 @@ def data_of(files: Files, segment: Segment) -> Buffer:
 def salvaged_data_of(files: Files, segment: Segment) -> Salvaged:
     """Reads what the device delivers of a segment's `.data`."""
     with contextlib.closing(files.open_read_only(segment.path("data"))) as file:
-        try:
-            return Salvaged(file.load(), ())
-        except OSError as error:
-            if not is_unreadable(error):
-                raise
-        return salvage(file, 0, file.size())
+        return bad_pages.load(file)
+
+
+def damaged_bytes(files: Files, segment: Segment, damage: Damage) -> bytes:
+    """Reads the bytes of a damaged spot, to be set aside."""
+    raw = memoryview(salvaged_data_of(files, segment).data).cast("B")
+    return bytes(raw[damage.first_byte : damage.end_byte])
 
 
 def walk(
@@ -129,49 +143,42 @@ def walk(
     return _walk(segment, whole, end_byte, end_sequence)
 
 
-def walk_salvaged(files: Files, segment: Segment, end_byte: int) -> Rebuilt:
+def walk_salvaged(
+    files: Files,
+    segment: Segment,
+    end_byte: int | None = None,
+    *,
+    end_sequence: int = SEQUENCE_MAX,
+) -> Rebuilt:
     """Walks what the device delivers of a segment; the rest is damage that is `unread`."""
-    return _walk(segment, salvaged_data_of(files, segment), end_byte, SEQUENCE_MAX)
+    return _walk(segment, salvaged_data_of(files, segment), end_byte, end_sequence)
 
 
 def _walk(segment: Segment, whole: Salvaged, end_byte: int | None, end_sequence: int) -> Rebuilt:
     raw = memoryview(whole.data).cast("B")
     data = raw if end_byte is None else raw[: min(end_byte, raw.nbytes)]
-    runs: list[NDArray[np.int64]] = []
+    parts = [np.empty(0, dtype=np.int64)]
     damages: list[Damage] = []
-    position, expected, sound_end, frames = 0, segment.first_sequence, 0, 0
-    budget = Budget(data.nbytes)
-    while position < data.nbytes:
-        found = log.scan_segment(
-            data,
-            position,
-            topic_id=segment.topic_id,
-            minimum_sequence=expected,
-            limit=Limit(max_records=1 << 24, max_bytes=1 << 30, budget=budget),
-        )
-        own = _count_below(data, found, end_sequence)
-        if own:
-            runs.append(found.positions[:own])
+    expected, sound_end, frames = segment.first_sequence, 0, 0
+    for step in runs(SegmentFrames(data, segment.topic_id), 0, expected, limit=WHOLE):
+        if isinstance(step, Run):
+            found = step.found
+            own = _count_below(data, step, end_sequence)
+            parts.append(found.positions[:own])
             frames += own
-            expected = sequence_at(data, int(found.positions[own - 1])) + 1
-            sound_end = found.end if own == len(found) else int(found.positions[own])
-        if own < len(found):
-            strange = int(found.positions[own])
-            damages.append(Damage(expected, expected, strange, data.nbytes, Stop.BAD_OFFSET))
-            break
-        if not found.stop.is_damage:
-            position = found.end
+            if own:
+                expected = sequence_at(data, int(found.positions[own - 1])) + 1
+                sound_end = found.end if own == len(found) else int(found.positions[own])
+            if own < len(found):
+                strange = int(found.positions[own])
+                damages.append(Damage(expected, expected, strange, data.nbytes, Stop.BAD_OFFSET))
+                break
             continue
-        _refuse_newer(segment, found)
-        after = log.resync_segment(
-            data, found.end, topic_id=segment.topic_id, minimum_sequence=expected, budget=budget
-        )
-        end = data.nbytes if after is None else after
-        resumes = expected if after is None else min(end_sequence, sequence_at(data, after))
-        unread = any(first < end and found.end < last for first, last in whole.holes)
-        damages.append(Damage(expected, resumes, found.end, end, found.stop, unread))
-        position = end
-    positions = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
+        _refuse_newer(segment, step)
+        resumes = expected if step.following is None else min(end_sequence, step.following)
+        unread = whole.misses(step.position, step.end)
+        damages.append(Damage(expected, resumes, step.position, step.end, step.stop, unread))
+    positions = np.concatenate(parts)
     sound = Scan(positions, sound_end, Stop.END)
     own = _indexable(data, sound, segment.first_sequence)
     if own < frames:
@@ -202,18 +209,18 @@ def _indexable(data: Buffer, found: Scan, first_sequence: int) -> int:
     return int(fits[-1]) + 1 if len(fits) else 0
 
 
-def _refuse_newer(segment: Segment, found: Scan) -> None:
-    """Raises NewerFormat where a scan ended at a sound frame that is not known: it is no damage."""
-    if found.stop is Stop.BAD_VERSION:
+def _refuse_newer(segment: Segment, spot: Spot) -> None:
+    """Raises NewerFormat where a walk met a sound frame that is not known: it is no damage."""
+    if spot.stop is Stop.BAD_VERSION:
         problem = "a sound frame of an unknown flag"
-        raise NewerFormat(problem, path=segment.path("data"), position=found.end)
+        raise NewerFormat(problem, path=segment.path("data"), position=spot.position)
 
 
-def _count_below(data: Buffer, found: Scan, end_sequence: int) -> int:
-    """Counts the frames of a scan whose sequences, which ascend, are below one."""
-    if not len(found) or sequence_at(data, int(found.positions[-1])) < end_sequence:
-        return len(found)
-    sequences = headers_segment(data, found).sequences
+def _count_below(data: Buffer, run: Run, end_sequence: int) -> int:
+    """Counts the frames of a run whose sequences, which ascend, are below one."""
+    if run.end <= end_sequence:
+        return len(run.found)
+    sequences = headers_segment(data, run.found).sequences
     return int(np.searchsorted(sequences, end_sequence))
 
 
@@ -252,17 +259,15 @@ def by_index(files: Files, bare: Segment) -> Segment | None:
     """Takes a segment on the word of its `.idx`, if its last entry proves right.
 
     It must name the frame that `.data` ends with, which must be sound, carry the sequence, and be
-    of the time that eviction would go by. None where anything of this does not hold.
+    of the time that eviction would go by. None where anything of this does not hold, or the device
+    does not deliver it.
     """
-    try:
-        size, raw = files.read_end(bare.path("idx"), 2 * ENTRY_BYTES)
-    except FileNotFoundError:
-        return None
+    size, raw = _read_end(files, bare.path("idx"), 2 * ENTRY_BYTES)
     count, rest = divmod(size, ENTRY_BYTES)
     if rest or not count or len(raw) != min(count, 2) * ENTRY_BYTES:
         return None
     position, length, newest_ms, before_ms = index.last_of(raw)
-    size, frame = files.read_end(bare.path("data"), length)
+    size, frame = _read_end(files, bare.path("data"), length)
     if size != position + length:
         return None
     topic_id, directory, first, *_ = bare
@@ -274,10 +279,25 @@ def by_index(files: Files, bare: Segment) -> Segment | None:
     return Segment(topic_id, directory, *facts, sealed=bare.sealed)
 
 
+def _read_end(files: Files, path: str, length: int) -> tuple[int, bytes]:
+    """Returns a file's size and last bytes; nothing where there are none to be had."""
+    try:
+        return files.read_end(path, length)
+    except FileNotFoundError:
+        return 0, b""
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return 0, b""
+
+
 def is_sound_from(files: Files, segment: Segment, sequence: int) -> bool:
     """Checks all frames of a segment from the one that `.idx` names for a sequence on."""
     position = position_for(files, segment, sequence)
-    data = memoryview(data_of(files, segment)).cast("B")[: segment.data_bytes]
+    whole = salvaged_data_of(files, segment)
+    if whole.holes:
+        return False
+    data = memoryview(whole.data).cast("B")[: segment.data_bytes]
     while position is not None and position < data.nbytes:
         found = log.scan_segment(
             data, position, topic_id=segment.topic_id, minimum_sequence=sequence
@@ -343,7 +363,7 @@ def remove(files: Files, segment: Segment) -> None:
     for suffix in ("idx", "data"):
         if files.exists(segment.path(suffix)):
             files.remove(segment.path(suffix))
-    files.sync_directory(segment.directory)
+    settle_names(files, segment.directory)  # what was evicted or deleted must not come back
 
 
 def seal(segment: Segment) -> Segment:

@@ -18,7 +18,6 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -34,6 +33,7 @@ from lamina.formats.wal.log import encode_control
 from lamina.storage import paths
 from lamina.storage.bad_pages import read_error, salvage
 from lamina.storage.files import File, prepare_space
+from lamina.storage.kept_file import KeptFile
 from lamina.wal.ground import Ground
 
 if TYPE_CHECKING:
@@ -181,9 +181,11 @@ class WalFiles:
         return iter(list(self._files.values()))
 
     def close(self) -> None:
-        """Closes every file."""
+        """Closes every file; readers that are not done open theirs again."""
         for file in self:
             self.drop(file)
+            if isinstance(file.file, KeptFile):
+                file.file.reopen()
 
 
 class Shard:
@@ -221,7 +223,7 @@ class Shard:
 
     def resume(self, file: WalFile) -> None:
         """Goes on in a file that recovery has cut and synced."""
-        if os.path.dirname(file.path) == self.directory:
+        if paths.parent(file.path) == self.directory:
             self.active = file
             self._prepared = file.size
             self._barrier_due = file.size > 0
@@ -309,34 +311,39 @@ class Shard:
     def rotate(self) -> WalFile:
         """Makes the active file durable and full, and begins the next one."""
         old = self.active
-        if old is not None:
+        if old is not None:  # frames of the next file must never be durable without these
             self.sync()
             self._give_back(old)
         files = self._ground.files
         files.make_directory(self.directory)
         index = self.next_index
-        path = os.path.join(self.directory, paths.wal_file(index))
+        path = paths.join(self.directory, paths.wal_file(index))
+        # CURRENT may name the file only once its own name is durable.
         file = files.create(path)
         try:
             files.sync_directory(self.directory)
-            files.replace(os.path.join(self.directory, paths.CURRENT), current.encode(index))
+            files.replace(paths.join(self.directory, paths.CURRENT), current.encode(index))
         except OSError:
             file.close()
             with contextlib.suppress(OSError):
                 files.remove(path)
             raise
-        self.active = self._known.add(self.number, index, path, file)
+        kept = KeptFile(files, path, file)
+        self.active = self._known.add(self.number, index, path, kept)
         self._prepared = 0
         self._reserved = False
         self._barrier_due = False
         self.rotations += old is not None
         return self.active
 
-    def finish(self) -> None:
-        """Makes everything durable and gives back what was not used."""
-        self.sync()
-        if self.active is not None:
-            self._give_back(self.active)
+    def close(self) -> None:
+        """Makes everything durable and gives back what was not used, as far as that is possible."""
+        if not self.failed:
+            with contextlib.suppress(OSError):
+                self.sync()
+                if self.active is not None:
+                    self._give_back(self.active)
+        self.active = None
 
     def _give_back(self, file: WalFile) -> None:
         """Cuts what was prepared and reserved behind the tail."""

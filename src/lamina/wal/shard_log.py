@@ -10,30 +10,38 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.api import DURABLE, Ack
-from lamina.config import WriterSettings
-from lamina.errors import PASSING, Closed, InvalidRequest, LaminaError, Unavailable, refusal_of
-from lamina.formats.kernels.plain_values import PlainValues
+from lamina.config import TopicSettings
+from lamina.errors import (
+    PASSING,
+    Closed,
+    InvalidRequest,
+    LaminaError,
+    Poisoned,
+    Unavailable,
+    refusal_of,
+)
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.wal import layout, log
 from lamina.log.commit import Writer
+from lamina.log.directory import Place
 from lamina.log.encoder import Stamped, at_time
+from lamina.log.interfaces import Writing
+from lamina.log.producers import Producers
 from lamina.log.requests import Outcome, Request
 from lamina.records import INPUT_SCHEMAS, prepare
 from lamina.wal.ground import Ground
-from lamina.wal.routed import Copy, copies_of, mark_of, refuse_large
+from lamina.wal.routed import Copy, Route, copies_of, mark_of, refuse_large
 from lamina.wal.shard import Shard
 from lamina.wal.topic import Arrivals, TopicState
 
-if TYPE_CHECKING:
-    from lamina.wal.wal_partition import WalPartition
-
-Noted: TypeAlias = "dict[WalPartition, list[Stamped]]"
+Noted: TypeAlias = "dict[Target, list[Stamped]]"
 """New appends of idempotent producers in the group at hand."""
 _HEAD = 64
 _FULL = "no space left on the device; nothing of the append was kept"
@@ -43,24 +51,50 @@ class _JournalFailed(Exception):
     """A journal of idempotent producers could not be written; nothing of the group was."""
 
 
+class Target(Protocol):
+    """What a shard asks of the partitions whose records it writes."""
+
+    log: ShardLog
+    place: Place
+    settings: TopicSettings
+    written_end: int
+    gone: LaminaError | None
+    routes: tuple[Route, ...]
+
+    def refusal(self, count: int) -> LaminaError | None:
+        """Returns why records cannot be appended now, if they cannot."""
+
+    def known_producers(self) -> Producers:
+        """What is known of the idempotent producers."""
+
+    def fail(self, error: BaseException) -> Poisoned:
+        """Stops appends to this partition alone, whose own files failed."""
+
+
 class ShardLog:
-    """The tail of a shard, as `writer.Log`."""
+    """The tail of a shard, as the `Log` that `commit.Writer` drives."""
 
     def __init__(
-        self, ground: Ground, shard: Shard, arrivals: Arrivals, settings: WriterSettings
+        self,
+        ground: Ground,
+        shard: Shard,
+        arrivals: Arrivals,
+        writing: Writing,
     ) -> None:
         self._ground = ground
         self.shard = shard
         self._arrivals = arrivals
         self._plain = PlainValues(INPUT_SCHEMAS["wal"])
-        self._buffer: NDArray[np.uint8] = np.empty(_HEAD + 2 * settings.batch_bytes, dtype=np.uint8)
+        self._buffer: NDArray[np.uint8] = np.empty(
+            _HEAD + 2 * writing.settings.batch_bytes, dtype=np.uint8
+        )
         self._unsynced: set[TopicState] = set()
-        self.writer: Writer
+        self.writer = Writer(self, writing.settings, writing.executor)
 
     # ------------------------------------------------------------------ the writer's log
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group of requests behind the tail; see `writer.Log`."""
+        """Writes a group of requests behind the tail; see `commit.Log`."""
         noted: Noted = {}
         routed: set[int] = set()
         now_ms = self._ground.now_ms()
@@ -88,9 +122,9 @@ class ShardLog:
         """
         outcomes: list[Outcome] = []
         accepted: list[tuple[Request, int]] = []
-        nexts: dict[TopicState, int] = {}
+        nexts: dict[Target, int] = {}
         for request in group:
-            topic: WalPartition = request.target
+            topic: Target = request.target
             end, count = topic.written_end, request.count
             base = nexts.get(topic, end)
             refusal: Outcome | None = topic.gone
@@ -119,22 +153,24 @@ class ShardLog:
         return outcomes, accepted
 
     def _route(
-        self, request: Request, end: int, nexts: dict[TopicState, int], now_ms: int
+        self, request: Request, end: int, nexts: dict[Target, int], now_ms: int
     ) -> tuple[list[tuple[Request, int]], LaminaError | None]:
         """Numbers the copies of a request's records, or says why a target cannot take them."""
         if type(request.records) is list:  # plain values have neither tag nor node
             return [], None
-        source: WalPartition = request.target
+        source: Target = request.target
         copies: list[tuple[Request, int]] = []
-        numbered: dict[TopicState, int] = {source: end}
+        numbered: dict[Target, int] = {source: end}
         for router, copy in copies_of(_batch(request, now_ms), source.routes, request.acks):
-            target: WalPartition = copy.target
+            target: Target = copy.target
             if isinstance(target.gone, Closed):  # deleted just now: the rule ends with it
                 continue
             base = numbered.get(target, nexts.get(target, target.written_end))
             refusal = target.refusal(base - target.written_end + copy.count)
             if refusal is None and target.log is not self:
-                refusal = Unavailable("its target is being moved; append again")
+                refusal = target.log.writer.failure or Unavailable(
+                    "its target is being moved; append again"
+                )
             if refusal is not None:
                 refusal = Unavailable(f"router {router!r}: {refusal}; nothing was appended")
             refusal = refusal or refuse_large(router, copy)
@@ -245,7 +281,7 @@ class ShardLog:
             raise refusal_of(error, _FULL) from error
 
     def sync(self) -> None:
-        """Makes everything written durable and tells those who wait for it."""
+        """Makes everything written durable and wakes readers that wait for it."""
         topics, self._unsynced = self._unsynced, set()
         ends = [(topic, topic.written_end) for topic in topics]
         try:
@@ -257,7 +293,7 @@ class ShardLog:
         self._arrivals.announce(topics)
 
     def confirm(self) -> None:
-        """Lets the WAL say that what it holds is durable, if it does not yet. For the leader."""
+        """Records in the WAL that its content is durable, unless it says so. For the leader."""
         if self.has_unsynced or not self.shard.is_unconfirmed:
             return
         try:

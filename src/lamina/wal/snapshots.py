@@ -5,7 +5,6 @@ The WAL files that the older of the two needs stay, so that either of them gives
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from lamina.api import RecoveryReport
@@ -34,7 +33,7 @@ class Snapshots:
         return sorted(number for number in numbers if number is not None)
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._ground.meta, paths.snapshot_file(number))
+        return paths.join(self._ground.meta, paths.snapshot_file(number))
 
     def load(self, report: RecoveryReport) -> Snapshot | None:
         """Returns the newest snapshot that is sound; None if there is none."""
@@ -56,7 +55,7 @@ class Snapshots:
         return newest
 
     def covers(self, shard: int, index: int) -> bool:
-        """Tells whether no snapshot that is kept needs a WAL file's control frames."""
+        """Returns whether no snapshot that is kept needs a WAL file's control frames."""
         kept = self._covered[-KEPT:]
         return len(kept) == KEPT and all(covered.get(shard, 0) > index for covered in kept)
 
@@ -94,7 +93,7 @@ class Snapshots:
             elif old not in self._sound:
                 files.remove(self._path(old))
         self._damaged.clear()
-        files.sync_directory(self._ground.meta)
+        files.sync_directory(self._ground.meta)  # an old snapshot that returns would lag behind
         del self._covered[:-KEPT]
 
 

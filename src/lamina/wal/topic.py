@@ -6,7 +6,7 @@ A record's number in the API (its offset) is its sequence in the WAL, from 1. Wh
 
 Rules.
 1. Only the shard's leader (or somebody with `writer.exclusively`) changes a topic.
-2. `layers` is an immutable value, replaced as a whole, but that the last run grows at its end:
+2. `layout` is an immutable value, replaced as a whole, but that the last run grows at its end:
    readers look no further than the end they took before.
 3. Nothing is kept for a record but eight bytes while it is in the WAL, and nothing afterwards.
 """
@@ -15,49 +15,78 @@ from __future__ import annotations
 
 import threading
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_right
+from operator import attrgetter
+from typing import NamedTuple
 
-from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Gap, SegmentFacts
+from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Gap, Isolation
 from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import Closed, LaminaError, Poisoned, Unavailable
 from lamina.formats import ranges
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import Ledger, deleted_gaps
 from lamina.formats.ranges import Ranges
+from lamina.log import layers as pile
+from lamina.log.cold import Cold
 from lamina.log.directory import Place
-from lamina.wal import archived
+from lamina.log.layers import Kind, Known, Layer
+from lamina.storage import paths
+from lamina.storage.files import Files
 from lamina.wal.segments import Segment
+from lamina.wal.shard import WalFiles
 
-if TYPE_CHECKING:
-    from lamina.log.cold import Cold
-    from lamina.wal.shard_log import ShardLog
-
+_IN_WAL = Known("the write-ahead log")
+_FIRST = attrgetter("first_sequence")
 LEVELS = {"memory": NOT_WAITED, "disk": WRITTEN, "fsync": DURABLE}
 
 
 class Run:
     """Consecutive sequences in the WAL and the location of each one's frame."""
 
-    __slots__ = ("first", "locations")
+    __slots__ = ("first_sequence", "locations")
 
-    def __init__(self, first: int, locations: array[int] | None = None) -> None:
-        self.first = first
+    def __init__(self, first_sequence: int, locations: array[int] | None = None) -> None:
+        self.first_sequence = first_sequence
         self.locations: array[int] = array("q") if locations is None else locations
 
     @property
-    def end(self) -> int:
+    def end_sequence(self) -> int:
         """One past the last sequence."""
-        return self.first + len(self.locations)
+        return self.first_sequence + len(self.locations)
 
     def from_on(self, sequence: int) -> Run:
         """Returns a copy without what is below a sequence."""
-        return Run(max(sequence, self.first), self.locations[max(0, sequence - self.first) :])
+        first = max(sequence, self.first_sequence)
+        return Run(first, self.locations[first - self.first_sequence :])
 
 
-class Layers(NamedTuple):
+class TopicLayout(NamedTuple):
     """Where records lie, oldest first."""
 
     segments: tuple[Segment, ...]
     runs: tuple[Run, ...]
+
+    def source_for(self, sequence: int) -> Segment | Run | None:
+        """Returns what holds a sequence, or else the next ones; None behind the last."""
+        row = bisect_right(self.segments, sequence, key=_FIRST) - 1
+        if row >= 0 and sequence < self.segments[row].end_sequence:
+            return self.segments[row]
+        following = self.segments[row + 1] if row + 1 < len(self.segments) else None
+        run = next((each for each in self.runs if sequence < each.end_sequence), None)
+        if following is None or (run is not None and run.first_sequence < following.first_sequence):
+            return run
+        return following
+
+
+class Contents(NamedTuple):
+    """What a topic holds when it is opened; as it is, nothing."""
+
+    layout: TopicLayout = TopicLayout((), ())
+    end: int = 1
+    earliest: int = 1
+    evict_floor: int = 1
+    deleted: Ranges = ranges.EMPTY
+    ledger: Ledger = Ledger()
+    wal_bytes: int = 0
 
 
 class TopicState:
@@ -71,9 +100,8 @@ class TopicState:
         "earliest",
         "evict_floor",
         "gone",
-        "layers",
+        "layout",
         "ledger",
-        "log",
         "place",
         "settings",
         "topic_id",
@@ -81,21 +109,38 @@ class TopicState:
         "written_end",
     )
 
-    def __init__(self, place: Place, topic_id: int, settings: TopicSettings) -> None:
+    def __init__(
+        self,
+        place: Place,
+        topic_id: int,
+        settings: TopicSettings,
+        contents: Contents = Contents(),
+    ) -> None:
         self.place = place
         self.topic_id = topic_id
         self.settings = settings
-        self.layers = Layers((), ())
-        self.written_end = self.durable_end = 1
-        self.earliest = 1
-        self.evict_floor = 1
-        self.deleted: Ranges = ranges.EMPTY
-        self.ledger = Ledger()
-        self.wal_bytes = 0
+        self.layout = contents.layout
+        self.written_end = self.durable_end = contents.end
+        self.earliest = contents.earliest
+        self.evict_floor = contents.evict_floor
+        self.deleted = contents.deleted
+        self.ledger = contents.ledger
+        self.wal_bytes = contents.wal_bytes
         self.gone: LaminaError | None = None
         self.cold: Cold | None = None
         self._published: tuple[tuple[object, ...], Ledger] = ((), self.ledger)
-        self.log: ShardLog
+
+    def contents(self) -> Contents:
+        """Returns what it holds, for another object of the same topic to begin with."""
+        return Contents(
+            self.layout,
+            self.written_end,
+            self.earliest,
+            self.evict_floor,
+            self.deleted,
+            self.ledger,
+            self.wal_bytes,
+        )
 
     # ------------------------------------------------------------------ for the leader
 
@@ -115,7 +160,8 @@ class TopicState:
         if cap != NO_LIMIT and self.live_records() + count > cap:
             return True
         cap = self.settings.retention_bytes
-        return cap != NO_LIMIT and sum(fact.size_bytes for fact in self.facts()) >= cap
+        cold = sum(layer.size_bytes for layer in self.archived_layers())
+        return cap != NO_LIMIT and cold + self.size_bytes() >= cap
 
     def append(self, locations: array[int], size_bytes: int) -> None:
         """Takes note of records that were written behind the last one."""
@@ -131,29 +177,29 @@ class TopicState:
 
     def _open_run(self) -> array[int]:
         """Returns the places that go on where the topic ends."""
-        runs = self.layers.runs
+        runs = self.layout.runs
         if runs:
             last = runs[-1]
-            if last.first + len(last.locations) == self.written_end:
+            if last.first_sequence + len(last.locations) == self.written_end:
                 return last.locations
         run = Run(self.written_end)
-        self.layers = Layers(self.layers.segments, (*runs, run))
+        self.layout = TopicLayout(self.layout.segments, (*runs, run))
         return run.locations
 
     def absorb(self, segments: tuple[Segment, ...], end: int, size_bytes: int) -> None:
         """Publishes that everything below a sequence is in segments now."""
-        kept = tuple(run.from_on(end) for run in self.layers.runs if run.end > end)
-        self.layers = Layers(segments, kept)
+        kept = tuple(run.from_on(end) for run in self.layout.runs if run.end_sequence > end)
+        self.layout = TopicLayout(segments, kept)
         self.wal_bytes = max(0, self.wal_bytes - size_bytes) if kept else 0
 
     def drop_below(self, sequence: int) -> None:
         """Moves the live floor: whatever is below it is gone for readers."""
         self.earliest = max(self.earliest, sequence)
         self.deleted = self.deleted.from_on(self.earliest)
-        if any(run.first < self.earliest for run in self.layers.runs):
-            kept = [run.from_on(self.earliest) for run in self.layers.runs]
+        if any(run.first_sequence < self.earliest for run in self.layout.runs):
+            kept = [run.from_on(self.earliest) for run in self.layout.runs]
             runs = tuple(run for run in kept if run.locations)
-            self.layers = Layers(self.layers.segments, runs)
+            self.layout = TopicLayout(self.layout.segments, runs)
 
     def fail(self, error: BaseException) -> Poisoned:
         """Stops appends to this topic alone, whose own files failed; returns why.
@@ -175,14 +221,14 @@ class TopicState:
     @property
     def absorbed_end(self) -> int:
         """One past the last sequence in segments."""
-        segments = self.layers.segments
+        segments = self.layout.segments
         return segments[-1].end_sequence if segments else 1
 
     @property
     def local_start(self) -> int:
         """The first sequence of the local layers; the end where they are empty."""
-        starts = [segment.first_sequence for segment in self.layers.segments[:1]]
-        starts += [run.first for run in self.layers.runs[:1]]
+        starts = [segment.first_sequence for segment in self.layout.segments[:1]]
+        starts += [run.first_sequence for run in self.layout.runs[:1]]
         return min(starts, default=self.written_end)
 
     def live_records(self) -> int:
@@ -191,34 +237,46 @@ class TopicState:
 
     def size_bytes(self) -> int:
         """How many bytes its records take locally."""
-        return sum(segment.data_bytes for segment in self.layers.segments) + self.wal_bytes
+        return sum(segment.data_bytes for segment in self.layout.segments) + self.wal_bytes
 
-    def facts(self) -> list[SegmentFacts]:
-        """Returns what retention needs to know, oldest first: archived objects, then local layers.
+    def layers(self, isolation: Isolation = "written") -> list[Layer]:
+        """Returns the pile, oldest first: archived objects, segments, what is in the WAL alone."""
+        return [*self.archived_layers(), *self.local_layers(isolation)]
 
-        The WAL's records come last.
-        """
-        return [*archived.facts(self), *self.local_facts()]
-
-    def local_facts(self) -> list[SegmentFacts]:
-        """Returns what retention needs to know of the local layers, oldest first."""
-        facts = [
-            SegmentFacts(
-                segment.first_sequence,
-                segment.end_sequence,
-                segment.data_bytes,
-                segment.newest_ms,
-                sealed=segment.sealed,
-                removed=self.removed_between(segment.first_sequence, segment.end_sequence),
-            )
-            for segment in self.layers.segments
+    def archived_layers(self) -> list[Layer]:
+        """Returns what only the archive holds, each object as far as nothing local has it."""
+        bounds = self.earliest, self.local_start
+        return [
+            each._replace(removed=self.removed_between(each.base_offset, each.next_offset))
+            for each in pile.archived_layers(self.place, self.cold, self.ledger, bounds)
         ]
-        if self.written_end > self.absorbed_end or not facts:
-            first = max(self.absorbed_end, self.earliest)
-            end = max(self.written_end, first)
+
+    def local_layers(self, isolation: Isolation = "written") -> list[Layer]:
+        """Returns the part of the pile that lies on the local disk, oldest first."""
+        written_end = self.durable_end if isolation == "durable" else self.written_end
+        inside = paths.join(self.place.data, "")
+        archived_end = pile.archived_end(self.cold)
+        layers = []
+        for segment in self.layout.segments:
+            first, end = segment.first_sequence, segment.end_sequence
+            kind = Kind.SEALED if segment.sealed else Kind.ACTIVE
+            layers.append(
+                Layer(
+                    kind if segment.directory.startswith(inside) else Kind.DIRECTORY,
+                    first,
+                    end,
+                    segment.data_bytes,
+                    segment,
+                    self.removed_between(first, end),
+                    archived=end <= archived_end,
+                )
+            )
+        if written_end > self.absorbed_end or not layers:
+            first = max(self.absorbed_end if layers else self.local_start, self.earliest)
+            end = max(written_end, first)
             gone = self.removed_between(first, end)
-            facts.append(SegmentFacts(first, end, self.wal_bytes, None, sealed=False, removed=gone))
-        return facts
+            layers.append(Layer(Kind.WAL, first, end, self.wal_bytes, _IN_WAL, gone))
+        return layers
 
     def removed_between(self, first: int, end: int) -> int:
         """How many offsets of a range have no record any more: dropped or deleted singly."""
@@ -241,13 +299,13 @@ class TopicState:
 
     @property
     def published(self) -> Ledger:
-        """What the archive is told: every gap, single deleted records too."""
+        """Every gap as the archive gets it, single deleted records included."""
         key = (self.deleted, self.ledger, self.evict_floor, self.earliest)
         known, ledger = self._published
         if len(known) != len(key) or any(
             old is not new for old, new in zip(known, key, strict=True)
         ):
-            ledger = TopicState.gaps(self).with_gaps(archived.as_gaps(self.deleted))
+            ledger = TopicState.gaps(self).with_gaps(deleted_gaps(self.deleted))
             self._published = key, ledger
         return ledger
 
@@ -257,7 +315,7 @@ class TopicState:
 
 
 class Arrivals:
-    """Wakes those who wait for a topic's records; made when somebody first waits."""
+    """Wakes readers that wait for a topic's records; created by the first one that waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -285,7 +343,7 @@ class Arrivals:
         return (topic.durable_end if isolation == "durable" else topic.written_end) > beyond
 
     def announce(self, topics: set[TopicState] | list[TopicState]) -> None:
-        """Wakes those who wait for any of these topics."""
+        """Wakes readers that wait for any of these topics."""
         if self._listeners:
             for topic in topics:
                 for event in self._listeners.get(topic.topic_id, ()):
@@ -296,7 +354,7 @@ class Arrivals:
                 self._changed.notify_all()
 
     def listen(self, topic: TopicState, event: threading.Event) -> None:
-        """Has an event set by every append to a topic."""
+        """Registers an event that every append to a topic sets."""
         with self._changed:
             known = self._listeners.get(topic.topic_id, ())
             self._listeners = {**self._listeners, topic.topic_id: (*known, event)}
@@ -310,9 +368,17 @@ class Arrivals:
             self._listeners = {**others, topic.topic_id: kept} if kept else others
 
     def end(self, topic: TopicState) -> None:
-        """Wakes those who wait for a topic, because nothing will come any more."""
+        """Wakes readers that wait for a topic: no more records will come."""
         with self._changed:
             self._ended.add(topic.topic_id)
             self._changed.notify_all()
             for event in self._listeners.get(topic.topic_id, ()):
                 event.set()
+
+
+class Sources(NamedTuple):
+    """What reading stands on, shared by all topics of a store."""
+
+    files: Files
+    wal: WalFiles
+    arrivals: Arrivals

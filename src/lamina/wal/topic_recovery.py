@@ -8,37 +8,54 @@ Rules.
 3. Every hole gets its reason, once. The end never moves back: an offset that the ledger speaks of
    was given once. What the ledger calls archived is no hole, and what it calls deleted stays so.
 4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
+5. Nothing is decided by a page that the device does not deliver (`unread_pages`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.api import Gap, RecoveryReport
-from lamina.formats.documents.ledger import LOST
+from lamina.config import TopicSettings
+from lamina.formats.documents.ledger import DELETED, LOST
 from lamina.formats.producer_journal import Entry
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import index
 from lamina.formats.wal.layout import SEQUENCE_MAX
+from lamina.log.directory import Place
 from lamina.log.producers import Producers
 from lamina.storage import paths
-from lamina.wal import archived, deletes, evidence, idempotence, relocation, segments
+from lamina.storage.bad_pages import OUT_OF_REACH
+from lamina.wal import (
+    deletes,
+    evidence,
+    idempotence,
+    relocation,
+    segments,
+    unread_pages,
+)
 from lamina.wal.ground import Ground
 from lamina.wal.held import bytes_from, holds, is_durable, runs_from
 from lamina.wal.metadata import TopicMetadata
 from lamina.wal.reader import TopicReader
 from lamina.wal.replay import Frames, Replayed
 from lamina.wal.segments import Segment
-from lamina.wal.topic import Layers
+from lamina.wal.topic import Contents, Sources, TopicLayout
 from lamina.wal.torn import is_torn_copy
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
+
+
+class Recovered(NamedTuple):
+    """What a topic holds, and the appends of idempotent producers that are stored."""
+
+    contents: Contents
+    stored: list[Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +63,58 @@ class TopicRecovery:
     """Recovers the topics of one directory."""
 
     ground: Ground
+    sources: Sources
     replayed: Replayed
     report: RecoveryReport
     repair: bool
     has_snapshot: bool
 
-    def recover(self, topic: TopicReader, known: TopicMetadata) -> list[Entry]:
-        """Fills in everything that is known of a topic.
+    def recover(
+        self, place: Place, topic_id: int, settings: TopicSettings, known: TopicMetadata
+    ) -> Recovered:
+        """Finds everything that is known of a topic."""
+        topic = TopicReader(place, topic_id, settings, self.sources)
+        stored = self._fill(topic, known)
+        self._search(topic, known)
+        return Recovered(topic.contents(), stored)
 
-        Returns the appends of idempotent producers that are stored.
-        """
+    def _search(self, topic: TopicReader, known: TopicMetadata) -> None:
+        """Finds again what deletes by tag meant; enters the damage that they meet."""
+        entered = topic.ledger
+        for search in known.searches:
+            topic.deleted = topic.deleted.union(deletes.matching(topic, search))
+            deletes.refuse_unread(topic)
+        if self.repair and topic.ledger is not entered:
+            try:
+                self.ground.files.make_directory(topic.place.directory)
+                topic.place.write_ledger(topic.ledger)
+            except OSError:  # on a full disk, the next time
+                topic.ledger = entered
+
+    def _fill(self, topic: TopicReader, known: TopicMetadata) -> list[Entry]:
+        """Puts all together but deletes by tag; returns the idempotent appends that are stored."""
         frames = self.replayed.frames.get(topic.topic_id, _NO_FRAMES)
         topic.ledger = (
             topic.place.read_ledger(self.report) if self.repair else topic.place.peek_ledger()
         )
         topic.evict_floor, topic.earliest = known.evict_floor, known.earliest
-        topic.deleted = known.deleted.union(archived.deleted_in(topic.ledger))
+        topic.deleted = known.deleted.union(topic.ledger.ranges(DELETED))
         found = self._segments(topic, frames, marked=known.highest)
         end = found[-1].end_sequence if found else 1
         stored = self._hide_unfinished(topic, frames, max(end, topic.earliest))
         frames = idempotence.without_truncated(frames, topic.ledger)
-        topic.layers = Layers(tuple(found), runs_from(frames, max(end, topic.earliest)))
-        runs = topic.layers.runs
-        head = max(end, runs[-1].end if runs else 0, topic.earliest)
+        topic.layout = TopicLayout(tuple(found), runs_from(frames, max(end, topic.earliest)))
+        runs = topic.layout.runs
+        head = max(end, runs[-1].end_sequence if runs else 0, topic.earliest)
         if not self.repair:  # a live writer may have handed segments over since it was read
             topic.ledger = topic.place.peek_ledger().with_gaps(topic.ledger.missing())
         entered = max((gap.end for gap in topic.ledger.gaps), default=0)
         written_end = max(topic.written_end, head, known.highest + 1, entered)
         claimed = self.replayed.claimed(topic.topic_id)
         topic.written_end = evidence.end_of_claims(written_end, claimed)
-        topic.durable_end = topic.written_end
         topic.wal_bytes = bytes_from(frames, max(end, topic.earliest))
         topic.deleted = topic.deleted.from_on(topic.earliest)
         self._explain_holes(topic, head)
-        for search in known.searches:
-            topic.deleted = topic.deleted.union(deletes.matching(topic, search))
-            deletes.refuse_unread(topic)
         return stored
 
     def _hide_unfinished(self, topic: TopicReader, frames: Frames, settled_end: int) -> list[Entry]:
@@ -112,9 +145,9 @@ class TopicRecovery:
     def _explain_holes(self, topic: TopicReader, head: int) -> None:
         """Enters a reason for every range that no layer holds."""
         after = topic.earliest
-        runs = topic.layers.runs
-        spans = [(each.first_sequence, each.end_sequence, -1) for each in topic.layers.segments]
-        spans += [(run.first, run.end, run.locations[0]) for run in runs]
+        runs = topic.layout.runs
+        spans = [(each.first_sequence, each.end_sequence, -1) for each in topic.layout.segments]
+        spans += [(run.first_sequence, run.end_sequence, run.locations[0]) for run in runs]
         for number, (first, end, location) in enumerate(spans):
             if first > after:
                 why = "the WAL holds what follows, not this"
@@ -176,7 +209,9 @@ class TopicRecovery:
             ):
                 following = rest[0].first_sequence if rest else None
                 may_cut = not rest or bool(undone[row + 1])
-                loaded = self._look_closely(topic, bare, frames, following, may_cut=may_cut)
+                loaded = self._look_closely(
+                    topic, bare, frames, following, may_cut=may_cut, marked=marked
+                )
             if loaded is None:
                 continue
             if found and loaded.first_sequence < found[-1].end_sequence:
@@ -202,7 +237,7 @@ class TopicRecovery:
             found[-1] = self._cut_shared(topic, before, later.first_sequence)
             found.append(later)
             return
-        why = f"it overlaps {os.path.basename(before.path('data'))}, which serves its sequences"
+        why = f"it overlaps {paths.base_name(before.path('data'))}, which serves its sequences"
         kept = None
         if self.repair:
             kept = self.ground.quarantine(later.path("data"))
@@ -221,7 +256,7 @@ class TopicRecovery:
             file = files.open(path)
             try:
                 file.truncate(whole.end_byte)
-                file.sync()
+                file.sync()  # or the torn end returns behind frames that are copied again
             finally:
                 file.close()
         span = (whole.end_byte, before.data_bytes)
@@ -240,7 +275,7 @@ class TopicRecovery:
         return segments.is_sound_from(self.ground.files, last, int(frames.sequences[held]))
 
     def _undone(self, bares: list[Segment], frames: Frames, marked: int) -> NDArray[np.bool_]:
-        """Tells of each segment whether it and all that follow it may be of an unfinished copy.
+        """Returns per segment whether it and all that follow it may belong to an unfinished copy.
 
         Power loss may have torn any of them, and taking a copy back may have failed. Behind a hole
         that the WAL fills, they are set aside, and the WAL is copied again: it holds all of them,
@@ -298,20 +333,26 @@ class TopicRecovery:
             frames=found.frames,
             newest_ms=int(found.entries["timestamp_ms"][-1]),
         )
-        for damage in found.damages:
-            span = (damage.first_byte, damage.end_byte)
-            why = f"{damage.stop.name}; what follows is served"
-            kept_in = self._set_aside(loaded, damage) if self.repair else None
-            path = loaded.path("data")
-            self.report.add("quarantined", path, why, byte_range=span, kept_in=kept_in)
-            if damage.end_sequence > damage.first_sequence:
-                self._gap(topic, damage.first_sequence, damage.end_sequence, LOST, why)
+        self._report_damages(topic, loaded, found)
         self._save_index(loaded, found.entries, topic.flagged())
         return loaded
 
+    def _report_damages(self, topic: TopicReader, loaded: Segment, found: segments.Rebuilt) -> None:
+        """Sets damage aside and enters what it cost; of a page that was not read it only tells."""
+        path = loaded.path("data")
+        for damage in found.damages:
+            span = (damage.first_byte, damage.end_byte)
+            if damage.unread:
+                self.report.add("note", path, OUT_OF_REACH, byte_range=span)
+                continue
+            why = f"{damage.stop.name}; what follows is served"
+            kept_in = self._set_aside(loaded, damage) if self.repair else None
+            self.report.add("quarantined", path, why, byte_range=span, kept_in=kept_in)
+            if damage.end_sequence > damage.first_sequence:
+                self._gap(topic, damage.first_sequence, damage.end_sequence, LOST, why)
+
     def _set_aside(self, segment: Segment, damage: segments.Damage) -> str:
-        raw = memoryview(segments.data_of(self.ground.files, segment)).cast("B")
-        damaged = bytes(raw[damage.first_byte : damage.end_byte])
+        damaged = segments.damaged_bytes(self.ground.files, segment, damage)
         return self.ground.set_aside(segment.path("data"), damaged, damage.first_byte)
 
     def _save_index(self, segment: Segment, entries: index.Entries, deleted: Ranges) -> None:
@@ -326,7 +367,7 @@ class TopicRecovery:
                 self.report.add("rebuilt", path, "it was missing, stale or wrong")
 
     def _as_last(self, topic: TopicReader, loaded: Segment) -> Segment:
-        """Says whether the last segment may still grow."""
+        """Returns whether the last segment may still grow."""
         settings = self.ground.settings
         full = (
             loaded.frames >= settings.segment_events or loaded.data_bytes >= settings.segment_bytes
@@ -342,17 +383,22 @@ class TopicRecovery:
         following: int | None,
         *,
         may_cut: bool,
+        marked: int,
     ) -> Segment | None:
         """Walks a segment whose index proves nothing, or which a checkpoint was writing to.
 
         `following` is where the next segment begins, None for the last one, which alone may have
-        lost its end without anybody's having been told of it. `may_cut` says that the WAL holds
+        lost its end before anything of it was acknowledged. `may_cut` means that the WAL holds
         all that follows this segment.
         """
         files, path = self.ground.files, bare.path("data")
         is_last = following is None
         end_sequence = SEQUENCE_MAX if following is None else following
-        found = segments.walk(files, bare, end_sequence=end_sequence)
+        found = segments.walk_salvaged(files, bare, end_sequence=end_sequence)
+        if found.is_unread:
+            in_part = unread_pages.taken(files, bare, found, following, marked)
+            self._report_damages(topic, in_part, found)
+            return in_part
         claimed = self._proven_claim(bare, found.entries) if is_last else bare.first_sequence
         size = files.size(path)
         cut = found.end_byte if is_last else size

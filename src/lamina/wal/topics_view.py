@@ -11,7 +11,6 @@ last ones the same bytes behind the last barrier. What lies before a barrier nev
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,12 +25,12 @@ from lamina.storage import paths
 from lamina.wal import ownership
 from lamina.wal.ground import Ground
 from lamina.wal.metadata import Metadata, TopicMetadata
-from lamina.wal.reader import Sources, TopicReader
+from lamina.wal.reader import TopicReader
 from lamina.wal.replay import Replay, Replayed
 from lamina.wal.routers import described
 from lamina.wal.shard import WalFile
 from lamina.wal.snapshots import Snapshots
-from lamina.wal.topic import Arrivals
+from lamina.wal.topic import Arrivals, Sources
 from lamina.wal.topic_recovery import TopicRecovery
 
 ATTEMPTS = 10
@@ -99,16 +98,16 @@ class WalView:
         ownership.check(ground)
         metadata, replayed, has_snapshot = self._metadata(report)
         sources = Sources(ground.files, replayed.files, Arrivals())
-        recovery = TopicRecovery(ground, replayed, report, repair=False, has_snapshot=has_snapshot)
+        recovery = TopicRecovery(
+            ground, sources, replayed, report, repair=False, has_snapshot=has_snapshot
+        )
         found = []
         for number in numbers:
             topic_id = about.topic_ids[number]
-            reader = TopicReader(
-                ground.place_of(about, number), topic_id, TopicSettings.parse(about.settings)
-            )
-            reader.bind(sources)
-            recovery.recover(reader, metadata.topics.get(topic_id, TopicMetadata()))
-            found.append(reader)
+            place, settings = ground.place_of(about, number), TopicSettings.parse(about.settings)
+            known = metadata.topics.get(topic_id, TopicMetadata())
+            contents, _ = recovery.recover(place, topic_id, settings, known)
+            found.append(TopicReader(place, topic_id, settings, sources, contents))
         return found
 
     def _replayed(self, report: RecoveryReport) -> Replayed:
@@ -124,7 +123,7 @@ class WalView:
     def _names(self) -> tuple[str, ...]:
         """Lists the files of the WAL; none has a name that another one had before."""
         return tuple(
-            os.path.join(directory, name)
+            paths.join(directory, name)
             for _, directory in self._ground.shard_directories()
             for name in self._ground.files.list(directory)
             if paths.wal_file_index(name) is not None

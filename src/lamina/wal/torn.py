@@ -8,7 +8,7 @@ from lamina.wal.segments import Segment
 
 
 def is_torn_copy(files: Files, segment: Segment, position: int, sequence: int) -> bool:
-    """Tells whether a segment's end may be what is left of copying a record there from the WAL.
+    """Returns whether a segment's end may be what is left of copying a record there from the WAL.
 
     That is the beginning of the record's frame, with zeros where a page was not written: from some
     byte of it on, or up to one. Whatever else it is, the WAL does not hold it.

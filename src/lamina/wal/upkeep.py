@@ -1,6 +1,6 @@
 """What wal topics need between requests: sealing, eviction, moves to the cold directory.
 
-Rule: what fails for one topic is told and tried again; the others are looked after all the same.
+Rule: what fails for one topic is logged and tried again; the other topics are still looked after.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lamina.errors import LaminaError
 from lamina.wal import relocation, segments
 from lamina.wal.ground import Ground
 from lamina.wal.segments import Segment
-from lamina.wal.topic import Layers
+from lamina.wal.topic import TopicLayout
 from lamina.wal.wal_partition import WalPartition
 
 _log = logging.getLogger(__name__)
@@ -49,11 +49,11 @@ def _look_after(ground: Ground, topic: WalPartition) -> bool:
 
 def _relocate(ground: Ground, topic: WalPartition, segment: Segment) -> None:
     moved = relocation.copy(ground, segment)
-    found = topic.layers.segments
+    found = topic.layout.segments
 
     def flip() -> None:
         flipped = tuple(moved if each is segment else each for each in found)
-        topic.layers = Layers(flipped, topic.layers.runs)
+        topic.layout = TopicLayout(flipped, topic.layout.runs)
 
     topic.exclusively(flip)
     segments.remove(ground.files, segment)

@@ -15,29 +15,30 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lamina.api import Decision, Gap
+from lamina.config import TopicSettings
 from lamina.errors import LaminaError, Poisoned, typed_errors
 from lamina.formats.documents.archive_manifest import covers
-from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.ledger import ARCHIVED, DELETED, Ledger, deleted_gaps
 from lamina.formats.ranges import Ranges
 from lamina.formats.wal import control, log
 from lamina.log import retention
 from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
+from lamina.log.directory import Place
 from lamina.log.interfaces import Deletion
 from lamina.log.producers import Producers
+from lamina.log.removal import require_within
 from lamina.log.requests import Request
-from lamina.log.sealed import SealedRange
-from lamina.wal import archived, deletes, eviction, segments
+from lamina.wal import deletes, eviction, segments
 from lamina.wal.metadata import TAG_DELETES
 from lamina.wal.reader import TopicReader
+from lamina.wal.routed import Route
 from lamina.wal.segments import Segment
-from lamina.wal.topic import LEVELS, Layers
-
-if TYPE_CHECKING:
-    from lamina.wal.routers import Route
+from lamina.wal.shard_log import ShardLog
+from lamina.wal.topic import LEVELS, Contents, Sources, TopicLayout
 
 _Result = TypeVar("_Result")
 _noting = threading.Lock()
@@ -45,18 +46,51 @@ NAMED_MAX = 1 << 16
 """How many records one control frame names."""
 
 
+class Home(NamedTuple):
+    """Where a partition lives: what it reads from, its shard, and what its engine lends it.
+
+    `changing` is the lock of everything but appends, `compact` the way into segments, `progress`
+    how far each consumer group has come.
+    """
+
+    sources: Sources
+    log: ShardLog
+    changing: threading.RLock
+    compact: Callable[[WalPartition], None]
+    progress: Callable[[], Mapping[str, int]]
+
+
+class Opened(NamedTuple):
+    """What was found of a partition; as it is, nothing: it is new.
+
+    `flags_due` says that the flags in `.idx` do not know all that is deleted.
+    """
+
+    contents: Contents = Contents()
+    producers: Producers | None = None
+    flags_due: bool = False
+
+
 class WalPartition(AppendsBatch, TopicReader):
     """A partition whose records go through a shard of the write-ahead log."""
 
-    __slots__ = ("changing", "compact", "flags_due", "producers", "progress", "routes")
+    __slots__ = ("_progress", "changing", "compact", "flags_due", "log", "producers", "routes")
 
-    def start(self, changing: threading.RLock, compact: Callable[[WalPartition], None]) -> None:
-        """Gives the partition the lock of everything but appends, and the way into segments."""
-        self.changing = changing
-        self.compact = compact
-        self.flags_due = False
-        self.producers: Producers | None = None
-        self.progress: Callable[[], Mapping[str, int]] = dict
+    def __init__(
+        self,
+        place: Place,
+        topic_id: int,
+        settings: TopicSettings,
+        home: Home,
+        opened: Opened = Opened(),
+    ) -> None:
+        super().__init__(place, topic_id, settings, home.sources, opened.contents)
+        self.log = home.log
+        self.changing = home.changing
+        self.compact = home.compact
+        self._progress = home.progress
+        self.producers = opened.producers
+        self.flags_due = opened.flags_due
         self.routes: tuple[Route, ...] = ()
 
     @property
@@ -77,7 +111,7 @@ class WalPartition(AppendsBatch, TopicReader):
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action while neither appends nor the compactor change the topic.
 
-        What the topic's own files refuse is told, and stops neither its shard nor itself: every
+        What the topic's own files refuse is logged, and stops neither its shard nor itself: every
         change is a durable control frame first. A failure of the WAL stops the shard by itself.
         """
 
@@ -108,8 +142,12 @@ class WalPartition(AppendsBatch, TopicReader):
         """Returns a producer's epoch and the sequence it must go on with; None if not known."""
         return self.producers.position(producer_id) if self.producers is not None else None
 
+    def highest_kafka_producer(self) -> int:
+        """Returns the highest id of Kafka's producers that is remembered here; -1 for none."""
+        return self.producers.highest_of_kafka() if self.producers is not None else -1
+
     def has_idle_producers(self) -> bool:
-        """Tells whether an idempotent producer may be forgotten."""
+        """Returns whether an idempotent producer may be forgotten."""
         idle_ms = self.settings.producer_id_expiration_ms
         return self.producers is not None and self.producers.has_idle(idle_ms)
 
@@ -125,11 +163,19 @@ class WalPartition(AppendsBatch, TopicReader):
         self.log.sync()
 
     def note_damage(self, segment: Segment, found: segments.Rebuilt) -> None:
-        """Enters what damaged bytes cost; on a full disk, the next time."""
+        """Sets damaged bytes aside and enters what they cost; on a full disk, the next time."""
         with _noting, contextlib.suppress(OSError):
             gaps = self.damage_gaps(segment, found)
             if gaps:
+                self._set_damage_aside(segment, found)
                 self._save_ledger(self.ledger.with_gaps(gaps))
+
+    def _set_damage_aside(self, segment: Segment, found: segments.Rebuilt) -> None:
+        """Keeps a copy of what holds no sound frame: its segment may go. A second one is none."""
+        for damage in found.damages:
+            if not damage.unread:
+                spot = segments.damaged_bytes(self.sources.files, segment, damage)
+                self.place.set_aside(segment.path("data"), spot, damage.first_byte)
 
     # ------------------------------------------------------------------ for the leader
 
@@ -186,25 +232,33 @@ class WalPartition(AppendsBatch, TopicReader):
         self.delete(Deletion(before=before))
         return self.earliest
 
+    def delete_records(self, before: int) -> int:
+        """Deletes everything below an offset, up to the durable end; returns the earliest left."""
+        require_within(self.place.name, before, self.durable_end)
+        if before > self.earliest:
+            self.trim(before)
+        return self.earliest_offset()
+
     def _remove_dropped(self) -> int:
         """Removes whole sealed segments below the floor; the last one stays."""
-        *older, last = self.layers.segments or (None,)
+        *older, last = self.layout.segments or (None,)
         going = [each for each in older if each is not None and each.sealed]
         going = [each for each in going if each.end_sequence <= self.earliest]
         kept = tuple(each for each in older if each is not None and each not in going)
         if last is not None:
-            self.layers = Layers((*kept, last), self.layers.runs)
+            self.layout = TopicLayout((*kept, last), self.layout.runs)
         for segment in going:
             segments.remove(self.sources.files, segment)
             self.distrusted.pop(segment.first_sequence, None)
         return len(going)
 
     def explain_retention(self) -> list[Decision]:
-        """Says for each segment, oldest first, whether it goes and why."""
-        return eviction.explain(self, self.place.aging_ms(), self._waits())
+        """Returns for each segment, oldest first, whether it goes and why."""
+        verdicts = eviction.verdicts(self, self.place.aging_ms(), self._waits())
+        return [each.described() for each in verdicts]
 
     def has_expired(self) -> bool:
-        """Tells whether eviction would remove a file or let an archived object go."""
+        """Returns whether eviction would remove a file or let an archived object go."""
         due = eviction.due(self, self.place.aging_ms(), self._waits())
         if due is None:
             return False
@@ -245,30 +299,30 @@ class WalPartition(AppendsBatch, TopicReader):
         self.drop_below(floor)
 
     def _waits(self) -> Mapping[str, int]:
-        return retention.waited_for(self.settings, self.progress())
+        return retention.waited_for(self.settings, self._progress())
 
     # ------------------------------------------------------------------ the archive
-
-    def sealed_ranges(self) -> list[SealedRange]:
-        """Returns the sealed segments, oldest first; they are durable."""
-        return [fact for fact in self.local_facts() if fact.sealed]
 
     @property
     def sealed_end(self) -> int:
         """One past the last offset in a sealed segment."""
-        found = self.layers.segments
+        found = self.layout.segments
         if found and not found[-1].sealed:
             return found[-1].first_sequence
         return self.absorbed_end
 
     def has_local_excess(self, archived_end: int) -> bool:
-        """Tells whether local retention would hand anything over that is archived."""
+        """Returns whether local retention would hand anything over that is archived."""
         return bool(self._local_excess(archived_end))
 
     def check_local_excess(self, archived_end: int) -> None:
-        """Reads what would go; raises NewerFormat for records that this version cannot judge."""
+        """Reads what would go, and sets aside what is damaged in it.
+
+        Raises NewerFormat for records that this version cannot judge.
+        """
         for segment in self._local_excess(archived_end):
-            segments.walk_salvaged(self.sources.files, segment, segment.data_bytes)
+            found = segments.walk_salvaged(self.sources.files, segment, segment.data_bytes)
+            self._set_damage_aside(segment, found)
 
     def apply_local_retention(self, archived_end: int) -> int:
         """Hands local segments over whose records are archived. For the leader.
@@ -281,12 +335,12 @@ class WalPartition(AppendsBatch, TopicReader):
         return len(going)
 
     def _local_excess(self, archived_end: int) -> list[Segment]:
-        *older, _ = self.layers.segments or (None,)
+        *older, _ = self.layout.segments or (None,)
         if not older or older[0] is None or older[0].end_sequence > archived_end:
             return []
         settings, entries = self.settings.for_local_copies(), self.cold.entries if self.cold else ()
-        decisions = retention.explain(self.local_facts(), settings, self.place.aging_ms())
-        going = {each.segment.base_offset for each in decisions if each.goes}
+        verdicts = retention.explain(self.local_layers(), settings, self.place.aging_ms())
+        going = {each.layer.base_offset for each in verdicts if each.goes}
         return [
             segment
             for segment in older
@@ -301,11 +355,11 @@ class WalPartition(AppendsBatch, TopicReader):
         first, end = max(self.earliest, segment.first_sequence), segment.end_sequence
         deleted = Ranges.of([(first, end)]).common(self.deleted)
         with _noting:
-            known = self.ledger.with_gaps(archived.as_gaps(deleted))
+            known = self.ledger.with_gaps(deleted_gaps(deleted))
             known = known.with_archived(first, end, self.place.now_ms())
             self._save_ledger(known)
-        kept = tuple(each for each in self.layers.segments if each is not segment)
-        self.layers = Layers(kept, self.layers.runs)
+        kept = tuple(each for each in self.layout.segments if each is not segment)
+        self.layout = TopicLayout(kept, self.layout.runs)
         segments.remove(self.sources.files, segment)
         self.distrusted.pop(segment.first_sequence, None)
         self.verified.discard(segment.first_sequence)
@@ -350,13 +404,13 @@ class WalPartition(AppendsBatch, TopicReader):
         self._control(control.EvictWatermark(*floors, control.EvictReason.AGE))
         self.evict_floor = floors[0]
         self.drop_below(floors[1])
-        self.deleted = archived.deleted_in(known)
+        self.deleted = known.ranges(DELETED)
         self.roll()
         self.durable_end = self.written_end
 
     def is_old(self, age_ms: int) -> bool:
-        """Tells whether the active segment should be sealed by its age."""
-        found = self.layers.segments
+        """Returns whether the active segment should be sealed by its age."""
+        found = self.layout.segments
         if not found or found[-1].sealed or not age_ms:
             return False
         limit = min(age_ms, self.settings.segment_ms)
@@ -364,14 +418,14 @@ class WalPartition(AppendsBatch, TopicReader):
 
     def seal(self) -> None:
         """Seals the active segment."""
-        *older, last = self.layers.segments
-        self.layers = Layers((*older, segments.seal(last)), self.layers.runs)
+        *older, last = self.layout.segments
+        self.layout = TopicLayout((*older, segments.seal(last)), self.layout.runs)
 
     def roll(self) -> None:
         """Copies everything into segments and seals the active one."""
         self.log.sync()
         self.compact(self)
-        if self.layers.segments and not self.layers.segments[-1].sealed:
+        if self.layout.segments and not self.layout.segments[-1].sealed:
             self.seal()
 
     def save_flags(self) -> None:
@@ -381,12 +435,12 @@ class WalPartition(AppendsBatch, TopicReader):
         """
         if not self.flags_due:
             return
-        cold = archived.handed_over(self.ledger).common(self.deleted)
+        cold = self.ledger.ranges(ARCHIVED).common(self.deleted)
         if len(cold):
             with _noting:
-                self._save_ledger(self.ledger.with_gaps(archived.as_gaps(cold)))
+                self._save_ledger(self.ledger.with_gaps(deleted_gaps(cold)))
         pairs = self.flagged().pairs()
-        for segment in self.layers.segments:
+        for segment in self.layout.segments:
             touched = any(
                 first < segment.end_sequence and segment.first_sequence < end
                 for first, end in pairs

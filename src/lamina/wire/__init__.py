@@ -5,6 +5,7 @@
     messages     orders, questions, answers and record batches on Flight streams
     failures     errors as JSON: the same class comes back on the other side
     memory       keeps the memory of one message for the next
+    kafka/       Kafka's messages, for the clients that speak them instead of ours
 
 A new method of the store is served by one more row in `operations`: the client's method, the
 server's dispatch, the HTTP route and the OpenAPI page are made from the table.

@@ -1,8 +1,8 @@
-"""Has the C library keep the memory of one message for the next.
+"""Makes the C library keep the memory of one message for the next.
 
 gRPC takes memory for every message and frees it again. glibc gives what is free at the end of an
 arena back to the system, above a threshold that starts at 128 KiB, so that each message pays for
-its pages anew: that was half of what receiving cost. The threshold is twice the largest block
+its pages again: that was half of what receiving cost. The threshold is twice the largest block
 that was ever freed (of those up to 32 MiB), so that freeing one of 16 MiB raises it to 32 MiB.
 
 Rules.

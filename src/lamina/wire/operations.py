@@ -7,7 +7,8 @@ consumer group are rows, too: named `group.ack`, they take the topic and the gro
 
 Rules.
 1. An operation's name is its method's name, on the store and on the client.
-2. `topic` names the argument that holds a topic: keys with a prefix are checked against it.
+2. `topic` names the argument that holds a topic: keys with a prefix are checked against it. Of a
+   classic group, which may read any topics, it is the group's own name that must have the prefix.
 3. `repeatable` says that doing it twice is the same as once: only then is it retried by itself.
 4. What changes something that lasts needs more than `read`: consuming with a group does.
 """
@@ -86,6 +87,7 @@ class Operation:
 
 _PARTITION = "/v1/topics/{topic}/partitions/{partition}"
 _GROUP = "/v1/topics/{topic}/groups/{group}"
+_CLASSIC = "/v1/groups/{group}"
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
@@ -94,6 +96,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation("describe_topic", "read", "GET", "/v1/topics/{name}", topic="name"),
         Operation("create_topic", "admin", "POST", "/v1/topics", topic="name", repeatable=False),
         Operation("alter_topic", "admin", "PATCH", "/v1/topics/{name}", topic="name"),
+        Operation(
+            "add_partitions", "admin", "POST", "/v1/topics/{topic}/partitions", repeatable=False
+        ),
         Operation(
             "delete_topic", "admin", "DELETE", "/v1/topics/{name}", topic="name", repeatable=False
         ),
@@ -110,6 +115,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("gaps", "read", "GET", f"{_PARTITION}/gaps"),
         Operation("segments", "read", "GET", f"{_PARTITION}/segments"),
         Operation("trim", "admin", "POST", f"{_PARTITION}/trim"),
+        Operation("delete_records", "admin", "POST", f"{_PARTITION}/delete_records"),
         Operation("delete", "admin", "POST", f"{_PARTITION}/delete", repeatable=False),
         Operation("explain_retention", "read", "GET", f"{_PARTITION}/retention"),
         Operation("apply_retention", "admin", "POST", f"{_PARTITION}/retention"),
@@ -125,6 +131,13 @@ OPERATIONS: dict[str, Operation] = {
         Operation("describe_group", "read", "GET", _GROUP),
         Operation("reset_group", "admin", "POST", f"{_GROUP}/reset", repeatable=False),
         Operation("delete_group", "admin", "DELETE", _GROUP, repeatable=False),
+        Operation("join_group", "write", "POST", f"{_CLASSIC}/join", topic="group"),
+        Operation("sync_group", "write", "POST", f"{_CLASSIC}/sync", topic="group"),
+        Operation("heartbeat", "write", "POST", f"{_CLASSIC}/heartbeat", topic="group"),
+        Operation("leave_group", "write", "POST", f"{_CLASSIC}/leave", topic="group"),
+        Operation("commit_offsets", "write", "POST", f"{_CLASSIC}/offsets", topic="group"),
+        Operation("committed_offsets", "read", "GET", f"{_CLASSIC}/offsets", topic="group"),
+        Operation("describe_members", "read", "GET", f"{_CLASSIC}/members", topic="group"),
         Operation("group.ack", "write", "POST", f"{_GROUP}/ack"),
         Operation("group.release", "write", "POST", f"{_GROUP}/release", repeatable=False),
         Operation("group.extend", "write", "POST", f"{_GROUP}/extend"),

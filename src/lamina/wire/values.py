@@ -1,6 +1,6 @@
 """Values of the public types as JSON and back, led by their annotations.
 
-    to_plain(value)          dataclasses become objects, tuples lists, bytes {"base64": …}
+    to_plain(value)          dataclasses become objects, tuples lists, enums names, bytes base64
     from_plain(hint, plain)  the same value again; InvalidRequest for what does not fit
     schema_of(hint)          the JSON Schema of a type, for the OpenAPI page
 
@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import Any, Literal
 
@@ -45,6 +46,8 @@ def to_plain(value: Any) -> Any:
         return {item.name: to_plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return value.name
     if value is None or isinstance(value, int | float | str):
         return value
     if isinstance(value, bytes):
@@ -155,6 +158,11 @@ def _scalar(hint: Any, plain: Any, where: str) -> Any:
         return bytes_of(plain, where)
     if hint is float and isinstance(plain, int) and not isinstance(plain, bool):
         return float(plain)
+    if issubclass(hint, Enum):
+        if not isinstance(plain, str) or plain not in hint.__members__:
+            allowed = " or ".join(hint.__members__)
+            raise InvalidRequest(f"{where} must be {allowed}, not {_shown(plain)}")
+        return hint[plain]
     fits = isinstance(plain, hint) and (hint is bool or not isinstance(plain, bool))
     if not fits:
         raise InvalidRequest(f"{where} must be {_word(hint)}, not {_shown(plain)}")
@@ -200,5 +208,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
         return {}
     if hint is bytes:
         return TEXT_OR_BYTES
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"type": "string", "enum": list(hint.__members__)}
     described: dict[str, Any] = {"type": _PLAIN[hint]}
     return described | ({"format": "int64"} if hint is int else {})

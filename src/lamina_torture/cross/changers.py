@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import lamina
+from lamina.api.memberships import Committed
 from lamina.errors import LaminaError
+from lamina.storage import paths
 from lamina_torture.cross.ground import Ground, Saw
 from lamina_torture.cross.readers import by_scan
 from lamina_torture.cross.templates import (
+    CLASSIC,
+    CLASSIC_AT,
     GROUP,
     LEASE_MS,
     NEIGHBOUR,
@@ -122,6 +127,23 @@ def trim(ground: Ground) -> Saw:
     return _tried(ground, change)
 
 
+def delete_records(ground: Ground) -> Saw:
+    """`Store.delete_records` in the middle: all below it goes for good, and nothing above it."""
+
+    def change(store: Any) -> Saw:
+        first = store.delete_records(TOPIC, 0, TRIMMED)
+        demand(first >= TRIMMED, "I8", f"deleted below {TRIMMED}, and {first} is the first left")
+        return Saw(removed=lambda record: record[0] == TOPIC and record[1] < TRIMMED)
+
+    saw = _tried(ground, change)
+    if saw.refused is None:
+        with ground.open() as store:
+            left = by_scan(store).served or {}
+            back = sorted(at for topic, at in left if topic == TOPIC and at < TRIMMED)
+            demand(not back, "I8", f"{back[:5]} were deleted and are read")
+    return saw
+
+
 def delete(ground: Ground) -> Saw:
     """`Store.delete` by a tag: the tagged go for good, and no others."""
 
@@ -190,8 +212,33 @@ def groups(ground: Ground) -> Saw:
     return _tried(ground, change)
 
 
+def classic_group(ground: Ground) -> Saw:
+    """A group of Kafka's kind: what it committed is told, or nothing is; what it commits stays."""
+    is_hurt = ground.damaged.path.endswith(paths.COMMITTED_OFFSETS)
+
+    def told(store: Any) -> None:
+        found = [each.offset for each in store.committed_offsets(CLASSIC)]
+        wanted = ([CLASSIC_AT], []) if is_hurt else ([CLASSIC_AT],)
+        demand(found in wanted, "I6", f"a classic group is told at {found}, not at {CLASSIC_AT}")
+
+    def change(store: Any) -> None:
+        told(store)
+        store.describe_members(CLASSIC)
+        store.new_producer_id()
+        store.commit_offsets(CLASSIC, [Committed(TOPIC, 0, CLASSIC_AT + 1)])
+
+    with lamina.open(ground.data, read_only=True) as view:
+        told(view)
+    saw = _tried(ground, change)
+    if saw.refused is None:
+        with ground.open() as store:
+            found = [each.offset for each in store.committed_offsets(CLASSIC)]
+            demand(found == [CLASSIC_AT + 1], "I6", f"a classic group's commit reads as {found}")
+    return saw
+
+
 def alter(ground: Ground) -> Saw:
-    """`alter_topic` and `create_topic`; of wal topics routers between new ones, too."""
+    """`alter_topic`, `create_topic`, `add_partitions`; of wal topics routers between them, too."""
 
     def change(store: Any) -> None:
         store.alter_topic(TOPIC, {"retention.ms": 1 << 50})
@@ -199,6 +246,8 @@ def alter(ground: Ground) -> Saw:
         store.append("third", [b"new"], partition=0)
         if ground.template.format == "wal":
             _route(store)
+        store.add_partitions("third", 3)
+        store.append("third", [b"new"], partition=2)
 
     return _tried(ground, change)
 

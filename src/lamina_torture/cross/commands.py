@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -19,7 +20,7 @@ from lamina.errors import EXIT_CODES, LaminaError, Unavailable, exit_code
 from lamina.store.store import Store
 from lamina_torture.cross.doors import _value
 from lamina_torture.cross.ground import IN_ARCHIVE, Ground, Saw, read_over
-from lamina_torture.cross.readers import BOTH, by_scan
+from lamina_torture.cross.readers import BOTH, by_scan, read_only
 from lamina_torture.cross.templates import GROUP, TOPIC, Record, environment
 from lamina_torture.rows import demand, violated
 
@@ -113,6 +114,7 @@ def looks(ground: Ground) -> Saw:
         ("topic", "describe", TOPIC, "--segments"),
         ("topic", "retention", TOPIC),
         ("topic", "trim", TOPIC, "--before", "50"),
+        ("topic", "delete-records", TOPIC, "--before", "50"),
         ("segment", "list", TOPIC),
         ("group", "list"),
         ("router", "list"),
@@ -142,6 +144,7 @@ def changes(ground: Ground) -> Saw:
     where = ("--data", ground.data)
     saw = run("topic", "alter", TOPIC, "-c", f"retention.ms={1 << 50}", *where)
     run("topic", "create", "third", "--format", ground.template.format, *where)
+    run("topic", "add-partitions", "third", "--total", "3", *where)
     run("group", "seek", "new", "--to", "start", "--topics", TOPIC, "--yes", *where)
     run("group", "delete", "new", "--yes", *where)
     if ground.template.format == "wal":
@@ -155,6 +158,13 @@ def changes(ground: Ground) -> Saw:
 def topic_trim(ground: Ground) -> Saw:
     """`lamina topic trim --yes`."""
     saw = run("topic", "trim", TOPIC, "--before", "60", "--yes", "--data", ground.data)
+    saw.removed = lambda record: record[0] == TOPIC and record[1] < 60
+    return saw
+
+
+def topic_delete_records(ground: Ground) -> Saw:
+    """`lamina topic delete-records --yes`."""
+    saw = run("topic", "delete-records", TOPIC, "--before", "60", "--yes", "--data", ground.data)
     saw.removed = lambda record: record[0] == TOPIC and record[1] < 60
     return saw
 
@@ -173,9 +183,16 @@ def verify(ground: Ground) -> Saw:
 
 
 def doctor(ground: Ground) -> Saw:
-    """`lamina doctor`: no cell may pass unsaid what costs records."""
-    saw = run("doctor", "--data", ground.data, "--json")
+    """`lamina doctor --thorough`: no cell may pass unsaid what costs records.
+
+    What of a damaged file a reader beside it can still be served costs nothing.
+    """
+    run("doctor", "--data", ground.data, "--json")
+    saw = run("doctor", "--thorough", "--data", ground.data, "--json")
     saw.is_finder = True
+    with contextlib.suppress(LaminaError):
+        read = read_only(ground)
+        saw.served, saw.told, saw.postponed = read.served, read.told, read.postponed
     return saw
 
 
@@ -250,10 +267,11 @@ def _restore(ground: Ground) -> Saw:
     saw.served, saw.told, saw.reach = read.served, read.told, IN_ARCHIVE
     if isinstance(refused, Unavailable) and ground.damaged.kind == "eio":
         saw.reach = ()  # it stops, to be run again when the archive can be read
-    elif refused is not None and not read.served:
+    elif refused is not None:  # it says that it stops, and at which file
         saw.told |= set(ground.template.records)
-        saw.refused = refused
-        return saw
+        if not read.served:
+            saw.refused = refused
+            return saw
     saw.refused = None
     if saw.code == 0:
         silent = ground.known(IN_ARCHIVE, BOTH) - (read.served or {}).keys()

@@ -32,6 +32,7 @@ DERIVED = (".idx", ".timeidx", ".tidx", "manifest.bin", "manifest.json", "groups
 IDENTITY = "broker.id"
 UNKNOWN_FLAG = 0x40
 LOGS = (".log", ".data", ".seg")
+"""How files of records end; the journal of committed offsets holds none."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def draw(template: Template, tier: str, kind: str, luck: random.Random) -> Damag
         candidates = [path for path in candidates if template.files[path]]
     if not candidates:
         return None
-    logs = [path for path in candidates if path.endswith(LOGS)]
+    logs = [path for path in candidates if path.endswith(LOGS) and tier != "metadata"]
     path = luck.choice(logs if logs and luck.random() < 0.7 else candidates)
     return _DAMAGES[kind](template, path, luck)
 
@@ -155,7 +156,7 @@ def newer(path: str, data: bytes, luck: random.Random | None = None) -> tuple[by
         return _newer_object(data)
     if data.startswith(b"KLOG") and drawn.random() < 0.5:
         return _newer_keratin_record(data, drawn)
-    if data.startswith((b"KLOG", b"KIDX", b"KTIX", b"KSNAP", b"KDELTA")):
+    if data.startswith((b"KLOG", b"KIDX", b"KTIX", b"KSNAP", b"KDELTA", b"KOFFSET")):
         return _newer_header(data)
     if data.startswith(b"KERATIN\0") or data.startswith(b"LAMSNAP\0"):
         return _newer_whole(data)

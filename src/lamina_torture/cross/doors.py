@@ -36,7 +36,7 @@ UNAVAILABLE = (502, 503, 507)
 @contextmanager
 def served(ground: Ground) -> Iterator[Service]:
     """A server over the root, on ports of its own."""
-    service = Service(ground.data, ServerSettings(flight_port=0, http_port=0))
+    service = Service(ground.data, ServerSettings(flight_port=0, http_port=0, kafka_port=-1))
     service.start()
     try:
         yield service

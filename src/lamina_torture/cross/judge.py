@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import threading
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lamina.errors import LaminaError
+from lamina_torture.budgets import open_below, own_threads
 from lamina_torture.cross import promise
 from lamina_torture.cross.ground import Ground, Saw
 from lamina_torture.cross.readers import by_scan
@@ -25,7 +25,7 @@ AFTER = b"more"
 
 def run_case(ground: Ground, user: User) -> str:
     """Runs a user on a damaged root; raises a Violation, or returns how it ended."""
-    before = _threads()
+    before = own_threads()
     with environment(ground.root, archived=ground.template.is_archived):
         ended = _bounded(lambda: _judge(ground, user))
     _check_let_go(ground, before)
@@ -157,8 +157,8 @@ def _check_let_go(ground: Ground, threads_before: int) -> None:
     deadline = time.monotonic() + LET_GO_S
     gc.collect()
     while True:
-        held = _open_below(inside)
-        more = _threads() - threads_before
+        held = open_below(inside)
+        more = own_threads() - threads_before
         if not held and more <= 0:
             return
         if time.monotonic() > deadline:
@@ -166,26 +166,6 @@ def _check_let_go(ground: Ground, threads_before: int) -> None:
         time.sleep(0.02)
     names = [thread.name for thread in threading.enumerate()][-max(more, 0) :] if more > 0 else []
     violated("I12", f"let go: {held[:3]} are open, {more} threads more: {names[:5]}")
-
-
-def _threads() -> int:
-    """Python's own threads: those of gRPC's pool stay with the process."""
-    return sum(not isinstance(each, threading._DummyThread) for each in threading.enumerate())
-
-
-def _open_below(inside: str) -> list[str]:
-    """Descriptors and maps of files below a directory."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if path.startswith(inside):
-            found.append(path)
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        found += [line.split()[-1] for line in maps if inside in line]
-    return found
 
 
 def lay(ground: Ground) -> None:

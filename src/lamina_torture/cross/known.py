@@ -22,71 +22,7 @@ class Known:
     about: str
 
 
-KNOWN: tuple[Known, ...] = (
-    Known(
-        "*:copied:bit,cut,gone,foreign:*",
-        r"served|begins at",
-        "a local segment that was lost or damaged is entered as lost although the archive has a"
-        " sound copy of its records",
-    ),
-    Known(
-        "*:shelf:newer:*",
-        r"^told|^kept",
-        "the archive's copy of topic.json that a newer version wrote is replaced by an older one,"
-        " or hides the archived records without a word",
-    ),
-    Known(
-        "*:object:gone:verify",
-        r"^found",
-        "`lamina verify` of an archive's directory does not find that a listed object is gone",
-    ),
-    Known(
-        "*:object:foreign,cut:*",
-        r"^served",
-        "an object that is cut, or holds the bytes of something else, may hide records of the next"
-        " one",
-    ),
-    Known(
-        "wal:active:foreign:*",
-        r"^kept",
-        "an active segment of a wal topic that holds the bytes of something else is cut, and no"
-        " copy is kept",
-    ),
-    Known(
-        "frame,keratin:active,sealed:cut,gone:*",
-        r"^told|^found: `doctor`",
-        "a read-only store, and with it `lamina doctor`, does not tell that a log ends before the"
-        " durable watermark, or that a segment is gone",
-    ),
-    Known(
-        "*:active,sealed,copied,cold,metadata:eio:*",
-        r"^opens: refused, \S+(\.log|\.data|/seg-\d+\.idx|/groups\.json) is eio: Unavailable: ",
-        "a store does not open while recovery cannot read the first or last page of a sealed"
-        " segment, an index of a wal topic, or the list of groups, which can be made again",
-    ),
-    Known(
-        "*:copied:eio:*",
-        r"^served",
-        "records next to, or on, a page of a local segment that cannot be read are not taken from"
-        " the archive, which has sound copies",
-    ),
-    Known(
-        "frame,keratin:active:eio:*",
-        r"^told",
-        "a read-only store takes a page at the end of a log that cannot be read for the end",
-    ),
-    Known(
-        "*:active,sealed,cold:eio:doctor",
-        r"^found: `doctor`",
-        "`lamina doctor` does not read segments whole, and so finds no page that cannot be read",
-    ),
-    Known(
-        "*:shelf:foreign:erase",
-        r"^kept: .*/topic\.json ",
-        "`lamina pipeline erase` writes the archive's copy of topic.json over a file that holds the"
-        " bytes of something else, and keeps no copy of them",
-    ),
-)
+KNOWN: tuple[Known, ...] = ()
 """What is known and not mended yet."""
 
 

@@ -7,6 +7,8 @@ appended to, opened once more and read to its end.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from lamina.errors import CorruptData, LaminaError, NewerFormat
 from lamina_torture.cross.ground import Ground, Saw
 from lamina_torture.cross.templates import WAL_PATH, Record
@@ -28,7 +30,7 @@ RULES: dict[str, str] = {
     "kept": "what is left of a damaged, foreign or newer file stays on the disk, in its place or"
     " set aside; a newer one stays as it is, and whole again it is read again",
     "found": "verify finds damage to a record in any file it is given, and ends with 1; doctor"
-    " ends with 1 where records are out of reach",
+    " --thorough ends with 1 where records are out of reach",
     "usable": "afterwards the store is opened, appended to and opened again, and holds the same",
     "last copy": "nothing that moves, removes or rewrites takes the last sound copy of a record"
     " that it was not asked to remove",
@@ -57,7 +59,7 @@ def is_decisive(ground: Ground) -> bool:
     """
     damaged = ground.damaged
     sealed = [path for tier in SEALED_TIERS for path in ground.template.tiers.get(tier, ())]
-    is_dispensable = damaged.is_derived or damaged.path in sealed
+    is_dispensable = damaged.is_derived or (damaged.path in sealed and not damaged.is_identity)
     return damaged.path.startswith("archive/") or not is_dispensable
 
 
@@ -157,14 +159,14 @@ def _shown(records: list[Record]) -> str:
 def check_found(ground: Ground, saw: Saw, user: str) -> None:
     """Holds what looks for damage to rule `found`."""
     damaged = ground.damaged
-    if not must_find(ground, user):
+    if not must_find(ground, user, (saw.served or {}).keys()):
         return
     what = f"found: `{user}` ends with {saw.code}, {damaged.path} is {damaged.kind}"
     demand(saw.code == 1, "I4", what)
 
 
-def must_find(ground: Ground, user: str) -> bool:
-    """Whether a finder has to see the damage.
+def must_find(ground: Ground, user: str, served: Collection[Record]) -> bool:
+    """Whether a finder has to see the damage, which leaves readers the records in `served`.
 
     `verify` knows nothing but files: that the newest of them ended earlier or is gone, no other
     file may tell. `doctor` tells of what is out of reach.
@@ -182,7 +184,7 @@ def must_find(ground: Ground, user: str) -> bool:
         out_of_reach = ground.known(everywhere, ("t", "n")) - ground.expected(
             everywhere, ("t", "n")
         )
-        return bool(out_of_reach - torn_tail(ground))
+        return bool(out_of_reach - torn_tail(ground) - set(served))
     return not {copy.record for copy in damaged.hurt} <= torn_tail(ground)
 
 

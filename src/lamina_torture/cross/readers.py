@@ -26,6 +26,8 @@ from lamina_torture.rows import demand
 BOTH = (TOPIC, NEIGHBOUR)
 FEW = 7
 POLLS_MAX = 400
+JOIN_S = 20
+"""So long a consumer may take to get its share of the partitions."""
 
 
 def by_scan(store: Any) -> Saw:
@@ -184,7 +186,7 @@ def by_consumer(store: Any) -> Saw:
         reader.subscribe(list(BOTH))
         for _ in range(POLLS_MAX):
             try:
-                messages = reader.consume(40, timeout=0)
+                messages = reader.consume(40, timeout=0 if reader.assignment() else JOIN_S)
             except RecordsMissing as missing:
                 gone = range(missing.first, missing.end)
                 saw.told |= {(topic, offset) for topic in BOTH for offset in gone}

@@ -9,12 +9,15 @@ from lamina_torture.cross.users import SPARK_USERS, USERS, User, unmet
 NOT_USERS: dict[str, str] = {
     "Store.write_ahead_log": "hands out the engine itself, for jobs; it is used by every wal cell",
     "RemoteStore.trim": "the same operation as Store.trim, which is a user; the door adds nothing",
+    "RemoteStore.add_partitions": "the same operation as Store.add_partitions, which is a user",
+    "RemoteStore.delete_records": "the same operation as Store.delete_records, which is a user",
     "RemoteStore.delete": "the same operation as Store.delete, which is a user",
     "RemoteStore.delete_topic": "the same operation as Store.delete_topic, which is a user",
     "RemoteStore.delete_group": "the same operation as Store.delete_group, which is a user",
     "lamina config": "prints settings; opens no directory",
     "lamina torture": "this harness",
     "lamina bench": "measures a topic of its own",
+    "lamina warm": "compiles kernels in a store of its own",
     "lamina demo": "makes a directory of its own",
     "lamina key create": "keys of a server, no records",
     "lamina key list": "keys of a server, no records",
@@ -41,6 +44,15 @@ NOT_USERS |= {
 NOT_USERS |= {
     f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"
     for name in ("append_batch", "create_router", "alter_router", "delete_router")
+}
+NOT_USERS |= {
+    f"{kind}.{name}": "who shares a topic's partitions: kept in memory, no file"
+    for kind in ("Store", "RemoteStore")
+    for name in ("join_group", "sync_group", "heartbeat", "leave_group")
+}
+NOT_USERS |= {
+    f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"
+    for name in ("commit_offsets", "committed_offsets", "describe_members")
 }
 NOT_USERS |= {
     f"RemoteGroup.{name}": f"the same operation as Group.{name}, which is a user"

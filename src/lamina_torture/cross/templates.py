@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.api import ProducerStamp
+from lamina.api.memberships import Committed
 from lamina.config import ARCHIVE_VARIABLE, WriterSettings
 from lamina.formats.documents import topic_file
 from lamina.formats.frame import log as frame_log
@@ -33,6 +34,8 @@ from lamina.storage import paths
 from lamina.store.store import Store
 
 TOPIC, NEIGHBOUR, GROUP = "t", "n", "g"
+CLASSIC, CLASSIC_AT = "classic", 5
+"""A group of Kafka's kind, and the offset that it has committed."""
 TAG = b"erase-me"
 """The key, or of a wal topic the tag, of a few records that users delete and erase."""
 VALUE_BYTES = 300
@@ -169,6 +172,7 @@ def _live(root: Path, format_name: str, *, archived: bool) -> Template:
             store.maintain()
         group = store.group(TOPIC, GROUP)
         group.ack(group.poll(ACKED, LEASE_MS))
+        store.commit_offsets(CLASSIC, [Committed(TOPIC, 0, CLASSIC_AT)])
         store.append(NEIGHBOUR, _rows(format_name, luck, 10, "n1"), partition=0)
         for part in range(4):
             store.append(TOPIC, _rows(format_name, luck, 12, f"b{part}"), partition=0)

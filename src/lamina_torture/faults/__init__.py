@@ -11,6 +11,7 @@
     clock        the wall clock jumps while records are appended, leased and kept
     requests     answers are lost, requests are held back or repeated
     doors        clients of every door while the server is killed
+    kafka        three Kafka libraries while the broker is killed, or its disk loses power
     groups       consumer groups: each step of polls, acks and rotations
     races        readers between any two steps of a writer
     skew         versions to come, unknown kinds, directories of the release before

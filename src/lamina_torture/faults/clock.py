@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.store.opening import wall_clock_ms
+from lamina.storage.files import wall_clock_ms
 from lamina.store.store import Store
 from lamina_torture.clocks import Clocks, clocks
 from lamina_torture.promises import GROUP

@@ -1,6 +1,6 @@
 """F1 through the doors: embedded, Flight, HTTP and Spark clients at once, and the server is killed.
 
-What all of them asked and were told is one history, judged by the rules of `torture.histories`.
+What all of them asked and were told is one history, judged by the rules of `histories`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ BREAKS: dict[str, Invariant] = {
     "nonmonotonic poll": "I5",
     "skipped": "I3",
     "end moved back": "I5",
+    "lost commit": "I6",
+    "foreign commit": "I6",
+    "unread": "I6",
+    "assigned twice": "I6",
 }
 """Which invariant an anomaly breaks."""
 
@@ -103,7 +107,7 @@ class _Life:
         self.trial = trial
         self.directory = directory
         self.luck = trial.luck(number)
-        self.ports = _free_port(), _free_port()
+        self.ports = free_port(), free_port()
         self.url = f"grpc://127.0.0.1:{self.ports[0]}"
         self.told: list[Operation] = []
         self.options: dict[str, Any] = {
@@ -223,7 +227,8 @@ def _judge(
         violated(BREAKS[anomalies[0].rule], f"{len(anomalies)} anomalies: {shown}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

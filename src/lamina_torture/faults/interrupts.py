@@ -14,10 +14,11 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from lamina_torture.forked import Workers
 from lamina_torture.interrupted import BROKEN
 from lamina_torture.rows import ALL, Rounds, Trial, demand, row, violated
 from lamina_torture.small import scratch_of
-from lamina_torture.witness import Witness, Workers
+from lamina_torture.witness import Witness
 from lamina_torture.worker import Errand
 
 MODULE = "lamina_torture.interrupted"
@@ -53,21 +54,39 @@ def _break(trial: Trial, workers: Workers, breaks: str, *, may_die: bool = False
         witness.check(str(directory))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(f"{directory}-archive", ignore_errors=True)
     return witness
 
 
-@row("F15", "interrupt", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(8, 300, ALL))
-def interrupt(trial: Trial) -> None:
-    """KeyboardInterrupt wherever Python can raise it in appends, polls, acks, trims and rolls."""
+def _interrupt_everywhere(trial: Trial, kind: str) -> None:
+    """Interrupts at each place in turn, or at as many of them as there are rounds."""
     with Workers(MODULE) as workers:
-        total = _break(trial, workers, "interrupt:0").numbers["events"]
+        total = _break(trial, workers, f"{kind}:0").numbers["events"]
         demand(total > 0, "I12", "no place was seen")
         points = list(range(1, total + 1))
         trial.luck("order").shuffle(points)
         for at in points[: trial.rounds]:
             with trial.case(at) as wanted:
                 if wanted:
-                    _break(trial, workers, f"interrupt:{at}")
+                    _break(trial, workers, f"{kind}:{at}")
+
+
+@row("F15", "interrupt", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(8, 300, ALL))
+def interrupt(trial: Trial) -> None:
+    """KeyboardInterrupt wherever Python can raise it in appends, polls, acks, trims and rolls."""
+    _interrupt_everywhere(trial, "interrupt")
+
+
+@row("F15", "open", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(8, 100, ALL))
+def interrupt_open(trial: Trial) -> None:
+    """KeyboardInterrupt anywhere in opening: no lock, thread or file stays, the next open works."""
+    _interrupt_everywhere(trial, "open")
+
+
+@row("F15", "close", invariants="I1 I2 I3 I5 I6 I12", rounds=Rounds(8, 100, ALL))
+def interrupt_close(trial: Trial) -> None:
+    """KeyboardInterrupt anywhere in `close`: another `close` ends it, and nothing of it stays."""
+    _interrupt_everywhere(trial, "close")
 
 
 @row(

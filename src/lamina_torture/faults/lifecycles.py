@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+from lamina_torture.forked import Workers
 from lamina_torture.lives import SCENES
 from lamina_torture.rows import Rounds, Trial, demand, row
-from lamina_torture.witness import Witness, Workers
+from lamina_torture.witness import Witness
 from lamina_torture.worker import Errand
 
 LIVES_PER_DIRECTORY = 6

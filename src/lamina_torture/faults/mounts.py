@@ -18,8 +18,9 @@ from pathlib import Path
 
 from lamina.errors import LaminaError, StorageFull
 from lamina.store.store import Store
+from lamina_torture.forked import Workers, kill
 from lamina_torture.rows import Rounds, Trial, demand, row, violated
-from lamina_torture.witness import Witness, Workers, kill, read
+from lamina_torture.witness import Witness, read
 from lamina_torture.worker import GROUP, SEGMENT_BYTES, TOPIC, Errand, open_store
 
 TMPFS_KIB = 2048

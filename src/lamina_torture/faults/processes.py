@@ -8,14 +8,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lamina_torture.forked import Workers, kill
 from lamina_torture.rows import ALL, Rounds, Trial, demand, row
-from lamina_torture.witness import Witness, Workers, kill
+from lamina_torture.witness import Witness
 from lamina_torture.worker import Errand
 
 KILLS_PER_DIRECTORY = 25
@@ -53,13 +53,9 @@ def _kill_once(trial: Trial, workers: Workers, witness: Witness, at: tuple[str, 
     directory, number = at
     drawn = trial.luck(number)
     errand = Errand(directory, trial.format, str(trial.seed), number, witness.once)
-    process_id = workers.send(errand)
     delay_s = drawn.choice((drawn.uniform(0, 0.02), drawn.uniform(0.02, 0.4)))
-    timer = threading.Timer(delay_s, kill, [process_id])
-    timer.start()
-    for words in workers.listen():
+    for words in workers.run_and_kill(errand, delay_s):
         witness.hear(words)
-    timer.cancel()
     demand(not witness.refused, "I12", f"refused: {witness.refused[:3]}")
     witness.check(directory)
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.api import StoreApi
 from lamina.errors import LaminaError, RecordsMissing
 from lamina.store.read_only import ReadOnlyStore
-from lamina.store.reads import StoreReader
 from lamina_torture.promises import fields_of, read
 from lamina_torture.rows import Rounds, Trial, demand, row
 from lamina_torture.scribe import DATA, Scribe, wal_settings
@@ -32,7 +32,7 @@ class Reader:
     """Reads a topic batch by batch; every record it gets must be right, and none may be skipped."""
 
     scribe: Scribe
-    store: StoreReader
+    store: StoreApi
     at: int | None = None
     batches: Iterator[Any] | None = None
     problems: list[BaseException] = field(default_factory=list)

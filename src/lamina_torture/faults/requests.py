@@ -31,7 +31,7 @@ FATES = ("plain", "lost", "skipped", "late", "twice", "replaced")
 @contextmanager
 def served(directory: Path) -> Iterator[int]:
     """A server in this process; gives the port of its Flight door."""
-    service = Service(str(directory), ServerSettings(flight_port=0, http_port=0))
+    service = Service(str(directory), ServerSettings(flight_port=0, http_port=0, kafka_port=-1))
     service.start()
     try:
         yield int(service.flight_url.rsplit(":", 1)[1])

@@ -16,9 +16,9 @@ from lamina.errors import InvalidRequest, NotAllowed
 from lamina.server import auth
 from lamina.server.auth import Caller
 from lamina.server.console import depth, feeds, logins, tail
-from lamina.server.console.feeds import View
 from lamina.server.console.history import LENGTH, History, Rings
 from lamina.server.console.logins import SESSIONS_MAX, LoggedOut, Sessions
+from lamina.server.console.looks import View
 from lamina.server.console.pages import HEADERS
 from lamina.store.store import Store
 from lamina_torture.simulated import SimulatedFiles

@@ -25,7 +25,7 @@ PACKAGES = (
     "formats/strm",
 )
 NOT_THE_LOG = frozenset(
-    (*(f"store/{name}.py" for name in ("layers", "introspection")), "log/writer_stats.py")
+    (*(f"store/{name}.py" for name in ("picture", "introspection")), "log/requests.py")
 )
 """What shows files and stores to people; the commands' and the console's own tests hold it."""
 COMPILED = frozenset(

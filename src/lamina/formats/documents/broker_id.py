@@ -1,4 +1,4 @@
-"""Broker identity (`broker.id`): who a data directory belongs to, across restarts.
+"""Broker identity (`broker.id`): which store a data directory belongs to, across restarts.
 
 Truth: nothing else holds it. Created once, when the directory holds no topics, and never modified.
 
@@ -8,7 +8,7 @@ Truth: nothing else holds it. Created once, when the directory holds no topics, 
 `node_name` is optional.
 
 Awkward cases. The document allows a text or a binary file: Lamina's is JSON. A directory with
-topics but without this file is an error for the one who opens it, not a reason to make a new one.
+topics but without this file raises an error when it is opened; it never gets a new identity.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from its start.
     ]}
 
 `log_end_offset` and `last_flushed_offset` are one past the last record; the latter is optional.
+An entry of a partition whose first records were removed on request also has `floor`, below which
+nothing is served, and `floor_crc32`: the second copy of what the ledger says, in case it is gone.
 The bytes are a function of the contents: partitions are sorted, one on each line.
 
 Awkward cases. Before the first topic the list is empty. A field that is not listed is refused, not
@@ -21,7 +23,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lamina.errors import CorruptData
 from lamina.formats.documents import strict_json
@@ -40,6 +42,7 @@ _REQUIRED = {
     "active_segment_size_bytes": int,
 }
 _OPTIONAL = {"last_flushed_offset": int}
+_FLOOR = {"floor": int, "floor_crc32": str}
 _MARK = {"broker": str, "broker_crc32": str}
 
 
@@ -53,6 +56,8 @@ class PartitionCheckpoint:
     active_segment_base_offset: int
     active_segment_size_bytes: int
     last_flushed_offset: int | None = None
+    floor: int = 0
+    """Below it everything was removed on request. Sealed on disk: a flipped bit hides nothing."""
 
     def __post_init__(self) -> None:
         if not self.topic:
@@ -62,6 +67,8 @@ class PartitionCheckpoint:
         if self.log_end_offset < self.active_segment_base_offset:
             raise ValueError(f"a log cannot end before its last segment begins, got {self}")
         flushed = self.last_flushed_offset
+        if not 0 <= self.floor <= self.log_end_offset:
+            raise ValueError(f"no more can be removed than was written, got {self}")
         if flushed is not None and not 0 <= flushed <= self.log_end_offset:
             raise ValueError(f"no more can be flushed than was written, got {self}")
 
@@ -98,6 +105,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         told = {name: getattr(entry, name) for name in (*_REQUIRED, *_OPTIONAL)}
         if entry.last_flushed_offset is None:
             del told["last_flushed_offset"]
+        if entry.floor:
+            told |= {"floor": entry.floor, "floor_crc32": _floor_crc32_of(told, entry.floor)}
         lines.append(json.dumps(told))
     body = "\n" + ",\n".join(lines) + "\n" if lines else ""
     owner = "".join(f"{json.dumps(key)}: {json.dumps(told)}, " for key, told in _mark(checkpoint))
@@ -109,6 +118,10 @@ def _mark(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     if checkpoint.broker is None:
         return []
     return [("broker", checkpoint.broker), ("broker_crc32", _crc32_of(checkpoint.broker))]
+
+
+def _floor_crc32_of(told: dict[str, Any], floor: int) -> str:
+    return strict_json.seal({key: told[key] for key in ("topic", "partition")} | {"floor": floor})
 
 
 def _crc32_of(broker: str) -> str:
@@ -135,5 +148,8 @@ def decode(buffer: Buffer) -> Checkpoint:
 
 def _partition(value: object, where: str) -> PartitionCheckpoint:
     fields = strict_json.as_object(value, where)
-    strict_json.check_fields(fields, where, _REQUIRED, _OPTIONAL)
+    strict_json.check_fields(fields, where, _REQUIRED, _OPTIONAL | _FLOOR)
+    floor, seal = fields.get("floor"), fields.pop("floor_crc32", None)
+    if seal != (None if floor is None else _floor_crc32_of(fields, floor)):
+        raise CorruptData(f"the floor of {where} does not match its checksum")
     return PartitionCheckpoint(**fields)

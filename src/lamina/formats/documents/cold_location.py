@@ -3,7 +3,7 @@
     {"version": 1, "path": "/slow/cold", "data": "/srv/data", "crc32": "…"}
 
 `path` is the absolute path of the cold directory. `data` is that of the data directory when this
-was written: a copy of it remembers a cold directory that is the original's.
+was written: in a copy of the directory, `path` still names the cold directory of the original.
 
 Written before the first segment moves there. If the file is lost, the cold directory has to be
 named again: until then what lies in it is called lost. A damaged one keeps a store from opening

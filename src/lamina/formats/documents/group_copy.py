@@ -5,13 +5,13 @@
      "acked_until": 96, "acked": [[98, 99], [101, 104]], "leases": [[96, 1700000030000, 2]],
      "crc32": "…"}
 
-Derived: a group's own files are the truth. The copy is asked where those are lost, and by a restore
+Derived: a group's own files are the truth. The copy is used where those are lost, and by a restore
 on another machine. One object holds everything, so that it is always the state of one moment:
 `saved_ms`. `epoch` and `created_ms` are the topic's.
 
 `acked` are ranges above the frontier `acked_until`, `leases` are (offset, deadline, epoch).
 
-What a copy may be believed depends on what has happened since:
+How far a copy can be trusted depends on what has happened since:
 
 | field          | meaning                                                                     |
 |----------------|-----------------------------------------------------------------------------|

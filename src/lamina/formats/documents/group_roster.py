@@ -1,17 +1,16 @@
-"""The roster of a store's groups (`meta/groups.json`): which there are, and how far each had acked.
+"""The roster of a store's groups (`meta/groups.json`): their names, and how far each had acked.
 
     {"version": 1, "groups": [
     {"topic": "orders", "epoch": 1, "group": "billing", "acked_until": [96, 104],
      "lives": ["5b1e…", "90cc…"]}
     ], "crc32": "…"}
 
-Derived: the truth about a group are its two files; this one only tells that it was there. With it a
-group whose files are lost is reported, and goes on where it was when the roster was last written.
-`epoch` is the topic's: an entry of a topic that was deleted says nothing about the next one of its
-name. `acked_until` has a number for each partition, below which all was acked. `lives` has a text
-for each partition, another one after every reset: by it copies of the group's state elsewhere, and
-its dead letters, are told from those of an earlier life (see `group_copy`). A list
-of an earlier build has none.
+Derived: the truth about a group is in its two files; this one only proves that it existed. With it,
+a group whose files are lost is reported, and goes on where it was when the roster was last written.
+`epoch` is the topic's: an entry of a deleted topic says nothing about the next one of its name.
+`acked_until` has a number per partition, below which everything was acked. `lives` has a text per
+partition, which changes with every reset: it tells copies of the group's state elsewhere, and its
+dead letters, from those of an earlier life (see `group_copy`). A list by an earlier build has none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """The ledger of a partition (`ledger.json`): why each missing range of offsets is missing.
 
 Truth: nothing else remembers reasons. If it is lost, ranges that are missing on disk are entered
-anew with the reason "lost"; what is there is never affected.
+again with the reason "lost". What is there is served, with one exception that the ledger alone
+makes: below the end of the last `trim` nothing is served, although the segment in which that end
+lies is still on disk (`floor`). So that this is not forgotten with the file, the checkpoint keeps
+the floor, too.
 
     {"version": 1, "gaps": [{"first": 0, "end": 4096, "reason": "retention", "at_ms": …,
                              "detail": "…"}, …], "crc32": "…"}
@@ -12,7 +15,7 @@ neighbours with the same reason are joined, so the ledger stays small however lo
 | reason    | what happened                                                                  |
 |-----------|--------------------------------------------------------------------------------|
 | retention | removed by age or size                                                         |
-| trim      | removed because somebody asked                                                 |
+| trim      | removed because somebody asked; always from the front, to any offset           |
 | deleted   | removed record by record (erasure, deletes by tag)                             |
 | compacted | a later record of the same key is kept                                         |
 | truncated | a torn tail that had been given offsets but was never durable                  |
@@ -24,10 +27,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from lamina.api import Gap
 from lamina.errors import UNREADABLE, CorruptData
@@ -36,17 +39,18 @@ from lamina.formats.documents import strict_json
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from lamina.formats.ranges import Ranges, Span
+
 VERSION = 1
 ARCHIVED = "archived"
 LOST = "lost"
-SKIPPED = frozenset({"deleted", "compacted"})
+TRIM: Final = "trim"
+DELETED = "deleted"
+SKIPPED = frozenset({DELETED, "compacted"})
 """The reasons for single records, which may be many: readers go on behind them without a word."""
-REMOVED = SKIPPED | {"retention", "trim"}
+REMOVED = SKIPPED | {"retention", TRIM}
 """The reasons that are a decision: what was removed so is not served from any copy."""
 
-
-Span: TypeAlias = tuple[int, int]
-"""Offsets, from the first to one past the last."""
 
 _FILE = {"version": int, "gaps": list}
 _GAP = {"first": int, "end": int, "reason": str, "at_ms": int, "detail": str}
@@ -57,10 +61,14 @@ class Ledger:
     """All gaps of a partition, sorted, without overlap."""
 
     gaps: tuple[Gap, ...] = ()
+    floor: int = field(init=False, compare=False, repr=False)
+    """Below it everything was removed on request, also what a segment on disk still holds."""
 
     def __post_init__(self) -> None:
         if any(before.end > after.first for before, after in pairwise(self.gaps)):
             raise ValueError("gaps must be sorted and must not overlap")
+        floor = next((gap.end for gap in reversed(self.gaps) if gap.reason == TRIM), 0)
+        object.__setattr__(self, "floor", floor)
 
     def with_gap(self, new: Gap) -> Ledger:
         """Returns the ledger with one more gap, which wins over older ones that it overlaps."""
@@ -139,6 +147,14 @@ class Ledger:
         """Returns the ranges that only the archive holds."""
         return tuple(gap for gap in self.gaps if gap.reason == ARCHIVED)
 
+    def ranges(self, *reasons: str) -> Ranges:
+        """Returns the set of offsets that are missing for one of some reasons."""
+        return _ranges(gap for gap in self.gaps if gap.reason in reasons)
+
+    def ranges_but(self, *reasons: str) -> Ranges:
+        """Returns the set of offsets that are missing for any other reason than some."""
+        return _ranges(gap for gap in self.gaps if gap.reason not in reasons)
+
     def at(self, offset: int) -> Gap | None:
         """Returns the gap that an offset lies in."""
         row = bisect_right(self.gaps, offset, key=lambda gap: gap.first) - 1
@@ -151,6 +167,10 @@ class Ledger:
                 return False
             first = gap.end
         return first >= end
+
+    def serves_nothing_below(self, offset: int) -> bool:
+        """Returns whether everything below an offset was removed on purpose."""
+        return offset <= self.floor or self.has_removed(0, offset)
 
     def between(self, first: int, end: int) -> tuple[Gap, ...]:
         """Returns the gaps that have an offset in a range."""
@@ -169,6 +189,17 @@ def _outside(gap: Gap, new: Gap) -> list[Gap]:
         first = max(gap.first, new.end)
         parts.append(Gap(first, gap.end, gap.reason, gap.at_ms, gap.detail))
     return parts
+
+
+def _ranges(gaps: Iterable[Gap]) -> Ranges:
+    from lamina.formats.ranges import Ranges  # numpy: looking into a ledger needs none
+
+    return Ranges.of((gap.first, gap.end) for gap in gaps)
+
+
+def deleted_gaps(deleted: Ranges) -> list[Gap]:
+    """Returns records that were deleted singly as gaps of a ledger."""
+    return [Gap(first, end, DELETED, 0) for first, end in deleted.pairs()]
 
 
 def encode(ledger: Ledger) -> bytes:

@@ -13,9 +13,9 @@ Rules.
 2. A frame keeps key, value and time. Headers, tags and null values are refused by name: they are
    never dropped.
 3. A log begins with its first frame; there is no header whose damage could cost the file.
-4. Frames of one log have consecutive offsets. A frame with another offset is a leftover or a
-   misplaced one, and the walk stops before it.
+4. Frames of one log have consecutive offsets. A frame with any other offset is left over or
+   misplaced, and the walk stops before it.
 
 `docs/formats/frame.md` has the byte tables with an annotated dump; `tests/golden/frame-log.bin`
-are the bytes that a second implementation has to read.
+has bytes that any other implementation must be able to read.
 """

@@ -39,7 +39,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.formats.claims import Head, claimed_end
 from lamina.formats.kernels import arrow
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.kernels.binary import (
     Layout,
     address_of,
@@ -55,7 +57,6 @@ from lamina.formats.kernels.binary import (
 )
 from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.crc import crc32
-from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,
@@ -101,6 +102,8 @@ _TIMESTAMP = HEADER.at("timestamp_ms")
 _KEY_LEN = HEADER.at("key_len")
 _VALUE_LEN = HEADER.at("value_len")
 _BODY = HEADER.size
+_HEAD = Head(0, MAGIC << 16 | VERSION, _VERSION, _OFFSET, _KEY_LEN, _VALUE_LEN,
+             HEADER.size, OVERHEAD_BYTES, BODY_BYTES_MAX)  # fmt: skip
 _GOOD = -1
 _END = int(Stop.END)
 _LIMIT = int(Stop.LIMIT)
@@ -287,7 +290,8 @@ def resync(
     """Finds the next sound frame at or after `start`, as one must after damage; None if none is.
 
     Frames with an offset below `minimum_offset` do not count: they are leftovers of older times.
-    All searches of one walk share a `budget`; None is one of its own.
+    Nor do those inside of a damaged one whose end is still known (`claims`). All searches of one
+    walk share a `budget`; None is one of its own.
     """
     minimum = as_expected(max(0, minimum_offset))
     return search(_resync, as_bytes(buffer), start, budget, minimum)
@@ -298,16 +302,23 @@ def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[in
     size = len(data)
     origin = address_of(data)
     spent = 0
-    for position in range(start, size - OVERHEAD_BYTES + 1):
-        if peek_u32(origin + position) != MAGIC:
+    position = start
+    while position <= size - OVERHEAD_BYTES:
+        frame = origin + position
+        if position != start and peek_u32(frame) != MAGIC:
+            position += 1
             continue
         verdict, length = _measure(origin, position, size)
-        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
-            continue
-        spent += length
-        verdict = _check(origin + position, length, ANY_OFFSET)
-        if verdict == _GOOD and 0 <= minimum_offset <= peek_i64(origin + position + _OFFSET):
-            return position, spent
+        if verdict == _GOOD and (length <= SMALL_BYTES or length <= budget - spent):
+            spent += length
+            if _check(frame, length, ANY_OFFSET) == _GOOD:
+                if 0 <= minimum_offset <= peek_i64(frame + _OFFSET):
+                    return position, spent
+                position += length  # a leftover, with whatever its value holds
+                continue
+        is_known = position == start
+        end = claimed_end(origin, position, size, minimum_offset, is_known, _HEAD)
+        position = max(end, position + 1)
     return -1, spent
 
 

@@ -68,7 +68,7 @@ from lamina.formats.kernels.binary import (
 )
 from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.crc import crc32c
-from lamina.formats.scan import Limit, Scan, Stop, walk
+from lamina.formats.scan import Budget, Limit, Scan, Stop, walk
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -104,6 +104,8 @@ TRAILER = Layout(
 FILE_MAGIC = b"KDELTA\0\0"
 MAGIC = 0x4B45
 VERSION = 1
+_EVENT_START = b"KE\0\1\0"
+_ONE = Limit(max_records=1)
 FILE_HEADER_BYTES = FILE_HEADER.size
 OVERHEAD_BYTES = HEADER.size + TRAILER.size
 PAYLOAD_BYTES_MAX = 1 << 20
@@ -271,7 +273,7 @@ def scan(buffer: Buffer, start: int = FILE_HEADER_BYTES, *, limit: Limit = Limit
 def _scan(
     data: Any, positions: Any, _: Any, state: tuple[int, int], bounds: tuple[int, int]
 ) -> Any:
-    """Nothing to charge a budget for: an event is small, and nothing searches for the next one."""
+    """Nothing to charge a budget for: an event is small."""
     position, count = state
     size = len(data)
     origin = address_of(data)
@@ -291,6 +293,30 @@ def _scan(
         count += 1
         position += length
     return (position, count), stop, 0
+
+
+class EventLog:
+    """The events of a buffer as `scan.runs` walks them: no number orders them."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.data = memoryview(buffer).cast("B")
+
+    def scan(self, start: int, number: int | None, limit: Limit) -> Scan:
+        """Walks events."""
+        return scan(self.data, start, limit=limit)
+
+    def resync(self, damage: Scan, number: int | None, budget: Budget) -> int | None:
+        """Finds the next event; there is nothing to charge a budget for, as events are small."""
+        raw = bytes(self.data)
+        position = damage.end
+        while (position := raw.find(_EVENT_START, position + 1)) >= 0:
+            if len(scan(self.data, position, limit=_ONE)):
+                return position
+        return None
+
+    def number_at(self, position: int) -> int:
+        """Returns 0."""
+        return 0
 
 
 def decode(buffer: Buffer, found: Scan) -> Events:

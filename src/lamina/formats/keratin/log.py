@@ -57,8 +57,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lamina.formats import envelope
+from lamina.formats.claims import Head, claimed_end
 from lamina.formats.keratin import header
 from lamina.formats.kernels import arrow
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.kernels.binary import (
     Layout,
     address_of,
@@ -74,7 +76,6 @@ from lamina.formats.kernels.binary import (
 )
 from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.crc import crc32c
-from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,
@@ -114,31 +115,23 @@ HEADER = Layout(
     timestamp_ms="i64",
     offset="i64",
 )
-TRAILER = Layout(
-    ">",
-    crc32c="u32",
-)
+TRAILER = Layout(">", crc32c="u32")
 MAGIC = 0x4B52
 VERSION = 1
 FILE_HEADER_BYTES = FILE_HEADER.size
 OVERHEAD_BYTES = HEADER.size + TRAILER.size
 BODY_BYTES_MAX = 1 << 30
 
-_VERSION = HEADER.at("version")
-_FLAGS = HEADER.at("flags")
-_HEADER_LEN = HEADER.at("header_len")
-_PAYLOAD_LEN = HEADER.at("payload_len")
-_TIMESTAMP = HEADER.at("timestamp_ms")
-_OFFSET = HEADER.at("offset")
+_VERSION, _FLAGS = HEADER.at("version"), HEADER.at("flags")
+_HEADER_LEN, _PAYLOAD_LEN = HEADER.at("header_len"), HEADER.at("payload_len")
+_TIMESTAMP, _OFFSET = HEADER.at("timestamp_ms"), HEADER.at("offset")
 _BODY = HEADER.size
+_HEAD = Head(1, MAGIC << 16 | VERSION, _VERSION, _OFFSET, _HEADER_LEN, _PAYLOAD_LEN,
+             HEADER.size, OVERHEAD_BYTES, BODY_BYTES_MAX)  # fmt: skip
 _GOOD = -1
-_END = int(Stop.END)
-_LIMIT = int(Stop.LIMIT)
-_TORN = int(Stop.TORN)
-_BAD_MAGIC = int(Stop.BAD_MAGIC)
-_BAD_VERSION = int(Stop.BAD_VERSION)
-_BAD_LENGTH = int(Stop.BAD_LENGTH)
-_BAD_CHECKSUM = int(Stop.BAD_CHECKSUM)
+_END, _LIMIT, _TORN = int(Stop.END), int(Stop.LIMIT), int(Stop.TORN)
+_BAD_MAGIC, _BAD_VERSION = int(Stop.BAD_MAGIC), int(Stop.BAD_VERSION)
+_BAD_LENGTH, _BAD_CHECKSUM = int(Stop.BAD_LENGTH), int(Stop.BAD_CHECKSUM)
 _BAD_OFFSET = int(Stop.BAD_OFFSET)
 
 
@@ -350,8 +343,8 @@ def resync(
 ) -> int | None:
     """Finds the next sound record at or after `start`, as one must after damage; None if none is.
 
-    Records with an offset below `minimum_offset` do not count: they are leftovers of older times.
-    All searches of one walk share a `budget`; None is one of its own.
+    Those with an offset below `minimum_offset` do not count: they are leftovers of older times; nor
+    those in a damaged one whose end is known (`claims`). A walk's searches share one `budget`.
     """
     minimum = as_expected(max(0, minimum_offset))
     return search(_resync, as_bytes(buffer), start, budget, minimum)
@@ -362,16 +355,23 @@ def _resync(data: Any, start: int, budget: int, minimum_offset: int) -> tuple[in
     size = len(data)
     origin = address_of(data)
     spent = 0
-    for position in range(start, size - OVERHEAD_BYTES + 1):
-        if peek_u16_be(origin + position) != MAGIC:
+    position = start
+    while position <= size - OVERHEAD_BYTES:
+        record = origin + position
+        if position != start and peek_u16_be(record) != MAGIC:
+            position += 1
             continue
         verdict, length = _frame(origin, position, size)
-        if verdict != _GOOD or (length > SMALL_BYTES and length > budget - spent):
-            continue
-        spent += length
-        verdict = _check(origin + position, ANY_OFFSET)
-        if verdict == _GOOD and 0 <= minimum_offset <= peek_i64_be(origin + position + _OFFSET):
-            return position, spent
+        if verdict == _GOOD and (length <= SMALL_BYTES or length <= budget - spent):
+            spent += length
+            if _check(record, ANY_OFFSET) == _GOOD:
+                if 0 <= minimum_offset <= peek_i64_be(record + _OFFSET):
+                    return position, spent
+                position += length  # a leftover, with whatever its value holds
+                continue
+        is_known = position == start
+        end = claimed_end(origin, position, size, minimum_offset, is_known, _HEAD)
+        position = max(end, position + 1)
     return -1, spent
 
 

@@ -3,26 +3,34 @@
 Every kernel runs without the GIL and is compiled once per machine: the result is cached on disk.
 
 Rules.
-1. Numba keys its cache by the source of the kernel's own file only. Kernels here call helpers in
-   other files of this package, so the key below also holds a digest of the whole package: editing
-   any helper recompiles every kernel that might have inlined it.
+1. Kernels here call helpers in other files of this package, so compiled code is kept under a digest
+   of the whole package: editing any helper recompiles every kernel that might have inlined it.
 2. A kernel never allocates by what its input claims, and never raises: it returns a code.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
+import pickle
+import sys
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar, cast
 
+import llvmlite
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
+from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from lamina.formats.kernels.compile_notice import compiling
+from lamina.storage.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,14 +53,37 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-_DIGEST = source_digest()
+_TOOLS = (sys.version, numba.__version__, llvmlite.__version__)
+CACHE = KernelCache(source_digest())
+"""Compiled kernels of this version of the source."""
 
 
-class _PackageCache(FunctionCache):  # type: ignore[misc]  # numba has no type information
-    """Numba's on-disk cache, with the digest of this package in the key."""
+def machine_name() -> str:
+    """Returns a name of what kernels are compiled for: the processor and the tools."""
+    target = (*cpu_target.target_context.codegen().magic_tuple(), *_TOOLS)
+    return hashlib.blake2b(repr(target).encode(), digest_size=16).hexdigest()
 
-    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(signature, codegen), _DIGEST)
+
+@functools.cache
+def _source_of(module: str) -> str:
+    """Returns the source of a module outside of this package, which the package's digest misses."""
+    if module.startswith("lamina.formats."):
+        return ""
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):
+        return ""
+
+
+class _Kept(_Cache):  # type: ignore[misc]  # numba has no type information
+    """What Numba asks for compiled code of one function; answers come from the kernel cache."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @property
+    def cache_path(self) -> str | None:
+        return CACHE.directory()
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Loads machine code, without what only compiling needs: that costs a start half a second.
@@ -61,17 +92,43 @@ class _PackageCache(FunctionCache):  # type: ignore[misc]  # numba has no type i
         again for itself. Machine code needs the runtime alone.
         """
         rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            found = self._load_overload(signature, target_context)
-        if found is None:
-            compiling()
-        return found
+        name = self._name(signature, target_context.codegen())
+        kept = CACHE.load(name)
+        if kept is not None:
+            try:
+                return CompileResult._rebuild(target_context, *pickle.loads(kept))  # noqa: S301
+            except Exception:  # whatever it is: made by another Numba, say; compiling mends it
+                CACHE.forget(name)
+        compiling()
+        return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keeps machine code for the next process."""
+        if not any(not each.can_cache for each in result.lifted):
+            CACHE.save(self._name(signature, result.codegen), dumps(result._reduce()))
+
+    def enable(self) -> None:
+        """Does nothing: it is always on."""
+
+    def disable(self) -> None:
+        """Does nothing: it is always on."""
+
+    def flush(self) -> None:
+        """Does nothing: kernels of other versions have other names."""
+
+    def _name(self, signature: Any, codegen: Any) -> str:
+        code = self._function.__code__
+        source = _source_of(self._function.__module__)
+        asked = (str(signature), codegen.magic_tuple(), code.co_code, source, _TOOLS)
+        digest = hashlib.blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+        where = f"{self._function.__module__}.{self._function.__qualname__}"
+        return f"{where.removeprefix('lamina.formats.').replace('<', '').replace('>', '')}-{digest}"
 
 
 def kernel(function: Function) -> Function:
     """Compiles a function that Python code calls; cached on disk and free of the GIL."""
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
-    dispatcher._cache = _PackageCache(function)
+    dispatcher._cache = _Kept(function)
     return cast("Function", dispatcher)
 
 

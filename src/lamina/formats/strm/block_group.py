@@ -1,11 +1,11 @@
 """Several neighbouring STRM blocks decoded by one call into one set of columns.
 
-Making a batch of Arrow columns costs about as much Python as a third of a block's decoding, so
-whoever has several blocks in memory reads them together. Every check of a single block is made.
+Making a batch of Arrow columns costs as much Python time as a third of decoding a block, so callers
+that have several blocks in memory read them together. Every check of a single block is made.
 
 Rules.
-1. A group is sound as a whole or it is nothing: then its blocks are read one by one, which says
-   what is wrong, and where.
+1. A group is sound as a whole or refused: then its blocks are read one by one, which shows what is
+   wrong, and where.
 2. Memory is bounded before it is taken: by the sizes in the blocks' headers, which the compressed
    bytes must be able to fill, and by `GROUP_BYTES_MAX`.
 """

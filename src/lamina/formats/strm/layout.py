@@ -27,7 +27,7 @@ Before the compressed records of each block:
     |  8 |    4 | record_count      | u32  | records in the block; 1 to 2^20                     |
     | 12 |    4 | crc32             | u32  | zlib's CRC-32 of the bytes that follow              |
 
-Index: the count, then one entry a block:
+Index: the count, then one entry per block:
 
     | at | size | field       | type | meaning                                                   |
     |----|------|-------------|------|-----------------------------------------------------------|

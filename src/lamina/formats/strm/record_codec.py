@@ -27,14 +27,13 @@ from lamina.formats.kernels.binary import (
     copy_32,
     move,
     peek_i64,
-    peek_u8,
-    peek_u16,
     peek_u32_be,
     poke_i64,
     poke_u32,
     wrapping_add,
 )
 from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.varint import read_varint
 from lamina.formats.scan import OFFSET_MAX
 from lamina.records import OUTPUT_SCHEMAS, TIMESTAMP
 
@@ -177,40 +176,6 @@ class Columns:
 
 
 @inlined
-def _varint(at: int, end: int) -> Any:
-    """A zigzag varint: (value, the address after it), address 0 if it is not one."""
-    if end - at >= 2:
-        both = peek_u16(at)
-        if both & 0x80 == 0:
-            return (both & 0x7F) >> 1 ^ -(both & 1), at + 1
-        if both & 0x8000 == 0:
-            bits = both & 0x7F | (both & 0x7F00) >> 1
-            return bits >> 1 ^ -(bits & 1), at + 2
-    return _long_varint(at, end)
-
-
-@inlined
-def _long_varint(at: int, end: int) -> Any:
-    if at >= end:
-        return 0, 0
-    last = min(end, at + 10) - 1
-    byte = peek_u8(at)
-    bits = np.uint64(byte & 0x7F)
-    shift = np.uint64(0)
-    while byte >= 0x80:
-        if at == last:
-            return 0, 0
-        at += 1
-        shift += np.uint64(7)
-        byte = peek_u8(at)
-        bits |= np.uint64(byte & 0x7F) << shift
-    if shift == np.uint64(63) and byte > 1:
-        return 0, 0
-    half = np.int64(bits >> np.uint64(1))
-    return half ^ -np.int64(bits & np.uint64(1)), at + 1
-
-
-@inlined
 def _copy_down(target: int, source: int, length: int, ends: tuple[int, int]) -> None:
     """Copies bytes to a lower address or to another room; `ends` are those of both rooms.
 
@@ -258,19 +223,19 @@ def _read_head(at: int, end: int) -> Any:
             value_len = _two_bytes_above(word >> 40)
             if value_len <= end - at - 7:
                 return FINE, (delta, timestamp), (-1, value_len), (at + 4, at + 7)
-    delta, at = _varint(at, end)
+    delta, at = read_varint(at, end)
     if at == 0:
         return BAD_VARINT, (0, 0), (0, 0), (0, 0)
-    timestamp, at = _varint(at, end)
+    timestamp, at = read_varint(at, end)
     if at == 0:
         return BAD_VARINT, (0, 0), (0, 0), (0, 0)
-    key_len, at = _varint(at, end)
+    key_len, at = read_varint(at, end)
     if at == 0:
         return BAD_VARINT, (0, 0), (0, 0), (0, 0)
     if key_len < -1 or key_len > end - at:
         return BAD_KEY, (0, 0), (0, 0), (0, 0)
     key = at
-    value_len, at = _varint(at + max(key_len, 0), end)
+    value_len, at = read_varint(at + max(key_len, 0), end)
     if at == 0:
         return BAD_VARINT, (0, 0), (0, 0), (0, 0)
     if value_len < 0 or value_len > end - at:

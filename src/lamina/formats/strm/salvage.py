@@ -1,4 +1,4 @@
-"""What can still be read of a damaged STRM object: its table of blocks, made again.
+"""What can still be read of a damaged STRM object: its table of blocks, rebuilt.
 
 A block is under its own checksum. Header, index and footer are under the file's alone, and under
 that of the list (`index_crc32`). So one flipped bit there can be found and turned back: no other

@@ -11,8 +11,8 @@ until `verify` (format page, "What protects what").
 Rules.
 1. `scan` never raises on bad bytes; it stops and says why.
 2. Everything else raises CorruptData.
-3. Of a whole object the checksum is judged first: NewerFormat means that its bytes are as somebody
-   wrote them. A version, flag or reserved byte that is not known in any other one is damage.
+3. Of a whole object the checksum is verified first: NewerFormat means that its bytes are as they
+   were written. An unknown version, flag or reserved byte is damage in any other object.
 """
 
 from __future__ import annotations

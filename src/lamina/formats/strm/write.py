@@ -38,13 +38,12 @@ from lamina.formats.kernels.binary import (
     address_of,
     as_bytes,
     copy,
-    poke_u8,
-    poke_u16,
     poke_u32_be,
     wrapping_subtract,
 )
 from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.fnv import fnv1a_64
+from lamina.formats.kernels.varint import put_varint
 from lamina.formats.strm.block import crc32_of
 from lamina.formats.strm.layout import (
     BLOCK,
@@ -267,27 +266,6 @@ def _assemble(header: Header, blocks: list[SealedBlock]) -> memoryview:
 
 
 @inlined
-def _put_varint(target: int, value: int) -> Any:
-    """Writes a zigzag varint where 10 bytes are free; returns the address after it."""
-    rest: Any = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
-    small: Any = np.int64(rest)
-    if rest < np.uint64(0x80):
-        poke_u8(target, small)
-        return target + 1
-    if rest < np.uint64(0x4000):
-        poke_u16(target, small & 0x7F | 0x80 | (small >> 7) << 8)
-        return target + 2
-    while rest >= np.uint64(0x80):
-        small = np.int64(rest & np.uint64(0x7F))
-        poke_u8(target, small | 0x80)
-        rest >>= np.uint64(7)
-        target += 1
-    small = np.int64(rest)
-    poke_u8(target, small)
-    return target + 1
-
-
-@inlined
 def _room_for(rows: int, fields: Any, enveloped: bool) -> int:
     """The most that the records of a batch can take, unless the batch is broken."""
     room = rows * _VARINTS_BYTES_MAX + arrow.spread(fields[0], rows) + arrow.spread(fields[1], rows)
@@ -325,15 +303,15 @@ def _measure(fields: Any, row: int, enveloped: bool) -> tuple[int, int, int, int
 def _put_record(target: int, fields: Any, row: int, deltas: Any, sizes: Any) -> Any:
     """Writes one record; returns the address after it."""
     key_len, flags, envelope_len, value_len = sizes
-    target = _put_varint(_put_varint(target, deltas[0]), deltas[1])
-    target = _put_varint(target, key_len)
+    target = put_varint(put_varint(target, deltas[0]), deltas[1])
+    target = put_varint(target, key_len)
     if key_len > 0:
         copy(target, arrow.slot(fields[0], row)[0], key_len)
         target += key_len
     if envelope_len < 0:
-        target = _put_varint(target, value_len)
+        target = put_varint(target, value_len)
     else:
-        target = _put_varint(target, 4 + envelope_len + value_len)
+        target = put_varint(target, 4 + envelope_len + value_len)
         poke_u32_be(target, envelope_len)
         envelope.write(target + 4, fields, row, flags)
         target += 4 + envelope_len

@@ -1,7 +1,7 @@
-"""Reads small structures from start to end: whatever is claimed is checked against what is there.
+"""Reads small structures from start to end; every claim is checked against the bytes left.
 
-A length or a count is believed only when that many bytes remain, so nothing is allocated by what
-damaged bytes say. Whatever does not fit raises CorruptData with its position.
+A length or count is believed only if that many bytes remain, so damaged bytes never decide how much
+is allocated. Anything that does not fit raises CorruptData with its position.
 """
 
 from __future__ import annotations

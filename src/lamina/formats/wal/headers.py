@@ -1,7 +1,7 @@
 """The fixed fields of many frames as columns, without their bodies: what replay and copying need.
 
 A WAL mixes topics and control frames. Replay and the compactor look at the columns, choose rows
-by a mask, and `select` makes of them a `Scan` that `log.decode` takes.
+by a mask, and `select` turns them into a `Scan` that `log.decode` takes.
 """
 
 from __future__ import annotations
@@ -52,12 +52,6 @@ class Headers:
     value_lens: NDArray[np.int64]
     tag_lens: NDArray[np.int64]
     node_lens: NDArray[np.int64]
-
-    def appends_of(self, topic_id: int) -> NDArray[np.bool_]:
-        """Marks the rows that are records of a topic."""
-        is_append = self.types == int(FrameType.APPEND)
-        mine: NDArray[np.bool_] = is_append & (self.topic_ids == np.uint64(topic_id))
-        return mine
 
 
 def headers(buffer: Buffer, found: Scan) -> Headers:

@@ -74,7 +74,7 @@ _FRAME_SEQUENCE = SEGMENT_FRAME.at("sequence")
 _FRAME_TIMESTAMP = SEGMENT_FRAME.at("timestamp_ms")
 
 Entries = NDArray[np.void]
-"""A structured array of ENTRY, one row a sequence."""
+"""A structured array of ENTRY, one row per sequence."""
 
 
 def build(

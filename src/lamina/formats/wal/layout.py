@@ -31,7 +31,7 @@ So a segment's bytes are those of each WAL Append frame without its first byte: 
 lengths (`headers`) are all that a compactor needs to copy them.
 
 Awkward cases. A tag or node of no bytes is told from none by its flag. A type of 0 or a `frame_len`
-of 0 is space that was never written. There is no magic: `log.resync` looks for lengths that agree.
+of 0 is space that was never written. There is no magic: `search` looks for lengths that agree.
 The type is not among the checksummed bytes; as the checksum's seed it is guarded all the same.
 """
 

@@ -1,8 +1,8 @@
-"""Frames whose places are known already: checked, copied and matched, without a walk.
+"""Frames whose positions are known: checked, copied and matched without a walk.
 
-A topic's newest records lie scattered over the WAL, between those of other topics; the engine keeps
-only where each one starts. What it does with them is here: read (`sound_at`), copy into a segment
-(`gather`), look for tags (`tag_matches`). `places` finds out where they start after a restart.
+A topic's newest records are scattered over the WAL, between those of other topics; the engine keeps
+only where each one starts. Here they are read (`sound_at`), copied into a segment (`gather`), and
+searched for tags (`tag_matches`). After a restart, `places` finds out where they start.
 
 Rule: a position is a claim. Every kernel checks it against the buffer before it looks further.
 """

@@ -10,7 +10,7 @@ Rules.
    frames, on what `headers.select` chose from it: control frames are no records.
 4. What exists for the WAL and for the segment runs one kernel: `prefix` is the size of what a frame
    of that kind has before `frame_len`, 1 or 0. Kernels compute with it and do not branch on it:
-   Numba 0.68 with LLVM 20 made wrong code of a loop that did both (the contract tests tell).
+   Numba 0.68 with LLVM 20 miscompiled a loop that did both (the contract tests notice).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest
 from lamina.formats.kernels import arrow
+from lamina.formats.kernels.arrow import PlainValues
 from lamina.formats.kernels.binary import (
     address_of,
     as_bytes,
@@ -38,9 +39,8 @@ from lamina.formats.kernels.binary import (
     poke_u32,
 )
 from lamina.formats.kernels.compile import inlined, kernel
-from lamina.formats.kernels.plain_values import PlainValues
 from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
-from lamina.formats.scan import SMALL_BYTES, Budget, Limit, Scan, Stop, refuse_start, search, walk
+from lamina.formats.scan import SMALL_BYTES, Limit, Scan, Stop, refuse_start, walk
 from lamina.formats.wal.layout import (
     BODY_BYTES_MAX,
     DURABLE,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _APPEND = int(FrameType.APPEND)
-_KNOWN_TYPES = sum(1 << kind for kind in FrameType)
-_KNOWN_FLAGS = HAS_TAG | HAS_NODE | DURABLE | ROUTED
+KNOWN_TYPES = sum(1 << kind for kind in FrameType)
+KNOWN_FLAGS = HAS_TAG | HAS_NODE | DURABLE | ROUTED
 _IN_WAL, _IN_SEGMENT = PREFIX.size, 0
 
 _FLAGS = SEGMENT_FRAME.at("flags")
@@ -227,7 +227,7 @@ def encode_control(
 
 
 @inlined
-def _type_at(at: int, prefix: int) -> int:
+def type_at(at: int, prefix: int) -> int:
     """The type of a frame; a segment, which has no prefix, holds Append frames only."""
     return _APPEND + prefix * (peek_u8(at) - _APPEND)
 
@@ -240,7 +240,7 @@ def measure(start: int, position: int, size: int, prefix: int) -> tuple[int, int
     if remaining < _FRAME_LEN_SIZE:
         return _TORN, 0
     frame_len = peek_u32(frame)
-    if _type_at(start + position, prefix) == 0 or frame_len == 0:
+    if type_at(start + position, prefix) == 0 or frame_len == 0:
         return _TORN, 0
     if frame_len > _FRAME_LEN_MIN + BODY_BYTES_MAX:
         return _BAD_LENGTH, 0
@@ -259,7 +259,7 @@ def measure(start: int, position: int, size: int, prefix: int) -> tuple[int, int
 def check(at: int, prefix: int) -> int:
     """Judges all but the lengths of a frame that was measured: GOOD or why not."""
     frame = at + prefix
-    frame_type = _type_at(at, prefix)
+    frame_type = type_at(at, prefix)
     seed = np.uint64(0)
     if frame_type != _APPEND:
         seed = np.uint64(frame_type)
@@ -268,7 +268,7 @@ def check(at: int, prefix: int) -> int:
     if peek_u64(body + checked) != xxh3(body, checked, seed):
         return _BAD_CHECKSUM
     flags = peek_u8(frame + _FLAGS)
-    if flags & ~_KNOWN_FLAGS or frame_type > 63 or not (_KNOWN_TYPES >> frame_type) & 1:
+    if flags & ~KNOWN_FLAGS or frame_type > 63 or not (KNOWN_TYPES >> frame_type) & 1:
         return _BAD_VERSION
     if peek_u16(frame + _NODE_LEN) > 0 and not flags & HAS_NODE:
         return _BAD_LENGTH
@@ -370,57 +370,6 @@ def _scan(
         node_bytes += peek_u16(frame + _NODE_LEN)
         position += length
     return (position, count, prefix, topic_id, before, tag_bytes, node_bytes), stop, wasted
-
-
-def resync(buffer: Buffer, start: int, *, budget: Budget | None = None) -> int | None:
-    """Finds the next sound WAL frame at or after `start`, past damage; None if none is.
-
-    A value may hold bytes that are a sound frame: what follows damage is evidence, not certainty.
-    All searches of one walk share a `budget`; None is one of its own.
-    """
-    return search(_resync, as_bytes(buffer), start, budget, _IN_WAL, (1, 0, -1))
-
-
-def resync_segment(
-    buffer: Buffer,
-    start: int,
-    *,
-    topic_id: int | None = None,
-    minimum_sequence: int = 1,
-    budget: Budget | None = None,
-) -> int | None:
-    """Finds the next sound frame of a segment at or after `start`; None if none is.
-
-    Frames of another topic or with a sequence below `minimum_sequence` do not count.
-    """
-    topic = 0 if topic_id is None else as_signed(topic_id)
-    expected = (int(topic_id is None), topic, min(max(minimum_sequence, 1) - 1, SEQUENCE_MAX))
-    return search(_resync, as_bytes(buffer), start, budget, _IN_SEGMENT, expected)
-
-
-@kernel
-def _resync(
-    data: Any, start: int, budget: int, prefix: int, expected: tuple[int, int, int]
-) -> tuple[int, int]:
-    any_topic, topic_id, before = expected
-    size = len(data)
-    origin = address_of(data)
-    spent = 0
-    for position in range(start, size - prefix - OVERHEAD_BYTES + 1):
-        frame = origin + position + prefix
-        body = peek_u16(frame + _NODE_LEN) + peek_u16(frame + _TAG_LEN)
-        body += peek_u32(frame + _DATA_LEN)
-        if peek_u32(frame) != _FRAME_LEN_MIN + body:
-            continue
-        verdict, length = measure(origin, position, size, prefix)
-        if verdict != GOOD or (length > SMALL_BYTES and length > budget - spent):
-            continue
-        spent += length
-        if check(origin + position, prefix) == GOOD:
-            wanted = any_topic > 0 or peek_i64(frame + _TOPIC) == topic_id
-            if wanted and peek_i64(frame + _SEQUENCE) > before:
-                return position, spent
-    return -1, spent
 
 
 def decode(buffer: Buffer, found: Scan) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
-"""Where each topic's records lie in the WAL: taken down while it is walked, then sorted by topic.
+"""Where each topic's records lie in the WAL: noted while it is walked, then sorted by topic.
 
-Replay reads the whole WAL and keeps four numbers of each record, nothing of it in Python. `Places`
-grows like a list; `take` adds what a scan has found, `by_topic` sorts it all in one pass.
+Replay reads the whole WAL and keeps four numbers per record, none of them as Python objects.
+`Places` grows like a list; `take` adds what a scan has found, `by_topic` sorts it in one pass.
 
 Rule: `take` is only called with what `log.scan` accepted in the same buffer.
 """

@@ -2,6 +2,8 @@
 
     pages      the door: the page, its files, its feeds and actions, and who may see them
     feeds      what pages show, as JSON: topics, groups, writers, archive, reports, queries
+    attendance who is there: members of groups, connected Kafka clients
+    looks      one look: at what, by whom, asking for what
     depth      zooming in: a partition's layers, a layer's blocks, a block's records, their bytes
     history    the last quarter of an hour, one sample every two seconds
     tail       new records of a topic as server-sent events

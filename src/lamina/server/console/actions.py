@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import InvalidRequest
+from lamina.server import telling
 from lamina.server.auth import Caller
 from lamina.server.console import asked
 from lamina.server.console.long_work import Jobs
@@ -69,7 +70,7 @@ def _trim(doing: Doing) -> dict[str, Any]:
 
 
 def _plan_trim(doing: Doing) -> dict[str, Any]:
-    """Tells what a trim would remove: whole layers, of a wal topic also parts of one."""
+    """Returns what a trim would remove: whole layers, and for wal topics also parts of one."""
     topic, partition = asked.text(doing.given, "topic"), asked.number(doing.given, "partition", 0)
     before = asked.number(doing.given, "before_offset")
     going = [
@@ -100,9 +101,11 @@ def _seek_group(doing: Doing) -> dict[str, Any]:
     if time_ms is None:
         word = given.get("to")
         to = word if word in ("earliest", "latest") else asked.number(given, "to")
+    topic, group = asked.text(given, "topic"), asked.text(given, "group")
+    telling.require_group(doing.caller, doing.store, topic, group)
     moves = doing.store.reset_group(
-        asked.text(given, "topic"),
-        asked.text(given, "group"),
+        topic,
+        group,
         to=to,
         timestamp_ms=time_ms,
         execute=given.get("execute") is True,

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from lamina.api import Layer, Window
 from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.log.gap_walk import fetch_over, scan_over
 from lamina.server.console import asked, shown
-from lamina.server.console.feeds import View
+from lamina.server.console.looks import View
 from lamina.wire.values import to_plain
 
 LAYERS_MAX = 60
@@ -49,7 +51,7 @@ def layers(view: View) -> dict[str, Any]:
 
 
 def _inside(layer: Layer, data: str) -> Layer:
-    """Tells where a layer lies within the data directory, which is nobody's business."""
+    """Returns where a layer lies below the data directory, whose own path stays private."""
     return replace(layer, where=layer.where.removeprefix(f"{data}/"))
 
 
@@ -101,7 +103,7 @@ def blocks(view: View) -> dict[str, Any]:
 
 
 def records(view: View) -> dict[str, Any]:
-    """Returns the beginnings of some records from an offset on; a gap is told."""
+    """Returns the beginnings of some records from an offset on, and a gap as such."""
     topic, partition = _place(view)
     start = asked.number(view.given, "start")
     limit = min(asked.number(view.given, "limit", RECORDS_MAX), RECORDS_MAX)
@@ -109,14 +111,19 @@ def records(view: View) -> dict[str, Any]:
     stop = start + limit if end is None else min(end, start + limit)
     rows: list[dict[str, Any]] = []
     gap = None
-    try:
-        for batch in view.store.scan(topic, partition, start, end=stop, max_bytes=1 << 20):
-            rows += shown.previews(batch, partition)
-            if len(rows) >= limit:
-                break
-    except RecordsMissing as missing:
-        gap = {"first": missing.first, "end": missing.end, "reason": missing.reason}
+    scan = partial(view.store.scan, topic, partition, end=stop, max_bytes=1 << 20)
+    for step in scan_over(scan, start):
+        if isinstance(step, RecordsMissing):
+            gap = _as_gap(step)
+            break
+        rows += shown.previews(step, partition)
+        if len(rows) >= limit:
+            break
     return {"rows": rows, "gap": gap}
+
+
+def _as_gap(missing: RecordsMissing) -> dict[str, Any]:
+    return {"first": missing.first, "end": missing.end, "reason": missing.reason}
 
 
 def record(view: View) -> dict[str, Any]:
@@ -124,11 +131,9 @@ def record(view: View) -> dict[str, Any]:
     topic, partition = _place(view)
     offset = asked.number(view.given, "offset")
     store = view.store
-    try:
-        batch = store.fetch(topic, partition, offset, max_records=1)
-    except RecordsMissing as missing:
-        gap = {"first": missing.first, "end": missing.end, "reason": missing.reason}
-        return {"record": None, "gap": gap}
+    batch, _ = fetch_over(partial(store.fetch, topic, partition, max_records=1), offset)
+    if isinstance(batch, RecordsMissing):
+        return {"record": None, "gap": _as_gap(batch)}
     if not batch.num_rows:
         raise InvalidRequest(f"there is no record at offset {offset} yet")
     found = shown.whole(batch)

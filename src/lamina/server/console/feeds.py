@@ -11,49 +11,20 @@ Rules.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from lamina.config import TopicSettings
 from lamina.errors import LaminaError
-from lamina.server.auth import Caller
-from lamina.server.console import asked
-from lamina.server.console.history import TREND, History, measures
-from lamina.store.store import Store
+from lamina.server import telling
+from lamina.server.console import asked, attendance
+from lamina.server.console.history import TREND, measures
+from lamina.server.console.looks import View, page_of
 from lamina.wire.values import to_plain
 
-PAGE = 50
 ROWS_MAX = 500
 SPARK = "spark-"
 """Groups of this prefix are the positions of Spark queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One look: at what, by whom, asking for what."""
-
-    store: Store
-    history: History
-    caller: Caller
-    given: Mapping[str, Any]
-
-    def may_see(self, topic: str) -> bool:
-        """Tells whether the caller may know of a topic."""
-        return topic.startswith(self.caller.prefix)
-
-    def topic(self, name: str = "topic") -> str:
-        """Reads the topic that is asked for; raises NotAllowed where it is not the caller's."""
-        found = asked.text(self.given, name)
-        self.caller.require("read", found, "looking")
-        return found
-
-
-def _page(rows: Sequence[Any], given: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, int]]:
-    pages = max(1, -(-len(rows) // PAGE))
-    page = min(asked.number(given, "page", 0), pages - 1)
-    about = {"total": len(rows), "page": page, "pages": pages}
-    return rows[page * PAGE : (page + 1) * PAGE], about
 
 
 # ---------------------------------------------------------------------- topics
@@ -85,7 +56,7 @@ def topics(view: View) -> dict[str, Any]:
     totals = {key: sum(row[key] or 0 for row in rows) for key in ("records", "size_bytes", "rate")}
     if order != "name":
         rows.sort(key=lambda row: (-(row[order] or 0), row["name"]))
-    shown, about = _page(rows, view.given)
+    shown, about = page_of(rows, view.given)
     for row in shown:
         row["format"] = view.store.format_of(row["name"])[0]
         row["trend"] = rings.series(("topic", row["name"], "records"), TREND)
@@ -122,7 +93,7 @@ def topic(view: View) -> dict[str, Any]:
 
 
 def retention(view: View) -> dict[str, Any]:
-    """Says of each segment why it stays or goes, oldest first."""
+    """Returns for each segment, oldest first, why it stays or goes."""
     name, partition = view.topic(), asked.number(view.given, "partition", 0)
     decisions = view.store.explain_retention(name, partition)
     settings = view.store.describe_topic(name).settings
@@ -144,17 +115,18 @@ def groups(view: View) -> dict[str, Any]:
     wanted = asked.text(view.given, "topic", "")
     found = [
         (topic, name)
-        for topic, name in view.store.groups(wanted or None)
-        if view.may_see(topic) and search in f"{topic} {name}".lower()
+        for topic, name in view.groups(wanted or None)
+        if search in f"{topic} {name}".lower()
     ]
     rings = view.history.rings
     found.sort(key=lambda each: (-(rings.last(("group", *each, "records")) or 0), each))
-    shown, about = _page(found, view.given)
+    shown, about = page_of(found, view.given)
     return {"rows": _group_rows(view, shown), **about}
 
 
 def _group_rows(view: View, names: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     rows = []
+    members = attendance.counts(view)
     for topic_name, name in names:
         try:
             lags = view.store.describe_group(topic_name, name).partitions
@@ -169,6 +141,7 @@ def _group_rows(view: View, names: Sequence[tuple[str, str]]) -> list[dict[str, 
                 "bytes": sum(lag.bytes for lag in lags),
                 "seconds": max((lag.seconds for lag in lags), default=0.0),
                 "inflight": sum(lag.inflight for lag in lags),
+                "members": members(topic_name, name),
                 "trend": view.history.rings.series(("group", topic_name, name, "records"), TREND),
             }
         )
@@ -176,8 +149,9 @@ def _group_rows(view: View, names: Sequence[tuple[str, str]]) -> list[dict[str, 
 
 
 def group(view: View) -> dict[str, Any]:
-    """Describes one group: each partition, and its lag over time in records and seconds."""
+    """Describes one group: each partition, its lag over time, and the members of a classic one."""
     name, group_name = view.topic(), asked.text(view.given, "group")
+    telling.require_group(view.caller, view.store, name, group_name)
     info = view.store.describe_group(name, group_name)
     rings = view.history.rings
     key = ("group", name, group_name)
@@ -185,6 +159,7 @@ def group(view: View) -> dict[str, Any]:
         "topic": name,
         "group": group_name,
         "partitions": [to_plain(lag) for lag in info.partitions],
+        "members": attendance.of_group(view, name, group_name)[:ROWS_MAX],
         "series": {
             "times": rings.times(),
             "records": rings.series((*key, "records")),
@@ -202,7 +177,7 @@ _WRITER_SERIES = (
 
 
 def writers(view: View) -> dict[str, Any]:
-    """Tells how appends are gathered and made durable: over time, and of each writer now."""
+    """Returns how appends are grouped and synced: over time, and per writer now."""
     search = asked.text(view.given, "search", "").lower()
     history = view.history
     rows: list[dict[str, Any]] = []
@@ -224,7 +199,7 @@ def writers(view: View) -> dict[str, Any]:
             row |= measures(pulse, history.interval_s)
         rows.append(row)
     rows.sort(key=lambda row: (-row.get("records", 0), -row["total_groups"], row["name"]))
-    shown, about = _page(rows, view.given)
+    shown, about = page_of(rows, view.given)
     times = history.rings.times()
     series = {name: _shared(view, ("writer", name)) for name in _WRITER_SERIES}
     return {"rows": shown, "series": {"times": times, **series}, **about}
@@ -237,10 +212,10 @@ def _shared(view: View, key: tuple[str, ...]) -> list[float | None]:
 
 
 def tier(view: View) -> dict[str, Any]:
-    """Tells what is archived and how far the archive is behind."""
+    """Returns what is archived and how far the archive is behind."""
     rows = [to_plain(each) for each in view.store.tier_status() if view.may_see(each.topic)]
     rows.sort(key=lambda row: (-row["records_behind"], row["topic"], row["partition"]))
-    shown, about = _page(rows, view.given)
+    shown, about = page_of(rows, view.given)
     store_tier, rings = view.store.tier, view.history.rings
     series = {name: _shared(view, ("tier", name)) for name in ("records", "bytes", "seconds")}
     return {
@@ -256,7 +231,7 @@ def tier(view: View) -> dict[str, Any]:
 
 
 def reports(view: View) -> dict[str, Any]:
-    """Tells what the last recovery did, and which offsets are missing and why."""
+    """Returns what the last recovery did, and which offsets are missing and why."""
     report = view.store.recovery_report
     gaps = []
     for name, parts in view.store.extents().items():
@@ -285,11 +260,9 @@ def reports(view: View) -> dict[str, Any]:
 
 
 def queries(view: View) -> dict[str, Any]:
-    """Tells of Spark queries: those that read, with their lag, and those that write."""
-    readers = [
-        each for each in view.store.groups() if each[1].startswith(SPARK) and view.may_see(each[0])
-    ]
-    shown, about = _page(readers, view.given)
+    """Returns Spark queries: readers with their lag, and writers."""
+    readers = [each for each in view.groups() if each[1].startswith(SPARK)]
+    shown, about = page_of(readers, view.given)
     sinks = [to_plain(each) for each in view.store.sinks()] if not view.caller.prefix else []
     return {"readers": _group_rows(view, shown), "writers": sinks[:ROWS_MAX], **about}
 
@@ -300,6 +273,8 @@ FEEDS = {
     "retention": retention,
     "groups": groups,
     "group": group,
+    "members": attendance.members,
+    "clients": attendance.clients,
     "writers": writers,
     "tier": tier,
     "reports": reports,

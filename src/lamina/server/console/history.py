@@ -1,6 +1,6 @@
 """The last quarter of an hour, a sample every two seconds: rates, lags, group sizes, fsyncs.
 
-One thread samples, for everybody who looks. What it keeps is a ring of four-byte numbers for each
+One thread samples, for all viewers. What it keeps is a ring of four-byte numbers for each
 series, all with the same clock; a series whose topic or group is gone is dropped.
 
 Rules.

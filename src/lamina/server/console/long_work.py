@@ -16,9 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from lamina.errors import Busy, Closed, InvalidRequest, LaminaError, RecordsMissing, Unavailable
+from lamina.log.batch_offsets import after
+from lamina.log.gap_walk import scan_over
 from lamina.server import telling
 from lamina.store.store import Store
 
@@ -141,22 +144,20 @@ class Jobs:
         assert job.topic is not None, "a topic is verified"
         for partition, start, end in ranges:
             at = start
-            while at < end and self._goes_on(job):
-                try:
-                    batch = store.fetch(job.topic, partition, at, max_bytes=_BATCH_BYTES)
-                except RecordsMissing as missing:
-                    _note(job, partition, missing)
-                    job.done += min(missing.end, end) - at
-                    at = missing.end
-                    continue
-                if not batch.num_rows:  # the rest was deleted record by record
-                    job.done += end - at
+            scan = partial(store.scan, job.topic, partition, end=end, max_bytes=_BATCH_BYTES)
+            for step in scan_over(scan, start, end):
+                if not self._goes_on(job):
                     break
-                following = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
+                following = step.end if isinstance(step, RecordsMissing) else after(step)
                 job.done += min(following, end) - at
-                job.size_bytes += batch.nbytes
                 at = following
+                if isinstance(step, RecordsMissing):
+                    _note(job, partition, step)
+                    continue
+                job.size_bytes += step.nbytes
                 time.sleep(_PAUSE_S)
+            else:  # what is left was deleted record by record
+                job.done += max(0, end - at)
 
 
 def _note(job: Job, partition: int, missing: RecordsMissing) -> None:

@@ -34,7 +34,7 @@ from lamina.server.broker import Broker
 from lamina.server.console import asked
 from lamina.server.console.actions import ACTIONS, Doing, check_confirmed
 from lamina.server.console.depth import DEPTHS
-from lamina.server.console.feeds import FEEDS, View
+from lamina.server.console.feeds import FEEDS
 from lamina.server.console.history import History
 from lamina.server.console.logins import (
     COOKIE,
@@ -44,6 +44,7 @@ from lamina.server.console.logins import (
     refuse_foreign_change,
 )
 from lamina.server.console.long_work import Jobs
+from lamina.server.console.looks import View
 from lamina.server.console.tail import Choice, Tail
 from lamina.server.sites import refuse_foreign_name
 from lamina.wire import failures
@@ -256,7 +257,8 @@ class Console:
         def look() -> dict[str, Any]:
             topic = given.get("topic") or None
             with self._broker.guarded(caller, "console", scope="read", topic=topic) as store:
-                return _ALL[name](View(store, self._history, caller, given))
+                clients = self._broker.kafka_clients
+                return _ALL[name](View(store, self._history, caller, given, clients))
 
         return JSONResponse(await anyio.to_thread.run_sync(look, limiter=self._threads))
 

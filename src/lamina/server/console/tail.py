@@ -12,12 +12,14 @@ Rules.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lamina.errors import InvalidRequest, OffsetOutOfRange, RecordsMissing
+from lamina.log.gap_walk import fetch_over
 from lamina.server.console import shown
 from lamina.store.store import Store
 
@@ -131,12 +133,10 @@ def _look(
     store: Store, topic: str, partition: int, start: int
 ) -> tuple[pa.RecordBatch | None, int]:
     """Fetches what is new in one partition, and says where to go on; steps over gaps."""
+    fetch = partial(store.fetch, topic, partition, max_records=STEP_RECORDS, max_bytes=STEP_BYTES)
     try:
-        batch = store.fetch(topic, partition, start, max_records=STEP_RECORDS, max_bytes=STEP_BYTES)
-    except RecordsMissing as missing:
-        return None, missing.end
+        step, following = fetch_over(fetch, start)
     except OffsetOutOfRange:  # the topic was deleted and made again
         return None, store.earliest_offset(topic, partition)
-    if not batch.num_rows:
-        return None, start
-    return batch, int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
+    is_there = not isinstance(step, RecordsMissing) and step.num_rows
+    return step if is_there else None, following

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import threading
 import time
 import uuid
@@ -31,9 +30,8 @@ from lamina.formats.documents.sink_transaction import (
     encode_transaction,
 )
 from lamina.spark.commit.transaction import Publisher
-from lamina.storage import paths
-from lamina.storage.files import Files, LocalFiles, Lock
-from lamina.store.opening import wall_clock_ms
+from lamina.storage import machine, paths
+from lamina.storage.files import Files, LocalFiles, Lock, wall_clock_ms
 from lamina.store.store import Store
 
 LOGGER = logging.getLogger("lamina.spark")
@@ -45,7 +43,7 @@ def publish(data: str, transaction: Transaction, *, files: Files, timeout_ms: in
     """Commits a transaction, through whoever has the store open; False if it was before."""
     deadline_s = time.monotonic() + timeout_ms / 1000
     while True:
-        if files.is_locked(os.path.join(data, paths.SINK_LOCK)):
+        if files.is_locked(paths.join(data, paths.SINK_LOCK)):
             answer = _ask(data, transaction, files, deadline_s)
             if answer is not None:
                 return answer
@@ -68,12 +66,12 @@ def publish(data: str, transaction: Transaction, *, files: Files, timeout_ms: in
 
 def _ask(data: str, transaction: Transaction, files: Files, deadline_s: float) -> bool | None:
     """Hands a transaction over and waits; None if the one who takes them over went away."""
-    inbox = os.path.join(data, paths.SINK_INBOX)
+    inbox = paths.join(data, paths.SINK_INBOX)
     files.make_directory(inbox)
-    question = os.path.join(inbox, uuid.uuid4().hex)
+    question = paths.join(inbox, uuid.uuid4().hex)
     files.replace(question + ASKED, encode_transaction(transaction))
     while not files.exists(question + ANSWERED):
-        if not files.is_locked(os.path.join(data, paths.SINK_LOCK)):
+        if not files.is_locked(paths.join(data, paths.SINK_LOCK)):
             with contextlib.suppress(FileNotFoundError):
                 files.remove(question + ASKED)
             return None
@@ -96,9 +94,9 @@ class Inbox:
 
     def __init__(self, store: Store, data: str, files: Files) -> None:
         self._files = files
-        self._inbox = os.path.join(data, paths.SINK_INBOX)
+        self._inbox = paths.join(data, paths.SINK_INBOX)
         files.make_directory(self._inbox)
-        self._lock = _locked(files, os.path.join(data, paths.SINK_LOCK))
+        self._lock = _locked(files, paths.join(data, paths.SINK_LOCK))
         self._publisher = Publisher(store, files, data, wall_clock_ms)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lamina-inbox", daemon=True)
@@ -108,7 +106,7 @@ class Inbox:
         self._publisher.go_on()
         for name in self._files.list(self._inbox):
             if name.endswith(ANSWERED):  # nobody waits for it any more
-                self._files.remove(os.path.join(self._inbox, name))
+                self._files.remove(paths.join(self._inbox, name))
         self._thread.start()
 
     def close(self) -> None:
@@ -122,7 +120,7 @@ class Inbox:
         while not self._stopping.wait(LOOK_S):
             for name in self._files.list(self._inbox):
                 if name.endswith(ASKED):
-                    self._answer(os.path.join(self._inbox, name))
+                    self._answer(paths.join(self._inbox, name))
 
     def _answer(self, path: str) -> None:
         try:
@@ -145,14 +143,14 @@ def _locked(files: Files, path: str) -> Lock:
     """Takes the lock; one who only looks whether it is held may hold it for an instant."""
     for _ in range(10):
         with contextlib.suppress(Locked):
-            return files.lock(path, f"pid {os.getpid()}\n")
+            return files.lock(path, machine.holder())
         time.sleep(LOOK_S)
     raise InvalidRequest("transactions of this directory are taken over already")
 
 
 @contextlib.contextmanager
 def publishing(store: Store) -> Iterator[None]:
-    """Lets a store that is open in this process take the commits of Spark's sink.
+    """Makes a store that is open in this process accept the commits of Spark's sink.
 
     Its producers go on appending meanwhile. Finishes first what a killed one had decided.
     """

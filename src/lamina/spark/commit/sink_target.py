@@ -11,7 +11,6 @@ Rule: one process at a time commits in a staging directory; a lock says which.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +24,8 @@ from lamina.spark.commit.handover import publish
 from lamina.spark.commit.transaction import Publisher
 from lamina.spark.logs.local import boot_of
 from lamina.spark.logs.served_log import described, file_of
-from lamina.storage import paths
-from lamina.storage.files import Files
-from lamina.store.opening import wall_clock_ms
+from lamina.storage import machine, paths
+from lamina.storage.files import Files, wall_clock_ms
 
 AGAIN_S = 0.1
 BELOW_CHECKPOINT = "lamina-sink"
@@ -78,7 +76,7 @@ class ServerTarget:
     def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
         """Commits by appends that are stored once; goes on after a server that went away."""
         deadline_s = time.monotonic() + timeout_ms / 1000
-        with _alone(files, os.path.join(self.data, paths.SINK_LOCK), deadline_s):
+        with _alone(files, paths.join(self.data, paths.SINK_LOCK), deadline_s):
             while True:
                 try:
                     return self._publish(files, transaction, deadline_s)
@@ -103,10 +101,10 @@ class ServerTarget:
 @contextlib.contextmanager
 def _alone(files: Files, path: str, deadline_s: float) -> Iterator[None]:
     """Holds the lock of a staging directory; waits for whoever has it."""
-    files.make_directory(os.path.dirname(path))
+    files.make_directory(paths.parent(path))
     while True:
         try:
-            lock = files.lock(path, f"pid {os.getpid()}\n")
+            lock = files.lock(path, machine.holder())
             break
         except Locked:
             if time.monotonic() > deadline_s:
@@ -125,10 +123,10 @@ def target_of(where: Where, staging: str | None, checkpoint: str | None) -> Targ
             raise InvalidRequest("an archive is not written to: write to the store it comes from")
         return DirectoryTarget(boot_of(where.path).data)
     if staging is None and checkpoint is not None and "://" not in checkpoint:
-        staging = os.path.join(checkpoint.removeprefix("file:"), BELOW_CHECKPOINT)
+        staging = paths.join(checkpoint.removeprefix("file:"), BELOW_CHECKPOINT)
     if staging is None:
         raise InvalidRequest(
             "writing to a server needs 'stagingPath': a directory that the driver and every"
             " executor see, and that stays the same when this job is run again"
         )
-    return ServerTarget(where.server, os.path.abspath(staging))
+    return ServerTarget(where.server, paths.absolute(staging))

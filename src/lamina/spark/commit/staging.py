@@ -12,7 +12,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Staging:
     def directory(self) -> str:
         """The transaction's directory; its parts and its commit lie there."""
         folder = paths.sink_directory(self.application)
-        return os.path.join(self.data, folder, str(self.number))
+        return paths.join(self.data, folder, str(self.number))
 
 
 class Stager:
@@ -148,7 +147,7 @@ class Stager:
     def _write(self, about: TopicFile, partition: int, records: pa.RecordBatch) -> None:
         if self._file is None:
             self._place.files.make_directory(self._place.directory)
-            self._file = self._place.files.create(os.path.join(self._place.directory, self._name))
+            self._file = self._place.files.create(paths.join(self._place.directory, self._name))
         message = records.serialize()
         self._file.write_at(self._position, message)
         checksum = crc32c_of(message)
@@ -197,7 +196,8 @@ def _milliseconds(column: pa.Array) -> pa.Array:
     """Rounds Spark's microseconds, half upwards."""
     microseconds = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     filled = pc.fill_null(microseconds, 0).to_numpy()
-    rounded = pa.array(np.floor_divide(filled + 500, 1000), mask=~_valid(column))
+    whole, rest = np.divmod(filled, 1000)
+    rounded = pa.array(whole + (rest >= 500), mask=~_valid(column))
     return rounded.cast(TIMESTAMP)
 
 

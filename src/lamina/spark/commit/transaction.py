@@ -36,7 +36,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -68,7 +67,7 @@ from lamina.storage import paths
 from lamina.storage.files import Files
 
 LOGGER = logging.getLogger("lamina.spark")
-COMMIT, STATE = "commit.json", "state.json"
+COMMIT, STATE = paths.SINK_COMMIT, paths.SINK_STATE
 APPEND_BYTES = 4 << 20
 KEPT_MS = 86_400_000
 """How long parts of a transaction that was never decided are kept: a day, longer than any task."""
@@ -79,7 +78,7 @@ _Value = TypeVar("_Value")
 Place: TypeAlias = tuple[str, int, int]
 """A topic, its epoch, and a partition."""
 TopicOf: TypeAlias = Callable[[str], TopicFile | None]
-"""Says what is known of a topic now; None if there is none. A directory's own file, or a server."""
+"""Returns what is known of a topic now, from its file or a server; None if there is none."""
 
 
 def producer_of(application: str) -> int:
@@ -142,7 +141,7 @@ class Publisher:
         self._check(transaction)
         place = self._place(transaction)
         self._files.make_directory(place.directory)
-        path = os.path.join(place.directory, COMMIT)
+        path = paths.join(place.directory, COMMIT)
         self._files.replace(path, encode_transaction(transaction))
 
     def _finish(self, transaction: Transaction) -> None:
@@ -156,13 +155,13 @@ class Publisher:
                 each.result()
         state = State(transaction.application, transaction.number, transaction.query)
         folder = self._path(paths.sink_directory(transaction.application))
-        self._files.replace(os.path.join(folder, STATE), encode_state(state))
+        self._files.replace(paths.join(folder, STATE), encode_state(state))
 
     def _go_on(self, application: str) -> None:
         """Finishes the decided transactions of an application, oldest first."""
         state = self._state(application)
         for number in self._numbers(application):
-            path = os.path.join(self._folder(application, number), COMMIT)
+            path = paths.join(self._folder(application, number), COMMIT)
             if self._files.exists(path) and (state is None or number > state.number):
                 self._finish(_decoded(decode_transaction, self._files, path))
 
@@ -203,7 +202,7 @@ class Publisher:
     ) -> Iterator[pa.RecordBatch]:
         """Reads runs in order, each checked before a row of it is used."""
         for name, some in groupby(runs, lambda each: each[0].name):
-            path = os.path.join(self._place(transaction).directory, name)
+            path = paths.join(self._place(transaction).directory, name)
             view = self._mapped(path)
             for _, run in some:
                 yield _rows(_message(view, run, path), run, schema, path)
@@ -212,7 +211,7 @@ class Publisher:
         """Reads every row that is to be stored, so that nothing is decided that cannot be."""
         for part in transaction.parts:
             if part.runs:
-                path = os.path.join(self._place(transaction).directory, part.name)
+                path = paths.join(self._place(transaction).directory, part.name)
                 view = self._mapped(path)
                 for run in part.runs:
                     message, about = _message(view, run, path), self._topic_of(run.topic)
@@ -232,16 +231,16 @@ class Publisher:
     # ------------------------------------------------------------------ what is there
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._data, name)
+        return paths.join(self._data, name)
 
     def _place(self, transaction: Transaction) -> Staging:
         return Staging(self._files, self._data, transaction.application, transaction.number)
 
     def _folder(self, application: str, number: int) -> str:
-        return os.path.join(self._path(paths.sink_directory(application)), str(number))
+        return paths.join(self._path(paths.sink_directory(application)), str(number))
 
     def _state(self, application: str) -> State | None:
-        path = os.path.join(self._path(paths.sink_directory(application)), STATE)
+        path = paths.join(self._path(paths.sink_directory(application)), STATE)
         return _decoded(decode_state, self._files, path) if self._files.exists(path) else None
 
     def _numbers(self, application: str) -> list[int]:
@@ -255,7 +254,7 @@ class Publisher:
             folder = self._folder(application, number)
             if state is not None and number <= state.number:
                 self._remove(folder, lambda _: True)
-            elif not self._files.exists(os.path.join(folder, COMMIT)):
+            elif not self._files.exists(paths.join(folder, COMMIT)):
                 self._remove(folder, self._is_old)
 
     def _is_old(self, name: str) -> bool:
@@ -271,7 +270,7 @@ class Publisher:
         for name in sorted(names, key=lambda each: each == COMMIT):
             if goes(name):
                 with contextlib.suppress(FileNotFoundError):
-                    self._files.remove(os.path.join(folder, name))
+                    self._files.remove(paths.join(folder, name))
         with contextlib.suppress(OSError):
             self._files.remove_directory(folder)
 
@@ -281,7 +280,7 @@ def _place_of(run: Run) -> Place:
 
 
 def _topic_file(files: Files, data: str, topic: str) -> TopicFile | None:
-    path = os.path.join(data, paths.TOPICS, paths.topic_name(topic), paths.TOPIC_SETTINGS)
+    path = paths.join(data, paths.TOPICS, paths.topic_name(topic), paths.TOPIC_SETTINGS)
     return _decoded(topic_file.decode, files, path) if files.exists(path) else None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,13 @@ from lamina.archive.join import OBJECT_BYTES_MIN, Policy
 from lamina.archive.object_list import Shelf
 from lamina.archive.open_archive import Archive
 from lamina.archive.tier import policy_of
-from lamina.errors import UNREADABLE, Fenced, RecordsMissing
+from lamina.errors import Fenced
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.strm.layout import Compression
-from lamina.log.sealed import Archivable, SealedRange
+from lamina.log.gap_walk import records_over
+from lamina.log.layers import Kind, Known, Layer
+from lamina.log.sealed import Archivable
 from lamina.spark.jobs import bulk_lane, held_store
 from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.credentials import Access
@@ -177,9 +179,7 @@ def _plan(spark: SparkSession, partition: Archivable, archiver: Archiver) -> lis
     ]
 
 
-def _ratio(
-    archiver: Archiver, start: int, oldest: SealedRange, policy: Policy, now_ms: int
-) -> float:
+def _ratio(archiver: Archiver, start: int, oldest: Layer, policy: Policy, now_ms: int) -> float:
     """Compresses the first few megabytes to see how large an object will be."""
     end = oldest.next_offset
     if start >= end:
@@ -198,13 +198,13 @@ def _ratio(
     return max(0.01, len(sample.data) / max(1.0, share * oldest.size_bytes))
 
 
-def spans(ranges: list[SealedRange], start: int, span_bytes: int) -> Iterator[tuple[int, int, int]]:
+def spans(layers: list[Layer], start: int, span_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Yields (first, end, bytes) of spans of about so many bytes, without gap or overlap.
 
-    Neighbours are joined while they fit; a range that is larger alone is cut by its offsets.
+    Neighbours are joined while they fit; a layer that is larger alone is cut by its offsets.
     """
     first, size = start, 0
-    for each in ranges:
+    for each in layers:
         if size and size + each.size_bytes > span_bytes:
             yield first, each.base_offset, size
             first, size = each.base_offset, 0
@@ -214,8 +214,8 @@ def spans(ranges: list[SealedRange], start: int, span_bytes: int) -> Iterator[tu
             yield first, first + step, each.size_bytes // parts
             first += step
         size += each.size_bytes if parts == 1 else each.size_bytes // parts
-    if ranges and first < ranges[-1].next_offset:
-        yield first, ranges[-1].next_offset, size
+    if layers and first < layers[-1].next_offset:
+        yield first, layers[-1].next_offset, size
 
 
 # ---------------------------------------------------------------- in the workers
@@ -260,44 +260,28 @@ class _Sealed:
     data: str
     span: Span
 
-    def sealed_ranges(self) -> list[SealedRange]:
-        """Returns what was sealed when the job was planned, as one range."""
-        return [_Whole(0, self.span.sealed_end, 0)]
+    def sealed(self) -> list[Layer]:
+        """Returns what was sealed when the job was planned, as one layer."""
+        return [Layer(Kind.SEALED, 0, self.span.sealed_end, 0, Known())]
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the records of some sealed offsets, over gaps, which the ledger explains.
 
         Raises RecordsMissing at what the device does not deliver just now.
         """
-        store = _opened(self.data)
-        while start < end:
-            try:
-                for batch in store.scan(
-                    self.span.about.name,
-                    self.span.partition,
-                    start,
-                    end=end,
-                    max_records=BATCH_RECORDS,
-                    max_bytes=BATCH_BYTES,
-                ):
-                    yield batch
-                    start = int(batch.column("offset")[batch.num_rows - 1].as_py()) + 1
-                return
-            except RecordsMissing as missing:
-                if missing.reason == UNREADABLE:
-                    raise
-                start = missing.end
+        scan = partial(
+            _opened(self.data).scan,
+            self.span.about.name,
+            self.span.partition,
+            end=end,
+            max_records=BATCH_RECORDS,
+            max_bytes=BATCH_BYTES,
+        )
+        return records_over(scan, start, end)
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns which offsets from one on have no record any more: those that have a reason."""
         return _opened(self.data).gone_from(self.span.about.name, self.span.partition, offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    base_offset: int
-    next_offset: int
-    size_bytes: int
 
 
 @lru_cache(maxsize=2)  # a worker does many tasks of one directory

@@ -1,11 +1,11 @@
 """Jobs on files, over the lane (`lane`): tasks are descriptors of segments and objects.
 
-A task is a few descriptors of what lies side by side, about so many bytes together; how far a job
-is, is told in bytes. All else, how tasks run and how errors come back, is the lane's.
+A task is a few descriptors of neighbours, about so many bytes together, and progress is counted in
+bytes. Everything else, how tasks run and how errors come back, is the lane's.
 
 Rules.
-1. A descriptor says what and where, never how to get in: that goes with the work
-   (`access.Access`).
+1. A descriptor says what and where, never how to get in: credentials travel with the work
+   (`lamina.spark.access`).
 2. What a task writes is seen by nobody before the driver commits, and a task that runs twice
    writes the same.
 """

@@ -12,7 +12,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ from lamina.inspect.findings import load_file
 from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.object_rewrite import Spares
-from lamina.storage import paths
+from lamina.storage import machine, paths
 
 _STEP = Limit(max_records=1 << 16, max_bytes=8 << 20)
 
@@ -61,13 +60,13 @@ class Searching:
         try:
             data = load_file(each.path)
         except InvalidRequest as error:
-            gone = not os.path.lexists(each.path)
+            gone = not machine.entry_exists(each.path)
             return Found() if gone else Found(1, problem=str(error))
         return self._file(each.path, data, is_set_aside=each.what == "quarantine")
 
     def _file(self, path: str, data: Buffer, *, is_set_aside: bool) -> Found:
         kind = kinds.kind_of(path, data)
-        if isinstance(kind, kinds.IndexFile) or os.path.basename(path) == paths.MANIFEST:
+        if isinstance(kind, kinds.IndexFile) or paths.base_name(path) == paths.MANIFEST:
             return Found()
         hits = self.hits(data)
         if not len(hits):

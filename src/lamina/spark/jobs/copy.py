@@ -28,7 +28,7 @@ from lamina.spark.jobs.whereabouts import Place
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What `convert` is told; `format` makes the target if it is not there."""
+    """The options of `convert`; `format` makes the target if it is not there."""
 
     topic: str
     target: str
@@ -40,7 +40,7 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What `replay` is told; `name` is what a repeat is known by."""
+    """The options of `replay`; `name` is what a repeat is known by."""
 
     topic: str
     target: str

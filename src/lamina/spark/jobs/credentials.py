@@ -12,10 +12,10 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from lamina.archive.open_archive import open_archive
+from lamina.storage import machine
 from lamina.storage.objects import Objects, open_objects
 
 VARIABLES = {
@@ -41,7 +41,9 @@ class Access:
         if not objects.url.startswith(("s3://", "s3a://")):
             return cls(objects.url)
         found = {
-            option: os.environ[name] for name, option in VARIABLES.items() if name in os.environ
+            option: machine.ENVIRONMENT[name]
+            for name, option in VARIABLES.items()
+            if name in machine.ENVIRONMENT
         }
         return cls(objects.url, found)
 

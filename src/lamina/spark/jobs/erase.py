@@ -1,9 +1,9 @@
 """`erase`: every record of some keys or tags leaves every tier, and a search shows that it has.
 
-    hot       the active segment is sealed, then each segment with such records is written anew
-    wal       deleted by tag, copied into segments, those written anew (in the cold directory, too),
+    hot       the active segment is sealed, then each segment with such records is rewritten
+    wal       deleted by tag, copied into segments, those rewritten (in the cold directory, too),
               the WAL's files freed
-    cold      each object with such records is written anew, listed or not; the old one is deleted
+    cold      each object with such records is rewritten, listed or not; the old one is deleted
     aside     files in `quarantine/` that hold such bytes are removed: they cannot be read anyway
     backups   copies of the directory that are named get the same, but for the archive: it is one
 
@@ -17,8 +17,6 @@ Records that are appended while it runs are not meant. Offsets of the others sta
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,11 +26,15 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from lamina.api import Gap
+from lamina.archive import location
 from lamina.archive.open_archive import Archive
 from lamina.config import WalSettings
 from lamina.errors import InvalidRequest
 from lamina.formats.documents.archive_manifest import ArchivedObject
+from lamina.formats.documents.ledger import DELETED
+from lamina.formats.ranges import Ranges
 from lamina.log.interfaces import Deletion
+from lamina.log.layers import sealed_of
 from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
 from lamina.spark.jobs import bulk_lane, held_store, object_rewrite
@@ -40,8 +42,8 @@ from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.byte_search import Found, Searching
 from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.jobs.object_rewrite import Group, Rewriting, Spares, runs_of
-from lamina.storage import paths
+from lamina.spark.jobs.object_rewrite import Group, Rewriting, Spares
+from lamina.storage import machine, paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects
 from lamina.store import rewrite
@@ -127,6 +129,12 @@ def _require_archive(store: Store, topics: list[str] | None) -> None:
                 raise InvalidRequest(
                     f"{each.place.topic} is archived; say where: --archive s3://bucket/prefix"
                 )
+        # What was archived once may have objects although all of it is local, too.
+        known = location.remembered(LocalFiles(), store.path)
+        if known is not None:
+            raise InvalidRequest(
+                f"{store.path} has an archive, which may hold such records: --archive {known}"
+            )
 
 
 def _erase(
@@ -145,22 +153,59 @@ def _erase(
         erased["cold"] = _cold(spark, store, spares, topics, progress, dry_run=dry_run)
     access = Access.of(objects) if objects is not None else None
     work = Searching(spares, access)
+    meant = _Meant.of(store, topics)
     if not dry_run:
-        erased["quarantine"] = _set_aside(store.path, work)
+        erased["quarantine"] = _set_aside(store.path, meant, work)
     found = [*_files(store.path), *_cold_directory(store)]
     found += _objects(objects) if objects is not None else ()
-    found = [each for each in found if _is_meant(each, topics)]
+    found = [each for each in found if meant.covers(each)]
     size = bulk_lane.task_bytes_for(spark, sum(each.size_bytes for each in found))
     searched = bulk_lane.run(spark, bulk_lane.pack(found, size), work, progress)
     return _Receipt(store.path, erased, list(zip(found, searched, strict=True)))
 
 
-def _is_meant(each: Descriptor[str], topics: list[str] | None) -> bool:
-    """Leaves out the files of other topics; what belongs to no topic is always searched."""
-    parts = each.identity.split("/")
-    if not topics or parts[0] not in (paths.TOPICS, paths.ARCHIVE) or len(parts) < 2:
-        return True
-    return parts[1] in topics
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """Tells files that may hold records of the topics that are meant from those of others.
+
+    What belongs to no topic is always searched.
+    """
+
+    topics: frozenset[str]
+    has_wal: bool
+    others: frozenset[str]
+    """The directories of wal topics that are not meant."""
+
+    @classmethod
+    def of(cls, store: Store, topics: list[str] | None) -> _Meant:
+        """Without topics all are meant."""
+        names = frozenset(topics or ())
+        others = frozenset(
+            paths.wal_topic_directory(each.topic_id)
+            for each in store.wal_partitions()
+            if names and each.place.topic not in names
+        )
+        return cls(names, len(store.wal_partitions(topics)) > 0, others)
+
+    def covers(self, each: Descriptor[str]) -> bool:
+        """Returns whether a file or an object is searched."""
+        if not self.topics:
+            return True
+        parts = each.identity.split("/")
+        if parts[0] == paths.QUARANTINE and each.what == "quarantine":
+            is_of_wal = len(parts) == _SHARED and parts[1] == paths.WAL
+            parts = parts[2].split("-") if is_of_wal else [paths.TOPICS, *parts[1:]]
+        elif parts[0] == paths.QUARANTINE:
+            parts = parts[1:]  # in the archive: a copy of what the rest of its name says
+        if parts[0] in (paths.TOPICS, paths.ARCHIVE) and len(parts) > 1:
+            return parts[1] in self.topics
+        if parts[0] in (paths.WAL, paths.SEGMENTS) and not self.has_wal:
+            return False
+        return not (parts[0] == paths.SEGMENTS and len(parts) > 1 and parts[1] in self.others)
+
+
+_SHARED = 3
+"""`quarantine/wal/<file>` is of wal topics; `quarantine/wal/0/<file>` of a topic of that name."""
 
 
 # ---------------------------------------------------------------- segments
@@ -175,10 +220,10 @@ def _hot(
     *,
     dry_run: bool,
 ) -> int:
-    staging = os.path.join(store.path, paths.ERASING)
+    staging = paths.join(store.path, paths.ERASING)
     partitions = store.segmented(topics)
     if not dry_run:
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was cut off
+        machine.remove_tree(staging)  # of a run that was cut off
         for partition in partitions:
             partition.exclusively(partition.roll)
     found = [each for partition in partitions for each in _sealed(partition)]
@@ -192,7 +237,7 @@ def _hot(
                 _swap(by_name[each.identity], each.base, made)
         for partition in partitions:
             partition.exclusively(partition.save_manifest)
-        shutil.rmtree(staging, ignore_errors=True)
+        machine.remove_tree(staging)
     return sum(len(each.gone) for each in staged if each is not None)
 
 
@@ -200,22 +245,21 @@ def _sealed(partition: Partition) -> list[Descriptor[Sealed]]:
     name = partition.codec.name
     return [
         Descriptor(
-            each.path("log"),
+            each.where,
             partition.place.name,
             each.base_offset,
             each.size_bytes,
-            Sealed(name, each.path("log"), each.base_offset, each.next_offset, each.size_bytes),
+            Sealed(name, each.where, each.base_offset, each.next_offset, each.size_bytes),
         )
-        for each in partition.layout.sealed
+        for each in sealed_of(partition.layers())
     ]
 
 
 def _swap(partition: Partition, base_offset: int, staged: Staged) -> None:
     """Puts what stays of a segment in its place, unless retention took it meanwhile."""
-    starts, ends = runs_of(np.array(staged.gone, dtype=np.int64))
     now_ms = partition.place.now_ms()
-    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-    gaps = [Gap(first, end, "deleted", now_ms) for first, end in pairs]
+    gone = Ranges.of_sequences(np.array(staged.gone, dtype=np.int64))
+    gaps = [Gap(first, end, DELETED, now_ms) for first, end in gone.pairs()]
 
     def swap() -> None:
         if any(each.base_offset == base_offset for each in partition.layout.sealed):
@@ -234,7 +278,7 @@ class _Staging:
     def __call__(self, each: Descriptor[Sealed]) -> Staged | None:
         searching = Searching(self.spares, None)
         below = f"{each.identity}/{each.base:020}"
-        directory = os.path.join(self.directory, below) if self.directory is not None else None
+        directory = paths.join(self.directory, below) if self.directory is not None else None
         return rewrite.stage(
             each.what, directory, self.spares, lambda raw: len(searching.hits(raw)) > 0
         )
@@ -276,7 +320,7 @@ def _cold(
     assert store.tier is not None, "objects are in an archive"
     tier, gone = store.tier, 0
     with ExitStack() as stack:
-        partitions = [each for each in tier.archived() if not topics or each.place.topic in topics]
+        partitions = [each for each in tier.holding() if not topics or each.place.topic in topics]
         for partition in partitions:
             shelf = stack.enter_context(tier.hold(partition, claim=not dry_run)).shelf
             listed = set(shelf.manifest.objects)
@@ -322,27 +366,26 @@ def _numbered(
 # ---------------------------------------------------------------- searching
 
 
-def _set_aside(data: str, work: Searching) -> int:
+def _set_aside(data: str, meant: _Meant, work: Searching) -> int:
     """Removes what was set aside and holds such bytes, durably; returns how many files went."""
     files, going = LocalFiles(), []
     for each in _files(data):
-        if each.what == "quarantine" and work(each).remains:
+        is_aside = each.what == "quarantine" and meant.covers(each)
+        if is_aside and work(each).remains:
             files.remove(each.path)
             going.append(each.path)
-    for folder in {os.path.dirname(path) for path in going}:
+    for folder in {paths.parent(path) for path in going}:
         files.sync_directory(folder)  # or power loss brings the bytes back behind the receipt
     return len(going)
 
 
 def _files(data: str) -> Iterator[Descriptor[str]]:
     """Yields every file of a directory with its tier."""
-    for folder, _, names in os.walk(data):
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            below = os.path.relpath(path, data)
-            tier = _TIER_OF.get(below.split(os.sep)[0], "other")
-            if os.path.isfile(path) and below != paths.LOCK:
-                yield Descriptor(path, below, 0, os.path.getsize(path), tier)
+    for path in machine.files_below(data):
+        below = paths.relative(path, data)
+        tier = _TIER_OF.get(below.split(paths.SEPARATOR)[0], "other")
+        if machine.is_file(path) and below != paths.LOCK:
+            yield Descriptor(path, below, 0, machine.size_of(path), tier)
 
 
 _TIER_OF = {
@@ -355,18 +398,14 @@ _TIER_OF = {
 
 def _cold_directory(store: Store) -> Iterator[Descriptor[str]]:
     """Yields the files of wal topics that lie elsewhere, where segments are moved to when old."""
-    settings = WalSettings.from_environment(os.environ)
+    settings = WalSettings.from_environment(machine.ENVIRONMENT)
     named = cold_recall.recalled(LocalFiles(), store.path, settings, writes=False).cold_directory
-    lying = {
-        os.path.dirname(s.directory) for p in store.wal_partitions() for s in p.layers.segments
-    }
-    roots = {os.path.abspath(root) for root in (*lying, named) if root}
-    for root in sorted(roots - {os.path.join(store.path, paths.SEGMENTS)}):
-        for folder, _, names in os.walk(root):
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                below = os.path.join(paths.SEGMENTS, os.path.relpath(path, root))
-                yield Descriptor(path, below, 0, os.path.getsize(path), "wal")
+    lying = {paths.parent(s.directory) for p in store.wal_partitions() for s in p.layout.segments}
+    roots = {paths.absolute(root) for root in (*lying, named) if root}
+    for root in sorted(roots - {paths.join(store.path, paths.SEGMENTS)}):
+        for path in machine.files_below(root):
+            below = paths.join(paths.SEGMENTS, paths.relative(path, root))
+            yield Descriptor(path, below, 0, machine.size_of(path), "wal")
 
 
 def _objects(objects: Objects) -> Iterator[Descriptor[str]]:

@@ -8,12 +8,12 @@ and nothing was touched; a broker archives by itself, and the other jobs wait un
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 from lamina.archive.open_archive import Archive
 from lamina.errors import Busy, InvalidRequest, Locked, UnknownTopic
 from lamina.log.sealed import Archivable
+from lamina.storage import machine, paths
 from lamina.store.store import Store
 
 NEVER_MS = 1 << 31
@@ -31,8 +31,8 @@ def held(target: Store | str, archive: Archive = None) -> Iterator[Store]:
             raise InvalidRequest("an open store has its archive already")
         yield target
         return
-    path = os.path.abspath(target)
-    if not os.path.isdir(path):
+    path = paths.absolute(target)
+    if not machine.is_directory(path):
         raise InvalidRequest(f"{path} is no data directory")
     try:
         store = Store(path, archive=archive, tick_ms=NEVER_MS)

@@ -10,7 +10,6 @@ Rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from lamina.spark.jobs.intents import Intent
 from lamina.spark.jobs.job import Progress, Summary
 from lamina.spark.jobs.lane import over_rows, typed_failures
 from lamina.spark.jobs.whereabouts import Place
+from lamina.storage import machine, paths
 
 TABLE = "table"
 FORMATS: dict[str, dict[str, str]] = {
@@ -35,14 +35,14 @@ FORMATS: dict[str, dict[str, str]] = {
     "csv": {"mode": "FAILFAST", "header": "true"},
     TABLE: {},
 }
-"""What can be ingested, and how Spark is told to read it."""
+"""What can be ingested, and how Spark reads it."""
 AS_JSON = "json"
 OF_RECORDS = ("key", "value", "headers", "tag", "timestamp", "partition")
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """What `ingest` is told: what to read, where to, and which column becomes which field."""
+    """The options of `ingest`: what to read, where to, and which column becomes which field."""
 
     source: str
     target: str
@@ -100,7 +100,7 @@ def ingest(
 
 
 def _absolute(asked: Ingestion) -> str:
-    return os.path.abspath(asked.source)
+    return paths.absolute(asked.source)
 
 
 def _row(source: str, intent: Intent, counts: Mapping[int, int]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _loaded(
     reading = spark.read.format(asked.format).options(**FORMATS[asked.format], **asked.options)
     if files is None:
         return reading.load(source)
-    is_directory = os.path.isdir(source)  # whose subdirectories' names may hold columns
+    is_directory = machine.is_directory(source)  # whose subdirectories' names may hold columns
     return (reading.option("basePath", source) if is_directory else reading).load(list(files))
 
 

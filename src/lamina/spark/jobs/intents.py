@@ -14,7 +14,6 @@ Rules.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,10 +21,11 @@ from typing import Any
 from lamina.errors import CorruptData
 from lamina.formats.documents import strict_json
 from lamina.spark.jobs.lakes.table_lock import alone_in
+from lamina.storage import paths
 from lamina.storage.files import Files
 
 VERSION = 1
-NAME = "plan.json"
+NAME = paths.JOB_PLAN
 _FIELDS = {"version": int, "number": int, "is_stored": bool, "work": dict}
 
 
@@ -59,7 +59,7 @@ class Journal:
         self._files = files
         self.directory = directory
         self.application = application
-        self._path = os.path.join(directory, NAME)
+        self._path = paths.join(directory, NAME)
 
     def last(self) -> Intent | None:
         """Returns what was meant last; None before the first run."""

@@ -18,10 +18,10 @@ class Progress(Protocol):
     """Where a job says how far it is."""
 
     def expect(self, count: int, unit: str) -> None:
-        """Says how much there is to do: 12 `segments`, 4096 `bytes`."""
+        """Reports how much there is to do: 12 `segments`, 4096 `bytes`."""
 
     def advance(self, count: int) -> None:
-        """Says that so much more of it is done."""
+        """Reports that so much more of it is done."""
 
 
 class Silent:

@@ -43,7 +43,7 @@ _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 Rows = Iterator[pa.RecordBatch]
 Look: TypeAlias = Callable[[], tuple[int, int]]
-"""Says how much is done, and of how much."""
+"""Reports how much is done, and of how much."""
 
 
 def over_tasks(
@@ -109,7 +109,7 @@ def _collected(frame: DataFrame, watching: AbstractContextManager[None]) -> list
 
 @contextlib.contextmanager
 def told(spark: SparkSession, progress: Progress) -> Iterator[None]:
-    """Tells how many tasks of the Spark jobs that run meanwhile are done."""
+    """Reports how many tasks are done of the Spark jobs that run meanwhile."""
     context, group = spark.sparkContext, uuid.uuid4().hex
     tracker = context.statusTracker()
 

@@ -1,4 +1,4 @@
-"""Objects of the archive written anew: joined, or without some of their records.
+"""Objects of the archive, rewritten: joined, or without some of their records.
 
 Objects never change. A task reads some neighbours, leaves out what is to go, and uploads one object
 of a new generation, which nobody lists yet. The driver then enters why offsets are missing, first
@@ -26,9 +26,11 @@ from lamina.errors import CorruptData, ObjectMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
 from lamina.formats.documents.ledger import ARCHIVED, Ledger
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.ranges import Ranges, Span
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.layout import Compression
-from lamina.log.sealed import Archivable, SealedRange
+from lamina.log.layers import Layer
+from lamina.log.sealed import Archivable
 from lamina.spark.jobs.archive import UNLIMITED, require_claim
 from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.credentials import Access
@@ -37,7 +39,7 @@ from lamina.store.store import Store
 
 GAPS_MAX = 4096
 """So many of the longest new gaps are entered: the ledger is one document, read and written whole.
-The others are holes inside of the span of an object that was written anew; readers know it by that.
+The others are holes inside of the span of an object that was rewritten; readers know it by that.
 What is in no object's span any more is entered in any case."""
 
 
@@ -145,8 +147,8 @@ class Rewriting:
         if encoded is not None:
             rewritten = replace(encoded.entry, generation=group.generation)
             entry = Archiver(shelf, _Nothing()).store(replace(encoded, entry=rewritten))
-        starts, ends = runs_of(gone)
-        return Rewritten(entry, tuple(starts.tolist()), tuple(ends.tolist()), len(gone))
+        bounds = Ranges.of_sequences(gone).bounds.tolist()
+        return Rewritten(entry, tuple(bounds[::2]), tuple(bounds[1::2]), len(gone))
 
     def _gone(self, shelf: Shelf, group: Group) -> NDArray[np.int64]:
         """The offsets of the records that do not stay."""
@@ -176,7 +178,7 @@ def batches_of(shelf: Shelf, entries: Sequence[ArchivedObject]) -> Iterator[pa.R
 class _Nothing:
     """A source without records: an object that is there is ours to the byte, or no match."""
 
-    def sealed_ranges(self) -> list[SealedRange]:
+    def sealed(self) -> list[Layer]:
         return []
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -184,15 +186,6 @@ class _Nothing:
 
     def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-
-
-def runs_of(offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Turns ascending offsets into runs without a hole: starts, and ends one past the last."""
-    if not len(offsets):
-        return offsets, offsets
-    edges = np.flatnonzero(np.diff(offsets) > 1)
-    starts = offsets[np.concatenate([[0], edges + 1])]
-    return starts, offsets[np.concatenate([edges, [len(offsets) - 1]])] + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,14 +238,14 @@ def commit(
         return []
     now_ms = partition.place.now_ms()
     found = [pair for _, each in done for pair in zip(each.starts, each.ends, strict=True)]
-    longest = sorted(_merged(sorted(found)), key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
+    longest = sorted(Ranges.of(found).pairs(), key=lambda pair: pair[0] - pair[1])[:GAPS_MAX]
     beyond = [
         pair
         for group, each in done
         if group.is_listed
         for pair in _beyond(partition.published, group, each.entry)
     ]
-    entered = _merged(sorted([*longest, *beyond]))
+    entered = Ranges.of([*longest, *beyond]).pairs()
     partition.enter_gaps([Gap(*pair, reason, now_ms) for pair in entered])
     assert store.tier is not None, "the archive is held"
     store.tier.metadata.save(shelf, partition.published)
@@ -267,34 +260,12 @@ def commit(
     return [entry for group, _ in done for entry in group.entries]
 
 
-def _beyond(gaps: Ledger, group: Group, new: ArchivedObject | None) -> Iterator[tuple[int, int]]:
-    """Yields what the old objects span and the new one does not, where no reason is known."""
-    for old in group.entries:
-        start, end = old.base_offset, old.next_offset
-        kept = (new.base_offset, new.next_offset) if new is not None else (end, end)
-        yield from _unexplained(gaps, start, min(end, kept[0]))
-        yield from _unexplained(gaps, max(start, kept[1]), end)
-
-
-def _unexplained(gaps: Ledger, start: int, end: int) -> Iterator[tuple[int, int]]:
-    for gap in gaps.between(start, end):
-        if gap.reason != ARCHIVED:
-            if start < gap.first:
-                yield start, gap.first
-            start = gap.end
-    if start < end:
-        yield start, end
-
-
-def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Joins ranges that overlap or touch: one record may have been in several objects."""
-    joined: list[tuple[int, int]] = []
-    for first, end in pairs:
-        if joined and first <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((first, end))
-    return joined
+def _beyond(gaps: Ledger, group: Group, new: ArchivedObject | None) -> tuple[Span, ...]:
+    """Returns what the old objects span and the new one does not, where no reason is known."""
+    old = Ranges.of((each.base_offset, each.next_offset) for each in group.entries)
+    if new is not None:
+        old = old.minus(Ranges.between(new.base_offset, new.next_offset))
+    return old.minus(gaps.ranges_but(ARCHIVED)).pairs()
 
 
 def delete(objects: Objects, shelf: Shelf, entries: Sequence[ArchivedObject]) -> None:

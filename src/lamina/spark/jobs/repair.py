@@ -24,8 +24,6 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,22 +37,24 @@ from lamina.archive.encode import Naming, encode_object
 from lamina.archive.object_list import Shelf
 from lamina.archive.open_archive import Archive
 from lamina.archive.tier import policy_of
-from lamina.errors import UNREADABLE, CorruptData, ObjectMissing, RecordsMissing
+from lamina.errors import CorruptData, ObjectMissing, RecordsMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import ARCHIVED, LOST
+from lamina.formats.ranges import Ranges, Span
 from lamina.formats.scan import Limit
 from lamina.formats.wal import index as wal_index
 from lamina.inspect.findings import NOTE, Finding, files_below
 from lamina.inspect.segment_check import check_segment
 from lamina.log.batch_offsets import after, first_of, runs
+from lamina.log.gap_walk import records_over, scan_over
 from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
-from lamina.log.sound_copies import Span, archived
+from lamina.log.sound_copies import archived
 from lamina.spark.jobs import held_store, verify
 from lamina.spark.jobs.archive import UNLIMITED
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.spark.plan import outside
-from lamina.storage import paths
+from lamina.storage import machine, paths
+from lamina.storage.files import LocalFiles
 from lamina.storage.paths import SegmentFile
 from lamina.store import mend as mending
 from lamina.store.directory_check import belonging
@@ -96,7 +96,7 @@ def run(
         rows += mending.reclaim()
         opened = [event for event in store.recovery_report.events if event.kind != "note"]
     if not isinstance(target, Store):
-        rows += _still_wrong(os.path.abspath(target))
+        rows += _still_wrong(paths.absolute(target))
     left = sum(row["repair"] == LEFT for row in rows)
     totals = {"files": len(found), "damaged": len(rows), "left": left, "recovered": len(opened)}
     return Summary("repair", False, rows, totals, has_failed=left > 0)
@@ -105,7 +105,7 @@ def run(
 def _planned(
     spark: SparkSession, target: Store | str, archive: Archive, progress: Progress
 ) -> Summary:
-    """Says what is damaged, without opening anything for writing."""
+    """Returns what is damaged, without opening anything for writing."""
     is_open = isinstance(target, Store)
     data = target.path if isinstance(target, Store) else target
     objects = target.tier.objects if isinstance(target, Store) and target.tier else archive
@@ -119,7 +119,7 @@ def _planned(
 
 def _still_wrong(data: str) -> list[dict[str, object]]:
     """Names what does not belong together after everything was mended: nobody knows what to do."""
-    found = belonging(data, files_below(data)[0])
+    found = belonging(LocalFiles(), data, files_below(data)[0])
     return _rows([each for each in found if each.severity != NOTE], lambda _: LEFT)
 
 
@@ -161,7 +161,7 @@ class _Mending:
         tier = self.store.tier
         if tier is not None and path.startswith(f"{tier.objects.url}/"):
             return self._object(path.removeprefix(f"{tier.objects.url}/"))
-        parts = os.path.relpath(path, self.store.path).split(os.sep)
+        parts = paths.relative(path, self.store.path).split(paths.SEPARATOR)
         if parts[0] == paths.TOPICS and len(parts) >= 4:
             name = f"{parts[1]}/{parts[2]}"
             partition = next((p for p in self.store.segmented() if p.place.name == name), None)
@@ -222,12 +222,12 @@ class _Mending:
         if file.suffix != "log":
             return self._index(partition, held[0].path("log"), file)
         self._ask_for_copies(partition)
-        staging = os.path.join(self.store.path, paths.ERASING, "mending")
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was cut off
+        staging = paths.join(self.store.path, paths.ERASING, "mending")
+        machine.remove_tree(staging)  # of a run that was cut off
         mend = partial(mending.mend, partition, file.base_offset, staging)
         mended = partition.exclusively(mend)
         partition.exclusively(partition.save_manifest)
-        shutil.rmtree(staging, ignore_errors=True)
+        machine.remove_tree(staging)
         return f"set aside; {mended}"
 
     def _index(self, partition: Partition, log: str, file: SegmentFile) -> str:
@@ -242,13 +242,13 @@ class _Mending:
             created_ms = 0
         headers = codec.index_headers(file.base_offset, created_ms)
         row = 0 if file.suffix == "idx" else 1
-        path = f"{os.path.splitext(log)[0]}.{file.suffix}"
+        path = f"{paths.split_suffix(log)[0]}.{file.suffix}"
         partition.place.files.replace(path, headers[row] + checked.index.all_bytes()[row])
         return "the index is made again from the log"
 
     def _wal(self, topic: WalPartition, name: str) -> str:
         file = paths.wal_segment_file(name)
-        for segment in topic.layers.segments:
+        for segment in topic.layout.segments:
             if file is None or segment.first_sequence != file.first_sequence:
                 continue
             files = topic.sources.files
@@ -264,7 +264,7 @@ class _Mending:
         return LEFT
 
     def _ask_for_copies(self, partition: Archivable) -> None:
-        """Has the archive's list read: what it holds is not lost. Raises ArchiveUnavailable."""
+        """Loads the archive's list: what it holds is not lost. Raises ArchiveUnavailable."""
         if self.store.tier is not None and partition.settings.is_archived:
             self.store.tier.attach(partition)
             if partition.cold is not None and not partition.cold.is_loaded:
@@ -344,28 +344,16 @@ class _Gathered:
         self.spans.clear()
         start, end, cold = self.entry.base_offset, self.entry.next_offset, self.partition.cold
         assert cold is not None, "the partition is archived"
-        while start < end:
-            try:
-                for batch in cold.scan(start, end, BATCH):
-                    yield self._noted(batch)
-                    start = after(batch)
-                return
-            except RecordsMissing as missing:
-                yield from self._local(missing.first, min(missing.end, end))
-                start = max(missing.end, start + 1)
+        for step in scan_over(lambda at: cold.scan(at, end, BATCH), start, end):
+            if isinstance(step, RecordsMissing):
+                yield from self._local(step.first, min(step.end, end))
+            else:
+                yield self._noted(step)
 
     def _local(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         start = max(start, self.partition.local_start)
-        while start < end:
-            try:
-                for batch in self.partition.scan(start, BATCH, end=end):
-                    yield self._noted(batch)
-                    start = after(batch)
-                return
-            except RecordsMissing as missing:
-                if missing.reason == UNREADABLE:  # it is not lost, and not to be entered as lost
-                    raise
-                start = max(missing.end, start + 1)
+        local = records_over(lambda at: self.partition.scan(at, BATCH, end=end), start, end)
+        yield from map(self._noted, local)  # what is unread is not lost, nor to be entered as lost
 
     def _noted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.spans += [(first_of(run), after(run)) for run in runs(batch)]
@@ -373,8 +361,6 @@ class _Gathered:
 
     def missing(self) -> list[Span]:
         """Returns what nobody has any more and nothing explains yet."""
-        known, found = self.partition.published, list[Span]()
-        for hole in outside(self.entry.base_offset, self.entry.next_offset, self.spans):
-            taken = [(g.first, g.end) for g in known.between(*hole) if g.reason != ARCHIVED]
-            found += outside(*hole, taken)
-        return found
+        whole = Ranges.between(self.entry.base_offset, self.entry.next_offset)
+        known = self.partition.published.ranges_but(ARCHIVED)
+        return list(whole.minus(Ranges.of(self.spans)).minus(known).pairs())

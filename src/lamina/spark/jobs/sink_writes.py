@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -30,7 +29,7 @@ COMMIT_TIMEOUT_MS = 600_000
 STAGING = "staging"
 
 NextWork: TypeAlias = Callable[[Intent | None], dict[str, Any] | None]
-"""Says what is to be done after an intent, or after none; None if nothing is."""
+"""Returns what to do after an intent, or after none; None if nothing."""
 Stage: TypeAlias = Callable[[Intent], Callable[[], None]]
 """Stages the rows of an intent, and returns what commits them."""
 
@@ -44,9 +43,9 @@ def application_of(job: str, target: str, *inputs: Any) -> str:
 def journal_of(place: Place, application: str, state: str | None) -> Journal:
     """Finds a job's journal: beside the sink's own state, or where the user says."""
     if state is not None:
-        folder = os.path.join(os.path.abspath(state), application)
+        folder = paths.join(paths.absolute(state), application)
     elif place.path is not None:
-        folder = os.path.join(place.path, paths.sink_directory(application))
+        folder = paths.join(place.path, paths.sink_directory(application))
     else:
         raise InvalidRequest(
             "with --server, say where this job remembers what it does: --state DIRECTORY"
@@ -66,7 +65,7 @@ def writer_of(
         "commitTimeoutMs": str(COMMIT_TIMEOUT_MS),
     }
     if place.server is not None:
-        options["stagingPath"] = os.path.join(journal.directory, STAGING)
+        options["stagingPath"] = paths.join(journal.directory, STAGING)
     made = LaminaSource(CaseInsensitiveDict(options)).writer(schema, False)
     assert isinstance(made, DataSourceArrowWriter)
     return made
@@ -100,7 +99,7 @@ def settle(journal: Journal, next_work: NextWork, stage: Stage) -> list[Intent]:
 
 
 def planned(journal: Journal, next_work: NextWork) -> list[Intent]:
-    """Says what `settle` would store, and changes nothing."""
+    """Returns what `settle` would store, and changes nothing."""
     last = journal.last()
     found = [last] if last is not None and not last.is_stored else []
     work = next_work(last)

@@ -50,7 +50,7 @@ class Topic:
 
     @property
     def identity(self) -> str:
-        """Tells this topic from another one that had or has the same name."""
+        """Distinguishes this topic from any other one of the same name."""
         return f"{self.name}@{self.epoch}.{self.created_ms}"
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -38,11 +37,11 @@ from lamina.spark.jobs import bulk_lane
 from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.credentials import Access
 from lamina.spark.jobs.job import Progress, Silent, Summary
-from lamina.storage import paths
-from lamina.storage.files import LocalFiles
+from lamina.storage import machine, paths
+from lamina.storage.files import LocalFiles, wall_clock_ms
 from lamina.storage.objects import Objects
 from lamina.store.directory_check import belonging, explained
-from lamina.store.opening import Boot, wall_clock_ms
+from lamina.store.opening import Boot
 
 FINDINGS = "path string, position long, problem string, resumes_at long, severity string"
 LOOKS = 4
@@ -81,7 +80,7 @@ def run(
     """Checks a data directory, its archive, or both; the summary's rows are the findings."""
     if data is None and archive is None:
         raise InvalidRequest("say what to verify: a data directory, an archive, or both")
-    objects = open_archive(archive, data=None if data is None else os.path.abspath(data))
+    objects = open_archive(archive, data=None if data is None else paths.absolute(data))
     found: list[Descriptor[Look]] = []
     findings: list[Finding] = []
     if data is not None:
@@ -103,7 +102,9 @@ def run(
     findings += [finding for each in seen for finding in each.findings]
     findings += still_missing(objects, found, seen)
     if data is not None:
-        findings = explained(data, findings) + belonging(data, files_below(data)[0])
+        files = LocalFiles()
+        findings = explained(files, data, findings)
+        findings += belonging(files, data, files_below(data)[0])
     damaged = sum(each.severity != NOTE for each in findings)
     totals |= {
         "records": sum(each.records for each in seen),
@@ -149,9 +150,9 @@ def looked_at(
 
 def _out_of_sight(data: str) -> Iterator[Finding]:
     """Yields what is archived where nobody says: it was not looked at, and may be sound or not."""
-    names, _ = files_below(os.path.abspath(data))
+    names, _ = files_below(paths.absolute(data))
     for name in names:
-        if os.path.basename(name) == paths.LEDGER:
+        if paths.base_name(name) == paths.LEDGER:
             with contextlib.suppress(CorruptData, OSError):  # those are findings of their own
                 for gap in ledger.decode(LocalFiles().read(name)).archived():
                     where = f"offsets {gap.first} to {gap.end} are archived, and nobody says where"
@@ -160,7 +161,7 @@ def _out_of_sight(data: str) -> Iterator[Finding]:
 
 def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
     """Lists a directory: a segment is one thing with its indexes, everything else a file."""
-    boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
+    boot = Boot(LocalFiles(), paths.absolute(data), wall_clock_ms)
     boot.require_directory()
     is_live = boot.files.is_locked(boot.path(paths.LOCK))
     names, unread = files_below(boot.data)
@@ -168,16 +169,16 @@ def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
     there = set(names)
     found = []
     for name in names:
-        stem, suffix = os.path.splitext(name)
+        stem, suffix = paths.split_suffix(name)
         if suffix in _INDEXES and f"{stem}.log" in there:
             continue
-        segment = paths.segment_file(os.path.basename(name))
+        segment = paths.segment_file(paths.base_name(name))
         kind = "segment" if segment is not None and suffix == ".log" else "file"
         size = _size(name) + sum(_size(stem + each) for each in _INDEXES if kind == "segment")
         grows = is_live and (name in last or suffix in (".delta", ".idx", ".data"))
         base = segment.base_offset if segment is not None else 0
         found.append(
-            Descriptor(name, os.path.relpath(name, boot.data), base, size, Look(kind, grows))
+            Descriptor(name, paths.relative(name, boot.data), base, size, Look(kind, grows))
         )
     return found, unread
 
@@ -187,17 +188,17 @@ def _last_files(names: list[str]) -> set[str]:
     logs = [name for name in names if name.endswith(".log")]
 
     def number(name: str) -> int:
-        base = os.path.basename(name)
+        base = paths.base_name(name)
         segment = paths.segment_file(base)
         return segment.base_offset if segment else paths.wal_file_index(base) or 0
 
-    grouped = itertools.groupby(sorted(logs, key=os.path.dirname), key=os.path.dirname)
+    grouped = itertools.groupby(sorted(logs, key=paths.parent), key=paths.parent)
     return {max(group, key=number) for _, group in grouped}
 
 
 def _size(path: str) -> int:
     try:
-        return os.path.getsize(path)
+        return machine.size_of(path)
     except OSError:
         return 0
 
@@ -289,7 +290,7 @@ def _file(each: Descriptor[Look]) -> Seen:
                 return Seen(checked.findings, records=checked.records)
         return _any_file(each)
     except InvalidRequest as error:
-        if not os.path.lexists(each.path):
+        if not machine.entry_exists(each.path):
             return Seen(())
         return Seen((unreadable(each.path, str(error).removeprefix(f"{each.path}: ")),))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import lamina
 from lamina.api import StoreApi
 from lamina.errors import InvalidRequest
+from lamina.storage import paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Place:
         """Makes one from what a command line says."""
         if (path is None) == (server is None):
             raise InvalidRequest("say where: --data DIRECTORY or --server grpc://host:port")
-        return cls(None if path is None else os.path.abspath(path), server, archive)
+        return cls(None if path is None else paths.absolute(path), server, archive)
 
     @property
     def options(self) -> dict[str, str]:
-        """What `format("lamina")` is told."""
+        """The options of `format("lamina")`."""
         if self.path is not None:
             return {"path": self.path}
         return {"server": self.server or ""}
 
     @property
     def source_options(self) -> dict[str, str]:
-        """What it is told to read from: the archive, too."""
+        """The options of a read, with the archive."""
         return self.options | ({} if self.archive is None else {"archive": self.archive})
 
     def reading(self) -> StoreApi:

@@ -26,7 +26,9 @@ from lamina.errors import ArchiveUnavailable, ObjectMissing, RecordsMissing, Unk
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import ARCHIVED
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
+from lamina.formats.ranges import Ranges, Span
 from lamina.formats.scan import Limit
+from lamina.log.cold import in_objects
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin
@@ -46,19 +48,6 @@ BATCH = Limit(BATCH_RECORDS, BATCH_BYTES)
 def timestamp_type(about: TopicFile) -> int:
     """Returns what Spark calls the kind of a topic's times."""
     return TIMESTAMP_TYPES.index(TopicSettings.parse(about.settings).timestamp_type)
-
-
-def in_list(cold: ColdLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Reads a range over all objects of a list, whatever lies between them."""
-    while start < end:
-        entry = cold.entry_for(start)
-        if entry is None:
-            following = cold.next_base(start)
-            start = end if following is None else following
-            continue
-        stop = min(entry.next_offset, end)
-        yield from cold.scan(start, stop, BATCH)
-        start = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ class ObjectPiece:
     def _scan(self, cold: ColdLog, shelf: Shelf, first: int) -> Iterator[pa.RecordBatch]:
         """Reads on; where the object does not hold what it should, looks at the list again."""
         try:
-            for batch in in_list(cold, first, self.end):
+            for batch in in_objects(cold, first, self.end, BATCH):
                 yield batch
                 first = batch.column("offset")[batch.num_rows - 1].as_py() + 1
         except RecordsMissing as problem:
@@ -116,7 +105,7 @@ class ObjectPiece:
             cold.show(shelf.load().objects)
             if cold.entry_for(problem.first) == before:
                 raise _explained(problem, shelf) from problem
-            yield from in_list(cold, first, self.end)
+            yield from in_objects(cold, first, self.end, BATCH)
 
 
 def _explained(problem: RecordsMissing, shelf: Shelf) -> RecordsMissing:
@@ -192,11 +181,11 @@ class ColdSide:
         self._about = about
         self._partition = partition
         self._loaded_s = -LOOK_S
-        self._holes: list[tuple[int, int]] = []
+        self._holes: tuple[Span, ...] = ()
         self._problem = ""
         self.log = cold_log(access.open(), about, partition, cache)
 
-    def cover(self, needed: Sequence[tuple[int, int]]) -> None:
+    def cover(self, needed: Sequence[Span]) -> None:
         """Asks for the list again if it does not reach over some ranges.
 
         What was listed before its local copy went is there at once; what the last answer did not
@@ -212,11 +201,11 @@ class ColdSide:
                 self._problem = str(error)
             self._holes = self._uncovered(needed)
 
-    def _uncovered(self, needed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        spans = [(each.base_offset, each.next_offset) for each in self.log.entries]
-        return [hole for first, end in needed for hole in outside(first, end, spans)]
+    def _uncovered(self, needed: Iterable[Span]) -> tuple[Span, ...]:
+        held = Ranges.of((each.base_offset, each.next_offset) for each in self.log.entries)
+        return Ranges.of(needed).minus(held).pairs()
 
-    def lost(self, needed: Iterable[tuple[int, int]]) -> list[Gap]:
+    def lost(self, needed: Iterable[Span]) -> list[Gap]:
         """Returns what should be in the archive and is in none of its objects.
 
         Where the list could not be read it is not lost, but archived where nobody can reach it.
@@ -234,7 +223,7 @@ class ColdSide:
             for first, end in self._uncovered([(gap.first, gap.end)])
         ]
 
-    def stretches(self, needed: Iterable[tuple[int, int]]) -> Iterator[ObjectStretch]:
+    def stretches(self, needed: Iterable[Span]) -> Iterator[ObjectStretch]:
         """Yields the objects, clipped to what is needed of them."""
         for first, end in needed:
             for entry in self.log.entries:

@@ -1,18 +1,18 @@
 """A data directory as Spark reads it: no broker, no lock; files opened where they are read.
 
-The driver looks at the directory as any reader beside a live writer does (`engine.view`), and cuts
-segments at entries of their sparse indexes. An executor maps the file and scans its range with the
-same kernels. Only durable records are planned, so what a piece names never changes; it can only be
-removed or moved to another tier: then the engine's own reader finds it, or the ledger says why not.
+The driver looks at the directory as any reader beside a live writer does (`log.partition_view`),
+and cuts segments at entries of their sparse indexes. An executor opens the file and scans its range
+with the same kernels. Only durable records are planned, so what a piece names never changes; it can
+only be removed or moved to another tier: then the engine's own reader finds it, or the ledger says
+why not.
 
-What the ledger calls archived is read from the object store (`archives`), and what it calls lost if
-the archive has a copy; topics behind the
-write-ahead log have pieces of their own (`waltopics`).
+What the ledger calls archived is read from the object store (`archived_log`), and so is what it
+calls lost, if the archive has a copy. Topics behind the write-ahead log have pieces of their own
+(`wal_topics`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +30,7 @@ from lamina.formats.log_format import CODECS
 from lamina.log.partition_reader import PartitionReader
 from lamina.log.partition_view import PartitionView
 from lamina.log.segment import Bound, Damaged, Segment
+from lamina.log.segment_pile import SegmentLayer
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin
 from lamina.spark.logs.archived_log import INDEX_BYTES, ColdSide, timestamp_type
@@ -38,7 +39,7 @@ from lamina.spark.logs.wal_topics import WalTopics
 from lamina.spark.pieces.piece import DirectoryAccess
 from lamina.spark.pieces.segment_piece import SegmentPiece
 from lamina.spark.plan import SEGMENT, Cut, Stretch, Topic, outside
-from lamina.storage import paths
+from lamina.storage import machine, paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +49,36 @@ class SegmentStretch:
     access: DirectoryAccess
     about: TopicFile
     partition: int
-    segment: Segment
-    bound: Bound
+    layer: SegmentLayer
     kind: str = SEGMENT
 
     @property
     def first(self) -> int:
         """The segment's base offset."""
-        return self.segment.base_offset
+        return self.layer.base_offset
 
     @property
     def end(self) -> int:
         """One past the last durable offset."""
-        return self.bound.next_offset
+        return self.layer.next_offset
 
     def size_bytes(self, start: int, end: int) -> int:
         """Returns about how many bytes some offsets have, by the index."""
-        return _near(self.segment, self.bound, end) - _near(self.segment, self.bound, start)
+        return _near(self.layer, end) - _near(self.layer, start)
 
     def offset_within(self, start: int, end: int, max_bytes: int) -> int:
         """Returns how far some bytes reach, to the next entry of the index."""
-        entries = self.segment.index.offsets()
-        from_byte = _near(self.segment, self.bound, start)
+        entries = self.layer.source.index.offsets()
+        from_byte = _near(self.layer, start)
         row = int(np.searchsorted(entries["position"], from_byte + max_bytes, side="left"))
         return int(entries["offset"][row]) if row < len(entries) else end
 
     def pieces(self, start: int, end: int, cut: Cut) -> Iterator[SegmentPiece]:
         """Cuts the segment at entries of its index."""
-        about, segment = self.about, self.segment
+        about, segment = self.about, self.layer.source
         name = paths.SegmentFile(segment.base_offset, "log").name
         origin = Origin(about.name, self.partition, about.epoch, name, timestamp_type(about))
-        for one, next_one in pairwise(_edges(segment, self.bound, start, end, cut)):
+        for one, next_one in pairwise(_edges(segment, self.layer.bound, start, end, cut)):
             yield SegmentPiece(
                 self.access, origin, about.format, segment.base_offset, one, next_one
             )
@@ -91,7 +91,7 @@ class LogDirectory:
         self, path: str, archive: ArchiveAccess | None = None, wal: WalSettings | None = None
     ) -> None:
         self._boot = boot_of(path)
-        settings = wal or WalSettings.from_environment(os.environ)
+        settings = wal or WalSettings.from_environment(machine.ENVIRONMENT)
         self._access = DirectoryAccess(self._boot.data, archive, settings)
         self._cache = BlockCache(INDEX_BYTES)
         self._token: object = None
@@ -107,7 +107,12 @@ class LogDirectory:
     def look(self) -> object:
         """Looks whether the writer came, went, published new ends, or removed something."""
         live = self._boot.files.is_locked(self._boot.path(paths.LOCK))
-        token = live, _mark(self._boot.path(paths.CHECKPOINT)), self._ledgers(), self._wal.mark()
+        token = (
+            live,
+            machine.version_of(self._boot.path(paths.CHECKPOINT)),
+            self._ledgers(),
+            self._wal.mark(),
+        )
         if token != self._token:
             self._live = live
             self._checkpoint = self._boot.read_checkpoint(RecoveryReport())
@@ -118,7 +123,7 @@ class LogDirectory:
         return token
 
     def _ledgers(self) -> tuple[object, ...]:
-        return tuple(_mark(view.place.ledger_path) for view in self._views.values())
+        return tuple(machine.version_of(view.place.ledger_path) for view in self._views.values())
 
     def topics(self) -> dict[str, Topic]:
         """Returns the topics there are, by name."""
@@ -142,6 +147,7 @@ class LogDirectory:
         if key not in self._current:
             entry = self._checkpoint.get((topic, partition))
             published = (entry.last_flushed_offset or 0) if entry else 0
+            view.floor = entry.floor if entry else 0
             view.refresh(published, live=self._live)
             self._stretches[key] = self._found(about, view, partition)
             self._current.add(key)
@@ -152,20 +158,20 @@ class LogDirectory:
 
         A sealed segment keeps its stretch from look to look: there may be thousands.
         """
-        layout, key = view.layout, (about.name, about.epoch, partition)
+        key = about.name, about.epoch, partition
         before = [each for each in self._stretches.get(key, ()) if isinstance(each, SegmentStretch)]
         if before and before[0].about != about:
             before = []
-        known = {each.segment.base_offset: each for each in before}
-        hot: list[tuple[Segment, Bound]] = [(each, each.end) for each in layout.sealed]
-        hot.append((layout.active.segment, layout.active.durable))
+        known = {each.first: each for each in before}
         found: list[Stretch] = []
-        for segment, bound in hot:
-            same = known.get(segment.base_offset)
-            if same is not None and same.segment is segment:
+        for layer in view.layers("durable"):
+            same = known.get(layer.base_offset)
+            if not isinstance(layer, SegmentLayer):
+                continue  # what is needed of the archive is found below
+            if same is not None and same.layer.source is layer.source:
                 found.append(same)
-            elif segment.base_offset < bound.next_offset:
-                found.append(SegmentStretch(self._access, about, partition, segment, bound))
+            elif layer.base_offset < layer.next_offset:
+                found.append(SegmentStretch(self._access, about, partition, layer))
         archived, lost = _spans(view, ARCHIVED), _spans(view, LOST)
         may_be_there = archived or (lost and TopicSettings.parse(about.settings).is_archived)
         if may_be_there and self._access.archive is not None:
@@ -190,7 +196,7 @@ class LogDirectory:
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Returns the first offset at or after a time; None if there is none."""
         if self._named(topic).topic_ids:
-            return self._wal.reader(self._named(topic), partition).offset_for_time(timestamp_ms)
+            return self._wal.offset_for_time(self._named(topic), partition, timestamp_ms)
         return self._view(topic, partition).offset_for_time(timestamp_ms)
 
     def gaps(self, topic: str, partition: int) -> Sequence[Gap]:
@@ -224,21 +230,13 @@ def _spans(view: PartitionReader, reason: str) -> list[tuple[int, int]]:
     return [(gap.first, gap.end) for gap in view.ledger.gaps if gap.reason == reason]
 
 
-def _mark(path: str) -> object:
-    """What changes when a file is replaced."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _near(segment: Segment, bound: Bound, offset: int) -> int:
+def _near(layer: SegmentLayer, offset: int) -> int:
     """The byte of the index entry at or before an offset: near enough to count bytes."""
-    if offset <= segment.base_offset:
+    segment = layer.source
+    if offset <= layer.base_offset:
         return segment.codec.header_bytes
-    if offset >= bound.next_offset:
-        return bound.position
+    if offset >= layer.next_offset:
+        return layer.size_bytes
     entry = segment.index.position_for(offset)
     return entry[1] if entry else segment.codec.header_bytes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from lamina.errors import InvalidRequest
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.logs.archived_log import LogArchive
@@ -11,7 +9,7 @@ from lamina.spark.logs.directory_log import LogDirectory
 from lamina.spark.logs.served_log import LogServer
 from lamina.spark.options import SourceOptions
 from lamina.spark.plan import Log
-from lamina.storage import paths
+from lamina.storage import machine, paths
 
 
 def open_log(options: SourceOptions) -> Log:
@@ -32,6 +30,6 @@ def open_log(options: SourceOptions) -> Log:
 
 
 def is_archive(path: str) -> bool:
-    """Tells an archive in a directory from a data directory, which has an identity of its own."""
-    is_data = os.path.exists(os.path.join(path, paths.BROKER_ID))
-    return not is_data and os.path.isdir(os.path.join(path, paths.ARCHIVE))
+    """Returns whether a directory is an archive; a data directory has a broker.id."""
+    is_data = machine.exists(paths.join(path, paths.BROKER_ID))
+    return not is_data and machine.is_directory(paths.join(path, paths.ARCHIVE))

@@ -19,7 +19,6 @@ import pyarrow as pa
 import lamina
 from lamina.api import Gap, PartitionInfo, TopicInfo
 from lamina.archive.object_reader import BlockCache
-from lamina.config import TopicSettings
 from lamina.errors import UnknownTopic
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.spark.access import ArchiveAccess, ServerAccess
@@ -164,8 +163,8 @@ class LogServer:
             yield self._served(about, partition, (first, after), (after - first) * RECORD_BYTES)
 
     def _cold_side(self, about: TopicFile, partition: int) -> ColdSide | None:
-        if self._archive is None or not TopicSettings.parse(about.settings).is_archived:
-            return None
+        if self._archive is None:
+            return None  # what is archived comes through the server
         key = about.name, about.epoch, partition
         if key not in self._cold:
             self._cold[key] = ColdSide(self._archive, about, partition, self._cache)

@@ -10,7 +10,6 @@ Rule: a look replays the WAL once for each topic, and nothing changes until the 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -41,14 +40,14 @@ from lamina.spark.pieces.piece import (
     refuse_recreated,
 )
 from lamina.spark.plan import OBJECT, SEGMENT, Cut, Part, Piece, Stretch, Wanted, outside
-from lamina.storage import paths
+from lamina.storage import machine, paths
 from lamina.store.opening import Boot
 from lamina.wal import segments
 from lamina.wal.ground import Ground
-from lamina.wal.reader import Sources, TopicReader
+from lamina.wal.reader import TopicReader
 from lamina.wal.segments import Segment
 from lamina.wal.shard import WalFiles
-from lamina.wal.topic import Arrivals, Layers
+from lamina.wal.topic import Arrivals, Contents, Sources, TopicLayout
 from lamina.wal.topics_view import WalView
 
 SETTLED_NS = 50_000_000
@@ -75,11 +74,16 @@ class WalState:
         boot, cache = boot_of(access.path), BlockCache(INDEX_BYTES)
         refuse_recreated(boot.files, boot.data, origin)
         place = boot.place_of(self.about, origin.partition)
-        reader = TopicReader(place, self.topic_id, self.settings)
-        reader.bind(Sources(boot.files, WalFiles(), Arrivals()))
-        reader.earliest, reader.evict_floor = self.earliest, self.evict_floor
-        reader.deleted, reader.ledger = self.deleted, self.ledger
-        if access.archive is not None and self.settings.is_archived:
+        contents = Contents(
+            earliest=self.earliest,
+            evict_floor=self.evict_floor,
+            deleted=self.deleted,
+            ledger=self.ledger,
+        )
+        sources = Sources(boot.files, WalFiles(), Arrivals())
+        reader = TopicReader(place, self.topic_id, self.settings, sources, contents)
+        is_in_archive = self.settings.is_archived or self.ledger.archived()
+        if access.archive is not None and is_in_archive:
             reader.cold = cold_log(access.archive.open(), self.about, origin.partition, cache)
         try:
             yield reader
@@ -119,7 +123,7 @@ class WalPiece:
 
     def _read(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         with self.state.reading(self.access, self.origin) as reader:
-            reader.layers = Layers((self.segment,), ())
+            reader.layout = TopicLayout((self.segment,), ())
             reader.durable_end = reader.written_end = self.segment.end_sequence
             yield from over_gaps(_scanning(reader, self.end), self.start, wanted)
 
@@ -215,16 +219,11 @@ class WalTopics:
 
     def mark(self) -> object:
         """Returns what changes with every frame; None without a write-ahead log."""
-        if not os.path.isdir(self._root):
+        if not machine.is_directory(self._root):
             return None
         marks = []
         for _, folder in self._ground.shard_directories():
-            with os.scandir(folder) as found:
-                marks += [
-                    (each.path, each.stat().st_mtime_ns, each.stat().st_size)
-                    for each in found
-                    if each.is_file()
-                ]
+            marks += machine.versions_in(folder)
         newest_ns = max((mtime_ns for _, mtime_ns, _ in marks), default=0)
         if time.time_ns() - newest_ns < SETTLED_NS:
             return object()
@@ -248,8 +247,14 @@ class WalTopics:
 
     def extent(self, about: TopicFile, partition: int) -> tuple[int, int]:
         """Returns the first offset that may be read, and one past the last durable one."""
+        self._cold_side(about, partition)
         reader = self.reader(about, partition)
         return reader.earliest_offset(), reader.end_offset()
+
+    def offset_for_time(self, about: TopicFile, partition: int, timestamp_ms: int) -> int | None:
+        """Returns the first offset at or after a time, archived or not; None if there is none."""
+        self._cold_side(about, partition)
+        return self.reader(about, partition).offset_for_time(timestamp_ms)
 
     def gaps(self, about: TopicFile, partition: int) -> tuple[Gap, ...]:
         """Returns the missing ranges with their reasons, but for single deleted records.
@@ -279,8 +284,12 @@ class WalTopics:
             return None
         if key not in self._cold:
             self._cold[key] = ColdSide(self._access.archive, about, partition, self._cache)
-        self._cold[key].cover([*archived, *lost])
-        return self._cold[key]
+        side = self._cold[key]
+        side.cover([*archived, *lost])
+        if side.log.is_loaded:
+            reader.cold = side.log
+            reader.first_readable()
+        return side
 
     def stretches(self, about: TopicFile, partition: int) -> list[Stretch]:
         """Returns the segments and what only the WAL holds, in order."""
@@ -303,21 +312,22 @@ class WalTopics:
 
     def _local(self, about: TopicFile, partition: int, state: WalState) -> Iterator[Stretch]:
         reader, kind = self.reader(about, partition), timestamp_type(about)
-        for segment in reader.layers.segments:
-            first = reader.live_from(segment.first_sequence)
-            end = min(segment.end_sequence, reader.durable_end)
-            if first < end:
-                name = os.path.basename(segment.path("data"))
+        for layer in reader.local_layers("durable"):
+            first = reader.live_from(layer.base_offset)
+            end = min(layer.next_offset, reader.durable_end)
+            if first >= end:
+                continue
+            if isinstance(layer.source, Segment):
+                name = paths.base_name(layer.where)
                 origin = Origin(about.name, partition, about.epoch, name, kind)
-                yield WalStretch(self._access, origin, state, segment, first, end)
-        first, end = reader.live_from(reader.absorbed_end), reader.durable_end
-        if first < end:
+                yield WalStretch(self._access, origin, state, layer.source, first, end)
+                continue
             origin = Origin(about.name, partition, about.epoch, paths.WAL, kind)
 
-            def make(start: int, stop: int, size_bytes: int) -> Piece:
+            def make(start: int, stop: int, size_bytes: int, origin: Origin = origin) -> Piece:
                 return EnginePiece(self._access, origin, start, stop, size_bytes)
 
-            yield EvenStretch(first, end, reader.wal_bytes, make)
+            yield EvenStretch(first, end, layer.size_bytes, make)
 
     def _archived_stretches(
         self, about: TopicFile, partition: int, state: WalState
@@ -326,8 +336,8 @@ class WalTopics:
         if cold is None:
             return
         reader = self.reader(about, partition)
-        here = [(each.first_sequence, each.end_sequence) for each in reader.layers.segments]
-        here += [(run.first, run.end) for run in reader.layers.runs]
+        here = [(each.first_sequence, each.end_sequence) for each in reader.layout.segments]
+        here += [(run.first_sequence, run.end_sequence) for run in reader.layout.runs]
         wanted = sorted([*_archived(reader), *_lost(reader)])
         absent = [hole for span in wanted for hole in outside(*span, sorted(here))]
         for each in cold.stretches(absent):

@@ -5,7 +5,6 @@ Rule: the engine's reader is imported when a piece needs it; most find their fil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from lamina.config import WalSettings
 from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.log.gap_walk import scan_over
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin, matching
 from lamina.spark.gaps import judge
@@ -27,12 +27,12 @@ BATCH_RECORDS, BATCH_BYTES = 1 << 15, 8 << 20
 
 def require_directory(files: Files, path: str) -> None:
     """Refuses to read what is not a data directory, or is none on this machine."""
-    if not files.exists(os.path.join(path, paths.BROKER_ID)):
+    if not files.exists(paths.join(path, paths.BROKER_ID)):
         raise InvalidRequest(f"{path} is not a data directory: it has no {paths.BROKER_ID}")
 
 
 def recreated(topic: str, epoch: int, found: int | None) -> InvalidRequest:
-    """Says that a topic is not the one that a query began with; None if there is none now."""
+    """Returns the error for a topic that is not the query's; `found` is None if it is gone."""
     if found is None:
         return InvalidRequest(f"topic {topic!r} (epoch {epoch}) was deleted")
     return InvalidRequest(
@@ -43,7 +43,7 @@ def recreated(topic: str, epoch: int, found: int | None) -> InvalidRequest:
 
 def refuse_recreated(files: Files, path: str, origin: Origin) -> TopicFile:
     """Returns the file of the topic that a piece belongs to; raises if it is another one now."""
-    name = os.path.join(path, paths.TOPICS, origin.topic, paths.TOPIC_SETTINGS)
+    name = paths.join(path, paths.TOPICS, origin.topic, paths.TOPIC_SETTINGS)
     about = topic_file.decode(files.read(name))
     if about.deleted or about.epoch != origin.epoch:
         raise recreated(origin.topic, origin.epoch, None if about.deleted else about.epoch)
@@ -63,18 +63,13 @@ def over_gaps(
     scan: Callable[[int], Iterator[pa.RecordBatch]], start: int, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
     """Reads from an offset on, over missing ranges that are no loss or that do not matter."""
-    while True:
-        try:
-            for batch in scan(start):
-                start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
-                kept = shaped(batch, wanted)
-                if kept.num_rows:
-                    yield kept
-        except RecordsMissing as problem:
-            judge(problem, fail_on_data_loss=wanted.fail_on_data_loss)
-            start = max(problem.end, start + 1)
+    for step in scan_over(scan, start):
+        if isinstance(step, RecordsMissing):
+            judge(step, fail_on_data_loss=wanted.fail_on_data_loss)
             continue
-        return
+        kept = shaped(step, wanted)
+        if kept.num_rows:
+            yield kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ const VIEWS = {
   spark: { label: "Spark", load: () => import("./views/queries.js") },
   reports: { label: "Reports", load: () => import("./views/reports.js") },
   jobs: { label: "Jobs", load: () => import("./views/jobs.js") },
+  clients: { label: "Clients", load: () => import("./views/clients.js") },
 };
 const SHOWN = Object.entries(VIEWS).filter(([, view]) => view.label);
 const main = document.getElementById("main");
@@ -134,7 +135,7 @@ themeButton.addEventListener("click", () => {
 });
 
 const HELP = [
-  ["1 … 7", "go to a view"],
+  ["1 … 8", "go to a view"],
   ["/", "search"],
   ["Tab, Enter", "choose a row, a layer, a record"],
   ["↑ ↓", "walk through layers, blocks and records"],

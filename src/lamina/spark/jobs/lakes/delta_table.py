@@ -7,7 +7,6 @@ How far each partition is exported is a transaction identifier of Delta's own pr
 from __future__ import annotations
 
 import json
-import os
 from contextlib import AbstractContextManager
 from urllib.parse import quote
 
@@ -26,8 +25,8 @@ from lamina.errors import InvalidRequest, ObjectConflict
 from lamina.spark.jobs.export import Export
 from lamina.spark.jobs.lakes.table_lock import alone_in
 from lamina.spark.jobs.topic_rows import Topic
-from lamina.storage.files import LocalFiles
-from lamina.store.opening import wall_clock_ms
+from lamina.storage import paths
+from lamina.storage.files import LocalFiles, wall_clock_ms
 
 DATE = pa.field("date", pa.date32())
 SAYS = "lamina topic "
@@ -40,7 +39,7 @@ class DeltaLake:
     def __init__(self, path: str) -> None:
         if "://" in path:
             raise InvalidRequest(f"{path!r}: Delta tables are exported to directories")
-        self._path = os.path.abspath(path)
+        self._path = paths.absolute(path)
 
     @property
     def name(self) -> str:

@@ -7,13 +7,12 @@ files. The table is partitioned by the day of `timestamp`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from urllib.parse import unquote, urlparse
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
@@ -22,6 +21,7 @@ from lamina.spark.jobs.export import Export
 from lamina.spark.jobs.lakes.table_lock import alone_in
 from lamina.spark.jobs.topic_rows import Topic
 from lamina.storage.files import LocalFiles
+from lamina.storage.paths import absolute, join
 
 PROPERTY = "lamina.export"
 
@@ -33,7 +33,7 @@ class IcebergLake:
         if identifier.count(".") < 1:
             raise InvalidRequest(f"an Iceberg table is named NAMESPACE.TABLE, not {identifier!r}")
         self._identifier = identifier
-        self._catalog: Catalog = load_catalog(catalog, **properties)
+        self._catalog = _catalog_of(catalog, properties)
         self._created: Table | None = None
 
     @property
@@ -71,11 +71,11 @@ class IcebergLake:
         warehouse = self._catalog.properties.get("warehouse")
         if not warehouse:
             raise InvalidRequest("the catalog has no property 'warehouse' to make a table in")
-        return os.path.join(_local(warehouse), *self._identifier.split("."))
+        return join(_local(warehouse), *self._identifier.split("."))
 
     def directory(self) -> str:
         """The table's directory for data: Iceberg reads only what its snapshots name."""
-        return os.path.join(self._root(), "data")
+        return join(self._root(), "data")
 
     def commit(self, export: Export) -> None:
         """Adds files and offsets in one commit of the catalog."""
@@ -90,7 +90,7 @@ class IcebergLake:
                 spec.add_field("timestamp", DayTransform(), "date")
         done = {str(number): end for number, end in sorted(export.done.items())}
         state = json.dumps({"topic": export.topic.identity, "done": done})
-        paths = [f"file://{os.path.join(self.directory(), file.path)}" for file in export.files]
+        paths = [f"file://{join(self.directory(), file.path)}" for file in export.files]
         try:
             with table.transaction() as transaction:
                 if paths:
@@ -102,8 +102,18 @@ class IcebergLake:
             ) from error
 
 
+def _catalog_of(name: str, properties: Mapping[str, str]) -> Catalog:
+    try:
+        return load_catalog(name, **properties)
+    except (ValueError, NotInstalledError) as error:
+        raise InvalidRequest(
+            f"the Iceberg catalog {name!r} cannot be opened: {error}; name its type, uri and"
+            " warehouse by --option, or by pyiceberg's own settings"
+        ) from error
+
+
 def _local(location: str) -> str:
     parsed = urlparse(location)
     if parsed.scheme not in ("", "file"):
         raise InvalidRequest(f"{location}: Iceberg tables are exported to directories")
-    return unquote(parsed.path) if parsed.scheme else os.path.abspath(location)
+    return unquote(parsed.path) if parsed.scheme else absolute(location)

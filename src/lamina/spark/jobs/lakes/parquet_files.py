@@ -12,7 +12,6 @@ Rules.
 from __future__ import annotations
 
 import io
-import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import Buffer
 
+from lamina.storage import paths
 from lamina.storage.files import File, Files
 
 GROUP_BYTES, HELD_BYTES, OPEN_FILES = 16 << 20, 64 << 20, 32
@@ -49,7 +49,7 @@ class Output(io.RawIOBase):
         self._position = 0
 
     def writable(self) -> bool:
-        """Says that it can be written to."""
+        """Returns True: it can be written to."""
         return True
 
     def write(self, data: Buffer, /) -> int:
@@ -75,10 +75,10 @@ class DayFile:
 
     def __init__(self, files: Files, directory: str, date: str, schema: pa.Schema) -> None:
         self._files = files
-        self._folder = os.path.join(directory, f"date={date}")
+        self._folder = paths.join(directory, f"date={date}")
         files.make_directory(self._folder)
         self._date, self._name = date, f"{uuid.uuid4().hex}.parquet"
-        self._output = Output(files.create(os.path.join(self._folder, self._name)))
+        self._output = Output(files.create(paths.join(self._folder, self._name)))
         self._writer = pq.ParquetWriter(self._output, schema, compression=COMPRESSION)
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = self._rows = 0
@@ -110,6 +110,12 @@ class DayFile:
         return DataFile(path, self._date, self._rows, size_bytes, self._first, self._last)
 
 
+FIRST_US, END_US = (
+    int(np.datetime64(day, "us").astype(np.int64)) for day in ("0001-01-01", "10000-01-01")
+)
+"""The years 1 to 9999: what dates and times of tables can be for all who read them."""
+
+
 def write_by_day(files: Files, directory: str, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
     """Writes rows with `timestamp` and `offset` into files by day; returns them when durable."""
     open_ones: dict[str, DayFile] = {}
@@ -129,6 +135,7 @@ def write_by_day(files: Files, directory: str, batches: Iterable[pa.RecordBatch]
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Parts rows by the day of their time, order kept."""
+    batch = in_calendars(batch)
     days = batch.column("timestamp").cast(pa.date32()).cast(pa.int32()).to_numpy()
     if not len(days):
         return
@@ -137,3 +144,14 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         return
     for day in np.unique(days):
         yield str(np.datetime64(int(day), "D")), batch.filter(pa.array(days == day))
+
+
+def in_calendars(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Gives times that tables do not have the first or the last one that they have."""
+    row = batch.schema.get_field_index("timestamp")
+    column = batch.column(row)
+    times = column.cast(pa.int64()).to_numpy()
+    if not len(times) or (times.min() >= FIRST_US and times.max() < END_US):
+        return batch
+    clipped = pa.array(np.clip(times, FIRST_US, END_US - 1)).cast(column.type)
+    return batch.set_column(row, batch.schema.field(row), clipped)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -37,6 +36,7 @@ from lamina.spark.jobs import topic_rows
 from lamina.spark.jobs.export import Export
 from lamina.spark.jobs.lakes.table_lock import OURS, alone_in
 from lamina.spark.jobs.topic_rows import Topic
+from lamina.storage import machine, paths
 from lamina.storage.files import Files, LocalFiles
 
 VERSION = 1
@@ -81,7 +81,7 @@ def committed(path: str) -> list[str]:
         commit = lake.read(number)
         for file in commit["files"]:
             staged, final = lake.places(commit, file["path"])
-            found.append(staged if os.path.exists(staged) else final)
+            found.append(staged if machine.exists(staged) else final)
     return found
 
 
@@ -91,7 +91,7 @@ class ParquetLake:
     def __init__(self, path: str, files: Files | None = None) -> None:
         if "://" in path:
             raise InvalidRequest(f"{path!r}: Parquet is exported to directories")
-        self._path = os.path.abspath(path)
+        self._path = paths.absolute(path)
         self._files = files or LocalFiles()
         self._run = uuid.uuid4().hex
 
@@ -167,16 +167,16 @@ class ParquetLake:
         for file in commit["files"]:
             staged, final = self.places(commit, file["path"])
             if self._files.exists(staged):
-                self._files.make_directory(os.path.dirname(final))
+                self._files.make_directory(paths.parent(final))
                 self._files.rename(staged, final)
-                folders |= {os.path.dirname(staged), os.path.dirname(final)}
+                folders |= {paths.parent(staged), paths.parent(final)}
         for folder in sorted(folders):
             self._files.sync_directory(folder)
 
     def _sweep(self, directory: str) -> None:
         """Removes all that is staged below a directory: no run is under way."""
         for name in self._files.list(directory):
-            path = os.path.join(directory, name)
+            path = paths.join(directory, name)
             if self._files.is_directory(path):
                 self._sweep(path)
                 self._files.remove_directory(path)
@@ -184,4 +184,4 @@ class ParquetLake:
                 self._files.remove(path)
 
     def _at(self, *names: str) -> str:
-        return os.path.join(self._path, *names)
+        return paths.join(self._path, *names)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 from lamina.errors import Locked
+from lamina.storage import machine, paths
 from lamina.storage.files import Files
 
 OURS = "_lamina"
@@ -15,10 +15,10 @@ OURS = "_lamina"
 @contextlib.contextmanager
 def alone_in(files: Files, directory: str) -> Iterator[None]:
     """Holds the lock of a directory; raises Locked if another run does."""
-    folder = os.path.join(directory, OURS)
+    folder = paths.join(directory, OURS)
     files.make_directory(folder)
     try:
-        lock = files.lock(os.path.join(folder, "lock"), f"pid {os.getpid()}\n")
+        lock = files.lock(paths.join(folder, "lock"), machine.holder())
     except Locked as error:
         raise Locked(f"{directory}: the same job is running already") from error
     try:

@@ -1,4 +1,4 @@
-// One group: its lag over time, each partition, and moving it.
+// One group: its lag over time, each partition, its members, and moving it.
 
 import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
@@ -7,6 +7,7 @@ import { h, put } from "../dom.js";
 import { bytes, count, parseTime, seconds, short } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
+import { memberTable } from "./members.js";
 import { href } from "./topics.js";
 
 export function view(main, { parts, may }) {
@@ -28,16 +29,20 @@ export function view(main, { parts, may }) {
       { label: "Progress", cell: (row) => h("progress", { max: Math.max(1, row.end), value: row.committed, "aria-label": `${count(row.committed)} of ${count(row.end)}` }) },
     ],
   });
+  const members = memberTable({ grouped: false, empty: "Nobody is a member of this group." });
   const told = h("p", { class: "muted" });
   const seek = h("button", { type: "button", onclick: () => move(topic, group, () => eyes.now()) }, "Seek…");
   main.append(
     h("div", { class: "head" }, h("h1", {}, group), told, h("span", { class: "grow" }), may && seek),
     h("div", { class: "charts two" }, records.node, time.node),
     list.node,
+    h("h2", {}, "Members"),
+    members.node,
   );
   const eyes = watch(async (signal) => {
     const found = await feed("group", { topic, group }, signal);
     list.update(found.partitions);
+    members.update(found.members);
     records.set(found.series.times, found.series.records);
     time.set(found.series.times, found.series.seconds);
     const lag = found.partitions.reduce((sum, part) => sum + part.records, 0);

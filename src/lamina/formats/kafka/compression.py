@@ -1,0 +1,101 @@
+"""Decompresses the records of a batch: the four codecs of Kafka, with a bound on what comes out.
+
+How large the records are is written nowhere, so a few bytes may claim to be any size. Streams are
+read in steps and stopped at the bound; a snappy block begins with its size, which is checked first.
+
+    codec    what arrives
+    gzip     one or more members
+    snappy   a raw block (librdkafka) or Xerial's framing around several (Java)
+    lz4      the frame format
+    zstd     frames
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pyarrow as pa
+
+from lamina.formats.kafka.faults import BadBatch, Fault
+
+_STEP_BYTES = 256 << 10
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEAD_BYTES = 16  # the magic and two version numbers
+_SNAPPY_FACTOR = 256
+"""A snappy block of n bytes holds fewer than so many times n: copies are of at most 64 bytes."""
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_STREAMS = {Codec.GZIP: "gzip", Codec.LZ4: "lz4", Codec.ZSTD: "zstd"}
+
+
+def decompress(codec: Codec, data: memoryview, bytes_max: int) -> pa.Buffer:
+    """Returns the records; raises BadBatch for what does not decompress or is beyond the bound."""
+    try:
+        if codec is Codec.SNAPPY:
+            return _snappy(data, bytes_max)
+        return _stream(_STREAMS[codec], data, bytes_max)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadBatch(
+            Fault.CORRUPT, f"the records do not decompress as {codec.name.lower()}"
+        ) from error
+
+
+def _stream(name: str, data: memoryview, bytes_max: int) -> pa.Buffer:
+    out = pa.BufferOutputStream()
+    size = 0
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
+        while True:
+            part = stream.read_buffer(min(_STEP_BYTES, bytes_max + 1 - size))
+            size += part.size
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            if part.size == 0:
+                return out.getvalue()
+            out.write(part)
+
+
+def _snappy(data: memoryview, bytes_max: int) -> pa.Buffer:
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+        return _block(data, bytes_max)
+    out = pa.BufferOutputStream()
+    position, size = _XERIAL_HEAD_BYTES, 0
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 4], signed=True)
+        position += 4
+        if not 0 < length <= len(data) - position:
+            raise BadBatch(Fault.CORRUPT, "a block of snappy is longer than the batch")
+        part = _block(data[position : position + length], bytes_max - size)
+        size += part.size
+        out.write(part)
+        position += length
+    return out.getvalue()
+
+
+def _block(data: memoryview, bytes_max: int) -> pa.Buffer:
+    size = shift = 0
+    for byte in bytes(data[:5]):
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise BadBatch(Fault.CORRUPT, "a block of snappy does not begin with its size")
+    if size > bytes_max:
+        raise _too_large(bytes_max)
+    if size > len(data) * _SNAPPY_FACTOR:
+        raise BadBatch(Fault.CORRUPT, "a block of snappy claims more than it can hold")
+    return pa.decompress(pa.py_buffer(data), size, "snappy")
+
+
+def _too_large(bytes_max: int) -> BadBatch:
+    return BadBatch(Fault.TOO_LARGE, f"the batch decompresses to more than {bytes_max} bytes")

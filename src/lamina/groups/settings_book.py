@@ -1,0 +1,93 @@
+"""What was set of share groups, by name: durable before it is answered.
+
+Rule: a setting that this version does not know, or would refuse, counts as not set: the file may
+be of another version, and a group must not be out of reach for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from lamina.config import Settings, setting
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, typed_errors
+from lamina.formats.documents import group_settings
+from lamina.log.data_directory import DataDirectory
+from lamina.storage import paths
+
+GROUPS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupSettings(Settings):
+    """What can be set of a share group by its name, as Kafka's tools do."""
+
+    kind: ClassVar[str] = "group setting"
+
+    start: str = setting(
+        "latest",
+        "share.auto.offset.reset",
+        "earliest or latest",
+        "where the group begins in a topic in which it has not read yet",
+        allowed=("earliest", "latest"),
+    )
+    heartbeat_ms: int = setting(
+        5_000,
+        "share.heartbeat.interval.ms",
+        "ms",
+        "how often members tell that they are there",
+        allowed=(100, 3_600_000),
+    )
+    session_ms: int = setting(
+        45_000,
+        "share.session.timeout.ms",
+        "ms",
+        "a member that was silent for so long is gone, and what it holds is released",
+        allowed=(1_000, 3_600_000),
+    )
+
+
+class SettingsBook:
+    """The settings of all share groups of a store."""
+
+    def __init__(self, boot: DataDirectory) -> None:
+        self._boot = boot
+        self._path = boot.path(paths.GROUP_SETTINGS)
+        self._changing = threading.Lock()
+        self._known: dict[str, dict[str, Any]] | None = None
+
+    def of(self, group: str) -> ShareGroupSettings:
+        """Returns the settings of a group, those that were never set as they are by default."""
+        try:
+            return ShareGroupSettings.parse(self._all().get(group, {}))
+        except InvalidRequest:
+            return ShareGroupSettings()
+
+    @typed_errors("setting what a group does")
+    def alter(self, group: str, changes: Mapping[str, Any]) -> None:
+        """Changes settings of a group; raises InvalidRequest for what it cannot have."""
+        with self._changing:
+            default = ShareGroupSettings().as_dict()
+            wanted = self.of(group).updated(changes).as_dict()
+            kept = {key: value for key, value in wanted.items() if value != default[key]}
+            others = {name: each for name, each in self._all().items() if name != group}
+            if kept and len(others) >= GROUPS_MAX:
+                raise InvalidRequest(f"{GROUPS_MAX} groups have settings of their own already")
+            known = others | ({group: kept} if kept else {})
+            self._boot.files.replace(self._path, group_settings.encode(known))
+            self._known = known
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        if self._known is None:
+            self._known = self._read()
+        return self._known
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            return group_settings.decode(self._boot.files.read(self._path))
+        except NewerFormat as error:
+            raise error.at_path(self._path) from error
+        except (FileNotFoundError, CorruptData):
+            return {}

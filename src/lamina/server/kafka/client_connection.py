@@ -1,0 +1,310 @@
+"""One client's connection: frames are read in place, and answered in their order.
+
+    socket ─▶ buffer ─▶ frame ─▶ handler ─▶ a slot in the queue ─▶ socket, when all before it are
+
+Rules.
+1. Answers leave in the order of requests, whatever handler is ready first.
+2. Reading pauses while too many answers are owed, while the client takes none, and while the
+   server has no room for a large request: that is how Kafka's clients are told to slow down.
+3. A frame's length is checked before room is made for it, and room grows with what has come.
+4. What cannot be a Kafka client (TLS, HTTP, garbage) is disconnected and logged once.
+5. A client that sends part of a request and no more for `idle.ms` is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lamina.errors import Busy, LaminaError
+from lamina.server import limits
+from lamina.server.kafka import handling
+from lamina.server.kafka.sessions import Call, Doorway, Session
+from lamina.wire.kafka.codec import Message
+from lamina.wire.kafka.framing import LENGTH
+
+START_BYTES = 8 << 10
+KEPT_BYTES = 64 << 10
+"""A larger buffer is given up as soon as it is empty."""
+OWED_MAX = 64
+STRANGER_BYTES = 64 << 10
+"""How much a client may send at once before it has presented its key."""
+TOLD_MAX = 1000
+"""How many reasons to disconnect a host are remembered, each of which is logged once."""
+_ROOM_PAUSE_S = 0.02
+_log = logging.getLogger("lamina.server")
+_STRANGERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of an answer in the queue."""
+
+    pieces: list[Any] | None = None
+    is_done: bool = False
+    held_bytes: int = 0
+    ends: bool = False
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """A connection, from accept to close."""
+
+    def __init__(self, door: Doorway, connections: set[ClientConnection]) -> None:
+        self._door = door
+        self._connections = connections
+        self._fresh(START_BYTES, b"")
+        self._owed: deque[_Slot] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses: set[str] = set()
+        self._unsent_bytes = 0
+        self._reserved_bytes = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self.session: Session | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins a session, or refuses one too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
+        if len(self._connections) > self._door.connections_max:
+            _log.warning("refused a Kafka client from %s: too many connections", peer[0])
+            self._transport.close()
+            return
+        self.session = Session(str(peer[0]), str(local[0]), self, self._door.anybody())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what was being done for the client; what it appended stays."""
+        self._connections.discard(self)
+        if self._idle is not None:
+            self._idle.cancel()
+        held = self._unsent_bytes + self._reserved_bytes
+        held += sum(slot.held_bytes for slot in self._owed)
+        self._owed.clear()
+        self._unsent_bytes = self._reserved_bytes = 0
+        self._door.broker.inflight.give_back(held)
+        self._transport = None
+        for task in self._tasks:
+            task.cancel()
+        for ending in self.session.endings.values() if self.session is not None else ():
+            ending()
+
+    def close(self) -> None:
+        """Closes the connection once what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """Closes the connection at once, whatever its client still owes."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------ reading
+
+    def _fresh(self, size: int, rest: bytes | memoryview) -> None:
+        self._buffer = memoryview(bytearray(max(size, len(rest))))
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+        self._wanted = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns where the next bytes go."""
+        del sizehint
+        if self._end == len(self._buffer):
+            there = self._end - self._start
+            if self._start > 0 and there < len(self._buffer) >> 1:
+                self._buffer[:there] = self._buffer[self._start : self._end]
+                self._start, self._end = 0, there
+            else:
+                size = min(max(2 * there, START_BYTES), max(self._wanted, START_BYTES) + there)
+                self._fresh(max(size, there + START_BYTES), self._buffer[self._start : self._end])
+        return self._buffer[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handles every frame that is whole."""
+        self._end += nbytes
+        self._handle_frames()
+
+    def eof_received(self) -> bool:
+        """Closes when the client has closed: nobody waits for answers."""
+        return False
+
+    def keep_frame(self) -> None:
+        """Gives the buffer to the request that is being handled, and reads on in another."""
+        self._fresh(START_BYTES, self._buffer[self._start : self._end])
+
+    def _handle_frames(self) -> None:
+        while self._transport is not None and not self._pauses:
+            there = self._end - self._start
+            if there < LENGTH.size:
+                break
+            (size,) = LENGTH.unpack_from(self._buffer, self._start)
+            if not self._takes(size):
+                return
+            if there < LENGTH.size + size:
+                self._wanted = LENGTH.size + size
+                break
+            frame = self._buffer[self._start + LENGTH.size : self._start + LENGTH.size + size]
+            self._start += LENGTH.size + size
+            self._handle(frame)
+            frame = self._buffer[:0]
+        self._settle()
+
+    def _settle(self) -> None:
+        """Makes the buffer small again when it is empty; watches the clock when it is not."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > KEPT_BYTES:
+                self._fresh(START_BYTES, b"")
+        is_partial = self._start < self._end and not self._pauses
+        if is_partial and self._idle is None:
+            idle_s = self._door.broker.settings.idle_ms / 1000
+            self._idle = asyncio.get_running_loop().call_later(idle_s, self._too_slow)
+        elif not is_partial and self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _too_slow(self) -> None:
+        self._idle = None
+        self._end_with("sent part of a request and no more")
+
+    def _takes(self, size: int) -> bool:
+        """Checks a frame's length, and reserves room for a large one; False while there is none."""
+        assert self.session is not None
+        limit = self._door.broker.settings.request_bytes + limits.HEAD_BYTES
+        if self.session.caller is None:
+            limit = STRANGER_BYTES
+        if not 0 < size <= limit:
+            head = bytes(self._buffer[self._start : self._start + 4])
+            kind = next(
+                (name for begin, name in _STRANGERS.items() if head.startswith(begin)), None
+            )
+            self._end_with(f"speaks {kind}" if kind else f"announced a request of {size} bytes")
+            return False
+        if size > KEPT_BYTES and self._reserved_bytes < size:
+            try:
+                self._door.broker.inflight.take(size - self._reserved_bytes, self._reserved_bytes)
+            except Busy:
+                self._pause("room")
+                loop = asyncio.get_running_loop()
+                loop.call_later(_ROOM_PAUSE_S, self._resume, "room")
+                return False
+            self._reserved_bytes = size
+        return True
+
+    # ------------------------------------------------------------------ answering
+
+    def _handle(self, frame: memoryview) -> None:
+        assert self.session is not None
+        slot = _Slot(held_bytes=self._reserved_bytes)
+        self._reserved_bytes = 0
+        self._owed.append(slot)
+        try:
+            call, correlation_id, answer = handling.begin(self._door, self.session, frame)
+            if isinstance(answer, dict):
+                self._answer(slot, call, correlation_id, answer)
+                return
+        except LaminaError as error:
+            self._end_with(str(error))
+            return
+        except Exception:
+            self._failed()
+            return
+        finally:
+            if len(self._owed) >= OWED_MAX:
+                self._pause("owed")
+        waiting = self._later(slot, call, correlation_id, answer)
+        task = asyncio.get_running_loop().create_task(waiting)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _later(
+        self, slot: _Slot, call: Call, correlation_id: int, answer: Awaitable[Message | None]
+    ) -> None:
+        try:
+            self._answer(slot, call, correlation_id, await answer)
+        except LaminaError as error:
+            self._end_with(str(error))
+        except Exception:
+            self._failed()
+
+    def _answer(self, slot: _Slot, call: Call, correlation_id: int, answer: Message | None) -> None:
+        if self._transport is None:  # it hung up: what it held otherwise was given back then
+            self._door.broker.inflight.give_back(call.held_bytes)
+            return
+        slot.held_bytes += call.held_bytes
+        slot.is_done, slot.ends = True, call.session.refused
+        if answer is not None:
+            slot.pieces = handling.answer_frame(call, correlation_id, answer)
+        self._send()
+
+    def _send(self) -> None:
+        """Writes the answers whose turn has come."""
+        if self._transport is None:
+            return
+        while self._owed and self._owed[0].is_done and "client" not in self._pauses:
+            slot = self._owed.popleft()
+            self._unsent_bytes += slot.held_bytes
+            if slot.pieces is not None:
+                self._transport.writelines(slot.pieces)
+            if slot.ends:
+                self._abort()
+                return
+        if "client" not in self._pauses:
+            self._door.broker.inflight.give_back(self._unsent_bytes)
+            self._unsent_bytes = 0
+        if "owed" in self._pauses and len(self._owed) < OWED_MAX >> 1:
+            self._resume("owed")
+
+    def pause_writing(self) -> None:
+        """Is told that the client does not take its answers."""
+        self._pause("client")
+
+    def resume_writing(self) -> None:
+        """Is told that the client has taken what was written."""
+        self._resume("client")
+
+    def _pause(self, why: str) -> None:
+        self._pauses.add(why)
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def _resume(self, why: str) -> None:
+        self._pauses.discard(why)
+        if self._transport is None:
+            return
+        if why == "client":
+            self._send()
+        if not self._pauses:
+            self._handle_frames()
+        if not self._pauses and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ------------------------------------------------------------------ ends
+
+    def _end_with(self, why: str) -> None:
+        assert self.session is not None
+        known = (self.session.host, why)
+        level = logging.DEBUG if known in self._door.told else logging.WARNING
+        if len(self._door.told) < TOLD_MAX:
+            self._door.told.add(known)
+        _log.log(level, "disconnected Kafka client %s: %s", self.session.name, why)
+        self._abort()
+
+    def _failed(self) -> None:
+        assert self.session is not None
+        _log.exception("a request of Kafka client %s failed", self.session.name)
+        self._abort()
+
+    def _abort(self) -> None:
+        """Reads no more, and closes once what was written is sent."""
+        self._pause("ended")
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,295 @@
+"""Fetch: records of partitions as batches, waiting for them without a thread.
+
+    ends in the loop ─▶ enough? ─no─▶ wait for an append, or for max_wait_ms
+                          └─yes─▶ read and encode in the pool ─▶ [head, records, …] to the socket
+
+Rules.
+1. An answer leaves at `max_wait_ms` at the latest, and not before there are `min_bytes`, unless
+   something is wrong with a partition: then at once.
+2. The first record is sent whole, however few bytes are asked for.
+3. Offsets without a record are spanned by an empty batch: a reader never stands still at a hole.
+4. Bytes are reserved before records are read, and given back when the answer was taken.
+5. A fetch session is never opened: answers say session 0, and clients go on without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError, OffsetOutOfRange, RecordsMissing
+from lamina.formats.kafka import batch as batches
+from lamina.server.kafka.arrivals import Bell, logs_of
+from lamina.server.kafka.sessions import Call, at_work
+from lamina.server.kafka.topic_ids import NO_ID
+from lamina.store.store import Store
+from lamina.wire.kafka.codec import Message
+from lamina.wire.kafka.error_codes import ErrorCode
+
+LEAST_BYTES = 64 << 10
+_RECORDS_MAX = 1 << 20
+_BATCHES_MAX = 1000
+"""Of a partition with append times, where each append is a batch: the next answer has the rest."""
+_SPAN_MAX = (1 << 31) - 1
+_BUSY_PAUSE_S = 0.02
+_MEASURED_BYTES = 1 << 20
+"""How much is read at once to learn how large it is."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A partition of a request, and what was found there."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    offset: int
+    max_bytes: int
+    error: ErrorCode = ErrorCode.NONE
+    earliest: int = -1
+    end: int = -1
+    measured_records: int = 0
+    """How many of the offsets from `offset` on were measured."""
+    measured_bytes: int = 0
+    """How large their records are in a batch, without its header."""
+
+    def look(self, call: Call) -> None:
+        """Looks where the partition begins and ends; what is wrong becomes its error."""
+        store = call.store
+        try:
+            call.caller.require("read", self.topic, "fetch")
+            self.earliest = store.earliest_offset(self.topic, self.partition)
+            self.end = store.latest_offset(self.topic, self.partition)
+            if not self.earliest <= self.offset <= self.end:
+                raise OffsetOutOfRange(f"there is no offset {self.offset}")
+        except LaminaError as error:
+            self.error = call.told(error)[0]
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of an answer this partition is, by what was measured."""
+        if self.end <= self.offset:
+            return 0
+        return min(self.max_bytes, batches.HEADER.size + self.measured_bytes)
+
+    def measure(self, call: Call, enough_bytes: int) -> None:
+        """Learns the size of records that came since, up to so many bytes: each is read once."""
+        at = self.offset + self.measured_records
+        while at < self.end and self.waiting_bytes < min(enough_bytes, self.max_bytes):
+            try:
+                found = call.store.fetch(
+                    *(self.topic, self.partition, at),
+                    max_records=_RECORDS_MAX,
+                    max_bytes=min(enough_bytes, _MEASURED_BYTES),
+                )
+            except RecordsMissing as gap:
+                at = max(gap.end, at + 1)
+            else:
+                pieces = list(encoded(call.store, self.topic, found))
+                self.measured_bytes += max(0, sum(map(len, pieces)) - batches.HEADER.size)
+                at = found["offset"][-1].as_py() + 1 if found.num_rows else self.end
+            self.measured_records = at - self.offset
+
+
+async def fetch(call: Call) -> Message:
+    """Answers Fetch."""
+    request = call.request
+    if request["session_id"] != 0 and request["session_epoch"] > 0:
+        return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
+    wanted = list(_wanted(call))
+    await call.door.warm.wait()
+    await _until_due(call, wanted)
+    with at_work(call):
+        granted = await room(call, request["max_bytes"])
+        try:
+            found = await call.in_pool(_read_all, call, wanted, granted)
+        except BaseException:
+            call.door.broker.inflight.give_back(granted)
+            raise
+        sent = sum(len(piece) for pieces in found for piece in pieces)
+        call.door.broker.inflight.give_back(granted - sent)  # a single record may take more
+        call.held_bytes += sent
+    return {"session_id": 0, "responses": _responses(call, wanted, found)}
+
+
+def _wanted(call: Call) -> Iterator[Wanted]:
+    for topic in call.request["topics"]:
+        name, identity = topic["topic"], topic["topic_id"]
+        error = ErrorCode.NONE
+        if call.version >= 13:
+            name = call.door.topic_ids.name_of(call.store, identity) or ""
+            if not name or not call.may("read", name):
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+        for each in topic["partitions"]:
+            made = Wanted(
+                *(name, identity, each["partition"], each["fetch_offset"]),
+                max(1, each["partition_max_bytes"]),
+                error,
+            )
+            if error is ErrorCode.NONE:
+                made.look(call)
+            yield made
+
+
+# ---------------------------------------------------------------- waiting
+
+
+async def _until_due(call: Call, wanted: list[Wanted]) -> None:
+    """Returns when there is enough to answer, or the time is up, or the server stops."""
+    wait_s = min(call.request["max_wait_ms"], call.door.broker.settings.wait_ms) / 1000
+    if wait_s <= 0 or not wanted or await _is_enough(call, wanted):
+        return
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    with Bell(call, logs_of(call, [(each.topic, each.partition) for each in wanted])) as bell:
+        while not call.door.stopping.is_set():
+            for each in wanted:
+                if each.error is ErrorCode.NONE:
+                    each.look(call)
+            left = deadline - loop.time()
+            if left <= 0 or await _is_enough(call, wanted):
+                return
+            await bell.rung(left)
+
+
+async def _is_enough(call: Call, wanted: list[Wanted]) -> bool:
+    """Whether an answer would have `min_bytes`; nothing is read where any record is enough."""
+    enough_bytes = min(call.request["min_bytes"], max(1, call.request["max_bytes"]))
+    due = [each for each in wanted if each.end > each.offset]
+    has_failed = any(each.error is not ErrorCode.NONE for each in wanted)
+    if has_failed or len(due) * batches.HEADER.size >= enough_bytes:
+        return True
+    return bool(due) and await call.in_pool(_measures, call, due, enough_bytes)
+
+
+def _measures(call: Call, due: list[Wanted], enough_bytes: int) -> bool:
+    """Measures what is there; returns whether it is enough, or cannot be read."""
+    left = enough_bytes
+    for each in due:
+        try:
+            each.measure(call, left)
+        except LaminaError:
+            return True  # reading it for the answer says what is wrong
+        left -= each.waiting_bytes
+        if left <= 0:
+            return True
+    return False
+
+
+async def room(call: Call, max_bytes: int) -> int:
+    """Reserves bytes for the answer; a server that is full makes its clients wait."""
+    broker = call.door.broker
+    most = min(max(1, max_bytes), broker.settings.request_bytes)
+    while True:
+        try:
+            return broker.inflight.take_up_to(most, min(most, LEAST_BYTES))
+        except LaminaError:
+            await asyncio.sleep(_BUSY_PAUSE_S)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read_all(call: Call, wanted: list[Wanted], max_bytes: int) -> list[list[Any]]:
+    """Reads what there is, in the order of the request, up to the bytes of the whole answer."""
+    found: list[list[Any]] = []
+    left = max_bytes
+    for each in wanted:
+        pieces: list[Any] = []
+        if each.error is ErrorCode.NONE and each.end > each.offset and left > 0:
+            try:
+                pieces = _read(call, each, min(left, each.max_bytes))
+            except LaminaError as error:
+                each.error = call.told(error)[0]
+        left -= sum(map(len, pieces))
+        found.append(pieces)
+    return found
+
+
+def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
+    store: Store = call.store
+    try:
+        found = store.fetch(
+            wanted.topic,
+            wanted.partition,
+            wanted.offset,
+            max_records=_RECORDS_MAX,
+            max_bytes=max_bytes,
+        )
+    except RecordsMissing as gap:
+        wanted.earliest = store.earliest_offset(wanted.topic, wanted.partition)
+        if wanted.offset < wanted.earliest:
+            raise OffsetOutOfRange(f"{wanted.offset} is not there any more") from gap
+        return [_hole(wanted.offset, max(gap.end, wanted.offset + 1))]
+    if not found.num_rows:
+        return [_hole(wanted.offset, wanted.end)]
+    call.door.broker.metrics.read.inc(found.num_rows)
+    pieces = encoded(store, wanted.topic, found)
+    return _bounded(pieces, max_bytes) if _has_append_times(store, wanted.topic) else list(pieces)
+
+
+def encoded(store: Store, topic: str, found: pa.RecordBatch) -> Iterator[memoryview]:
+    """Encodes records of a topic as the batches that a client reads, with the type of its times."""
+    if _has_append_times(store, topic):
+        return batches.encode_by_append_time(_columns_of(found))
+    return batches.encode_all(_columns_of(found))
+
+
+def _has_append_times(store: Store, topic: str) -> bool:
+    return store.topic_changes.settings_in_force(topic).timestamp_type == "LogAppendTime"
+
+
+def _bounded(pieces: Iterable[memoryview], max_bytes: int) -> list[Any]:
+    """Takes batches up to so many bytes: a header for each append may make more of them."""
+    taken: list[Any] = []
+    for piece in itertools.islice(pieces, _BATCHES_MAX):
+        if taken and len(piece) > max_bytes:
+            break
+        taken.append(piece)
+        max_bytes -= len(piece)
+    return taken
+
+
+def _hole(first: int, end: int) -> bytes:
+    return batches.empty(first, min(end - 1, first + _SPAN_MAX))
+
+
+def _columns_of(found: pa.RecordBatch) -> pa.RecordBatch:
+    """Gives records of any format the columns that a Kafka client sees."""
+    if found.schema.equals(batches.INPUT_SCHEMA):
+        return found
+    columns = [
+        found.column(field.name)
+        if field.name in found.schema.names
+        else pa.nulls(found.num_rows, field.type)
+        for field in batches.INPUT_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches.INPUT_SCHEMA)
+
+
+def _responses(call: Call, wanted: list[Wanted], found: list[list[Any]]) -> list[Message]:
+    topics: dict[tuple[str, bytes], list[Message]] = {}
+    for each, pieces in zip(wanted, found, strict=True):
+        answer = {
+            "partition_index": each.partition,
+            "error_code": each.error,
+            "high_watermark": each.end,
+            "last_stable_offset": each.end,
+            "log_start_offset": each.earliest,
+            "aborted_transactions": [],
+            "records": pieces,
+        }
+        topics.setdefault((each.topic, each.topic_id), []).append(answer)
+    return [
+        {
+            "topic": name,
+            "topic_id": identity if call.version >= 13 else NO_ID,
+            "partitions": partitions,
+        }
+        for (name, identity), partitions in topics.items()
+    ]

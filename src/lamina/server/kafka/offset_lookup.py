@@ -1,0 +1,124 @@
+"""ListOffsets and OffsetForLeaderEpoch: where records are, by time and by epoch.
+
+Leader epochs never change here, and readers never see a record that vanishes: whatever a client
+read in epoch 0 is still there, up to the end.
+"""
+
+from __future__ import annotations
+
+from lamina.errors import LaminaError
+from lamina.server.kafka.cluster_metadata import LEADER_EPOCH
+from lamina.server.kafka.sessions import Call, at_work
+from lamina.store.store import Store
+from lamina.wire.kafka.codec import Message
+from lamina.wire.kafka.error_codes import ErrorCode
+
+LATEST, EARLIEST, NEWEST_TIME, LOCAL_START, LAST_ARCHIVED = -1, -2, -3, -4, -5
+_NOWHERE = (-1, -1)
+_TIME_MAX_MS = 1 << 52
+
+
+async def list_offsets(call: Call) -> Message:
+    """Answers ListOffsets."""
+    with at_work(call):
+        return await call.in_pool(_list_offsets, call)
+
+
+def _list_offsets(call: Call) -> Message:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_found(call, topic["name"], each) for each in topic["partitions"]],
+            }
+            for topic in call.request["topics"]
+        ]
+    }
+
+
+def _found(call: Call, topic: str, asked: Message) -> Message:
+    partition = asked["partition_index"]
+    try:
+        call.caller.require("read", topic, "list offsets")
+        offset, timestamp = _lookup(call.store, topic, partition, asked["timestamp"])
+    except LaminaError as error:
+        return {"partition_index": partition, "error_code": call.told(error)[0]}
+    epoch = -1 if offset < 0 else LEADER_EPOCH
+    return {
+        "partition_index": partition,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": epoch,
+    }
+
+
+def _lookup(store: Store, topic: str, partition: int, asked: int) -> tuple[int, int]:
+    """Returns an offset and, where it was asked for by time, the time of its record."""
+    if asked == LATEST:
+        return store.latest_offset(topic, partition), -1
+    if asked == EARLIEST:
+        return store.earliest_offset(topic, partition), -1
+    if asked in (LOCAL_START, LAST_ARCHIVED):
+        return _local(store, topic, partition, asked), -1
+    if asked == NEWEST_TIME:
+        return _newest(store, topic, partition)
+    if asked < 0:
+        return _NOWHERE
+    return _at_or_after(store, topic, partition, asked)
+
+
+def _local(store: Store, topic: str, partition: int, asked: int) -> int:
+    """Returns where local records begin, or the last offset that only the archive has."""
+    earliest = store.earliest_offset(topic, partition)
+    bases = (each.base_offset for each in store.segments(topic, partition))
+    local = max(earliest, min(bases, default=earliest))
+    if asked == LOCAL_START:
+        return local
+    return local - 1 if local > earliest else -1
+
+
+def _at_or_after(store: Store, topic: str, partition: int, time_ms: int) -> tuple[int, int]:
+    offset = store.offset_for_time(topic, partition, time_ms)
+    if offset is None:
+        return _NOWHERE
+    found = store.fetch(topic, partition, offset, max_records=1)
+    if not found.num_rows:
+        return _NOWHERE
+    return found["offset"][0].as_py(), found["timestamp"].cast("int64")[0].as_py()
+
+
+def _newest(store: Store, topic: str, partition: int) -> tuple[int, int]:
+    """Returns the first record of the newest time: by halves, each asked of the time index."""
+    best = _at_or_after(store, topic, partition, 0)
+    low, high = best[1], _TIME_MAX_MS
+    while best[0] >= 0 and low + 1 < high:
+        middle = (low + high) // 2
+        found = _at_or_after(store, topic, partition, middle)
+        if found[0] < 0:
+            high = middle
+        else:
+            best, low = found, found[1]
+    return best
+
+
+def offsets_for_leader_epoch(call: Call) -> Message:
+    """Answers OffsetForLeaderEpoch: epoch 0 ends where the log does."""
+    topics = []
+    for topic in call.request["topics"]:
+        partitions = [_end(call, topic["topic"], each) for each in topic["partitions"]]
+        topics.append({"topic": topic["topic"], "partitions": partitions})
+    return {"topics": topics}
+
+
+def _end(call: Call, topic: str, asked: Message) -> Message:
+    partition = asked["partition"]
+    try:
+        call.caller.require("read", topic, "offsets for leader epoch")
+        end = call.store.latest_offset(topic, partition)
+    except LaminaError as error:
+        return {"partition": partition, "error_code": call.told(error)[0]}
+    if asked["current_leader_epoch"] > LEADER_EPOCH:
+        return {"partition": partition, "error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+    if asked["leader_epoch"] != LEADER_EPOCH:
+        return {"partition": partition}
+    return {"partition": partition, "leader_epoch": LEADER_EPOCH, "end_offset": end}

@@ -1,0 +1,257 @@
+"""Produce: batches of a client become appends, in the order in which they came.
+
+    frame ─▶ decode (in the loop if small, else in the pool) ─▶ append_async ─▶ answer
+
+Rules.
+1. The appends of one connection enter the log's queues in the order of its requests: a request
+   waits for its turn until the one before has entered, not until that one is durable.
+2. A batch is stored whole or not at all, and its answer says which; one bad partition does not
+   keep the others from being stored.
+3. With acks 0 nobody is answered: what goes wrong ends the connection, or nobody would know.
+4. What a topic's format cannot keep is refused and names the first record that has it, and so is
+   a record without a key where `cleanup.policy` needs one.
+5. With acks=all an answer leaves after `timeout_ms` at the latest; what is queued is not undone.
+6. `max.message.bytes` bounds the batch as it came, as in Kafka, and each record, as in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.api import Appended, ProducerStamp
+from lamina.errors import InvalidRequest, LaminaError, Unavailable, UnsupportedField
+from lamina.formats.kafka import batch as batches
+from lamina.formats.kafka.batch import Batch
+from lamina.formats.kafka.compression import Codec
+from lamina.formats.kafka.faults import BadBatch, Fault
+from lamina.log.producers import KAFKA
+from lamina.records import KEPT_COLUMNS, NULL_VALUES
+from lamina.server.kafka.sessions import SMALL_BYTES, Call, at_work
+from lamina.wire.kafka.codec import Message
+from lamina.wire.kafka.error_codes import ErrorCode
+from lamina.wire.messages import Order
+
+_ACKS = {0: "0", 1: "1", -1: "all"}
+_UNPACKED_FACTOR = 8
+"""Compressed records may become so many times the largest request."""
+_ZSTD_FIRST_VERSION = 7
+_FIELDS = ("key", "headers")
+
+Part = tuple[str, int, "Batch | LaminaError"]
+
+
+def produce(call: Call) -> Awaitable[Message | None]:
+    """Answers Produce; what is small is decoded before this returns, from the frame itself."""
+    session = call.session
+    before = session.turn if session.turn is not None and not session.turn.done() else None
+    if before is None and call.size_bytes <= SMALL_BYTES and call.door.warm.is_set():
+        return _append(call, _decoded(call))
+    call.session.frames.keep_frame()
+    turn = session.turn = asyncio.get_running_loop().create_future()
+    return _in_turn(call, before, turn)
+
+
+async def _in_turn(
+    call: Call, before: asyncio.Future[None] | None, turn: asyncio.Future[None]
+) -> Message | None:
+    try:
+        await call.door.warm.wait()
+        parts = await call.in_pool(_decoded, call)
+        if before is not None:
+            await before
+        appending = asyncio.ensure_future(_append(call, parts))
+        await asyncio.sleep(0)  # the append is queued by its first step
+    finally:
+        turn.set_result(None)
+    return await appending
+
+
+def _decoded(call: Call) -> list[Part]:
+    """Decodes the batch of each partition; a bad one becomes its error."""
+    bytes_max = call.door.broker.settings.request_bytes * _UNPACKED_FACTOR
+    parts: list[Part] = []
+    for topic in call.request["topic_data"]:
+        for each in topic["partition_data"]:
+            found: Batch | LaminaError
+            try:
+                found = _batch(call, each["records"], bytes_max)
+            except LaminaError as error:
+                found = error
+            parts.append((topic["name"], each["index"], found))
+    return parts
+
+
+def _batch(call: Call, records: memoryview | None, bytes_max: int) -> Batch:
+    if not records:
+        raise BadBatch(Fault.INVALID, "a partition takes one batch per request, not none")
+    found = batches.decode(records, bytes_max)
+    if found.codec is Codec.ZSTD and call.version < _ZSTD_FIRST_VERSION:
+        raise BadBatch(Fault.CODEC, "zstd needs Produce 7 or later")
+    if found.is_transactional:
+        raise BadBatch(Fault.INVALID, "transactions are not supported")
+    return found
+
+
+async def _append(call: Call, parts: list[Part]) -> Message | None:
+    acks = _ACKS.get(call.request["acks"])
+    with at_work(call):
+        if call.request["transactional_id"] is not None:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            said = "transactions are not supported by this server"
+            answers: list[Message] = [_refused(part, code, said) for part in parts]
+        elif acks is None:
+            code = ErrorCode.INVALID_REQUIRED_ACKS
+            answers = [_refused(part, code, "acks are 0, 1 or all") for part in parts]
+        else:
+            answers = await _appended(call, acks, parts)
+    if acks == "0":
+        call.session.refused |= any(each["error_code"] is not ErrorCode.NONE for each in answers)
+        return None
+    topics: dict[str, list[Message]] = {}
+    for (topic, _, _), answer in zip(parts, answers, strict=True):
+        topics.setdefault(topic, []).append(answer)
+    responses = [{"name": name, "partition_responses": each} for name, each in topics.items()]
+    return {"responses": responses}
+
+
+async def _appended(call: Call, acks: str, parts: list[Part]) -> list[Message]:
+    if len(parts) == 1:
+        return [await _append_one(call, acks, parts[0])]
+    # Tasks take their first step in the order in which they were made: that queues the appends.
+    tasks = [asyncio.ensure_future(_append_one(call, acks, part)) for part in parts]
+    return [await task for task in tasks]
+
+
+async def _append_one(call: Call, acks: str, part: Part) -> Message:
+    topic, partition, batch = part
+    try:
+        if isinstance(batch, LaminaError):
+            raise batch
+        _check_size(call, topic, batch)
+        order = Order(topic, partition, acks, _timeout_s(call, acks), _stamp(batch))
+        appended = await _in_time(call, order, batch.records)
+    except LaminaError as error:
+        return _failed(call, part, error)
+    answer = _stored(call, part, appended)
+    if acks != "0":
+        at = topic, partition, answer["base_offset"]
+        answer["log_append_time_ms"] = await _append_time_ms(call, *at)
+    return answer
+
+
+async def _append_time_ms(call: Call, topic: str, partition: int, offset: int) -> int:
+    """Returns the time that replaced the records' own, -1 where the topic keeps theirs.
+
+    The log is asked, so a repeat gets the time of the append that stored it.
+    """
+    try:
+        kind = call.store.topic_changes.settings_in_force(topic).timestamp_type
+        if kind != "LogAppendTime" or offset < 0:
+            return -1
+        look = partial(call.store.fetch, max_records=1, isolation="written")
+        found = await call.in_pool(look, topic, partition, offset)
+    except LaminaError:  # it was stored, and may be gone: nobody sends it again for that
+        return -1
+    is_there = found.num_rows and found["offset"][0].as_py() == offset
+    return int(found["timestamp"][0].value) if is_there else -1
+
+
+def _check_size(call: Call, topic: str, batch: Batch) -> None:
+    """Refuses a batch that is larger, as it came, than its topic allows."""
+    if not call.may("write", topic):
+        return  # the append says so
+    limit = call.store.topic_changes.settings_in_force(topic).max_message_bytes
+    if batch.size_bytes > limit:
+        raise BadBatch(
+            Fault.TOO_LARGE,
+            f"a batch of {batch.size_bytes} bytes is over max.message.bytes {limit} of the topic",
+        )
+
+
+async def _in_time(call: Call, order: Order, records: pa.RecordBatch) -> Appended:
+    """Appends; raises Unavailable when the client's time is up.
+
+    What has entered the log's queue is stored all the same, as in Kafka: only nobody waits for it.
+    """
+    try:
+        async with asyncio.timeout(order.timeout_s):
+            return await call.door.broker.append_async(call.caller, order, records)
+    except TimeoutError as error:
+        raise Unavailable(
+            f"the records were not durable within {order.timeout_s} s; they may be stored yet"
+        ) from error
+
+
+def _timeout_s(call: Call, acks: str) -> float | None:
+    """How long the client waits; as in Kafka, only acks=all has an end."""
+    return max(1, int(call.request["timeout_ms"])) / 1000 if acks == "all" else None
+
+
+def _stamp(batch: Batch) -> ProducerStamp | None:
+    if batch.producer_id < 0:
+        return None
+    if batch.producer_epoch < 0 or batch.base_sequence < 0:
+        raise BadBatch(Fault.INVALID, "an idempotent batch has an epoch and a sequence")
+    return ProducerStamp(batch.producer_id | KAFKA, batch.producer_epoch, batch.base_sequence)
+
+
+def _stored(call: Call, part: Part, appended: Appended) -> Message:
+    topic, partition, batch = part
+    ack = appended.parts.get(partition)
+    assert isinstance(batch, Batch)
+    answer = {
+        "index": partition,
+        "error_code": ErrorCode.NONE,
+        "base_offset": ack.base_offset if ack is not None else -1,
+        "log_append_time_ms": -1,
+    }
+    if call.version >= 5:
+        answer["log_start_offset"] = call.store.earliest_offset(topic, partition)
+    return answer
+
+
+def _failed(call: Call, part: Part, error: LaminaError) -> Message:
+    """Makes the answer for a batch that was not stored; names the record where one is at fault."""
+    batch = part[2]
+    code, said = call.told(error)
+    if isinstance(error, InvalidRequest) and "max.message.bytes" in said:
+        code = ErrorCode.MESSAGE_TOO_LARGE
+    answer = _refused(part, code, said)
+    record: int | None = error.record if isinstance(error, BadBatch) else None
+    if isinstance(error, UnsupportedField) and isinstance(batch, Batch):
+        record = _first_unkept(call, part[0], batch.records)
+    if record is not None:
+        answer["record_errors"] = [{"batch_index": record, "batch_index_error_message": said}]
+    return answer
+
+
+def _refused(part: Part, code: ErrorCode, said: str) -> Message:
+    return {
+        "index": part[1],
+        "error_code": code,
+        "base_offset": -1,
+        "error_message": said,
+    }
+
+
+def _first_unkept(call: Call, topic: str, records: pa.RecordBatch) -> int | None:
+    """Returns the first record that the topic cannot keep for what it has, or has not."""
+    format_name, _ = call.store.format_of(topic)
+    found: list[int] = []
+    for name in _FIELDS:
+        if name not in KEPT_COLUMNS[format_name]:
+            found.append(_first(records[name].is_valid()))
+    if call.store.topic_changes.settings_in_force(topic).needs_keys:
+        found.append(_first(records["key"].is_null()))
+    if format_name not in NULL_VALUES:
+        found.append(_first(records["value"].is_null()))
+    return min((each for each in found if each >= 0), default=None)
+
+
+def _first(mask: Any) -> int:
+    return int(mask.index(pa.scalar(True)).as_py())

@@ -1,0 +1,144 @@
+"""What handlers see: the server around them, the client in front of them, and one request.
+
+ClientConnection ──makes──▶ Call(door, session, …) ──▶ a handler ──▶ the response's fields
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from lamina.errors import Busy, LaminaError
+from lamina.server import telling
+from lamina.server.auth import ANYBODY, Caller
+from lamina.server.broker import Broker
+from lamina.server.kafka.error_table import code_of
+from lamina.server.kafka.share_sessions import ShareSessions
+from lamina.server.kafka.topic_ids import TopicIds
+from lamina.store.store import Store
+from lamina.wire.kafka.codec import Message
+from lamina.wire.kafka.error_codes import ErrorCode
+from lamina.wire.operations import Scope
+
+Result = TypeVar("Result")
+Handler: TypeAlias = Callable[["Call"], "Message | Awaitable[Message | None]"]
+"""Answers a request: at once, or when what it returns is done. None is no answer at all."""
+SMALL_BYTES = 64 << 10
+"""What is smaller is decoded in the event loop: a thread would cost more than it saves."""
+
+
+class Frames(Protocol):
+    """The connection as a handler needs it."""
+
+    def keep_frame(self) -> None:
+        """Leaves the bytes of the present request alone, also after its handler has returned."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A connected client: who it is, and what it does in order."""
+
+    host: str
+    local_host: str
+    frames: Frames
+    caller: Caller | None
+    client_id: str = ""
+    software: str = ""
+    software_version: str = ""
+    since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    mechanism: str | None = None
+    turn: asyncio.Future[None] | None = None
+    """Done when the Produce request before has entered the log's queue."""
+    refused: bool = False
+    """Whether the connection ends with the answer that is on its way."""
+    endings: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What is done when the connection has ended, by what it is for."""
+
+    @property
+    def name(self) -> str:
+        """How the log names this client."""
+        who = self.caller.name if self.caller else "unknown"
+        return f"{self.client_id or 'a client'} ({self.host}, key {who})"
+
+
+@dataclass(slots=True)
+class Doorway:
+    """What all connections share."""
+
+    broker: Broker
+    pool: ThreadPoolExecutor
+    advertised: tuple[str, int] | None
+    port: int
+    warm: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the kernels are compiled, which may take a while on a new machine."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    topic_ids: TopicIds = field(default_factory=TopicIds)
+    shares: ShareSessions = field(default_factory=ShareSessions)
+    connections_max: int = 1
+    told: set[tuple[str, str]] = field(default_factory=set)
+    """Why clients of a host were disconnected: the log says it once."""
+
+    def anybody(self) -> Caller | None:
+        """Who a client is before it has said anything."""
+        return None if self.broker.asks_for_keys else ANYBODY
+
+
+@dataclass(slots=True)
+class Call:
+    """One request."""
+
+    door: Doorway
+    session: Session
+    name: str
+    version: int
+    request: Message
+    size_bytes: int
+    held_bytes: int = 0
+    """Of `max.inflight.bytes`: given back when the answer was taken."""
+
+    @property
+    def store(self) -> Store:
+        """The store; raises Busy while the server stops."""
+        return self.door.broker.store
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks; nobody gets here without having been let in."""
+        assert self.session.caller is not None
+        return self.session.caller
+
+    async def in_pool(self, action: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs what may take a while in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.door.pool, action, *arguments)
+
+    def may(self, scope: Scope, topic: str | None) -> bool:
+        """Returns whether the caller's key covers this."""
+        try:
+            self.caller.require(scope, topic, self.name)
+        except LaminaError:
+            return False
+        return True
+
+    def told(self, error: LaminaError) -> tuple[ErrorCode, str]:
+        """Returns what a caller is told of an error: the number, and the words it may know."""
+        telling.withhold(self.caller, error)
+        code = code_of(error)
+        self.door.broker.metrics.count(f"kafka.{self.name}", type(error).__name__)
+        return code, str(error)
+
+
+@contextlib.contextmanager
+def at_work(call: Call) -> Iterator[None]:
+    """Counts a request while it is being answered, so that a stop waits for it."""
+    broker = call.door.broker
+    if broker.stopping.is_set():
+        raise Busy("the server is stopping")
+    with broker.work.taking():
+        yield
+    broker.metrics.count(f"kafka.{call.name}", "ok")

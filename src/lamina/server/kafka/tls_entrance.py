@@ -1,0 +1,85 @@
+"""The way in by TLS: a connection is counted, and can be closed, before its handshake is done.
+
+`create_server(ssl=…)` shows a connection to its protocol only after the handshake: clients that
+say nothing would be counted by no limit, and a server that closes could not hang up on them. So
+connections are accepted here, one by one, and each shakes hands in a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sized
+
+from lamina.server.kafka.client_connection import ClientConnection
+
+HANDSHAKE_S = 10.0
+SHUTDOWN_S = 1.0
+PAUSE_S = 0.1
+"""After an accept that failed, for want of descriptors say."""
+_log = logging.getLogger("lamina.server")
+
+
+class TlsEntrance:
+    """Accepts connections until it is closed; `new_client` takes each when its hands are shaken."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        new_client: Callable[[], ClientConnection],
+        inside: Sized,
+        connections_max: int,
+    ) -> None:
+        self._context = context
+        self._new_client = new_client
+        self._inside = inside
+        self._connections_max = connections_max
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def open(self, listening: socket.socket) -> None:
+        """Begins to accept."""
+        listening.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listening))
+
+    def close(self) -> None:
+        """Accepts no more; those who are shaking hands go on."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+
+    async def end(self) -> None:
+        """Hangs up on those who are still shaking hands."""
+        for task in self._handshakes:
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    accepted, peer = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if len(self._inside) + len(self._handshakes) >= self._connections_max:
+                    _log.warning("refused a Kafka client from %s: too many connections", peer[0])
+                    accepted.close()
+                    continue
+                task = loop.create_task(self._shake_hands(accepted))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):  # ssl.SSLError is an OSError
+            await loop.connect_accepted_socket(
+                self._new_client,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )

@@ -1,0 +1,76 @@
+"""The machine of this process: environment, processors, and trees of files as they lie there.
+
+What a store reads and writes goes through `Files`, so that tests can put a simulated disk behind
+it. What is here concerns the machine itself: settings from the environment, the number of
+processors, and jobs that walk over whole directories, whatever they hold.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, MutableMapping
+
+ENVIRONMENT: MutableMapping[str, str] = os.environ
+"""The variables of this process; settings are read from here when a program gives none."""
+process_id = os.getpid
+exists = os.path.exists
+entry_exists = os.path.lexists
+"""Whether there is a name, also that of a link that leads nowhere."""
+is_directory = os.path.isdir
+is_file = os.path.isfile
+size_of = os.path.getsize
+
+
+def processors() -> int:
+    """Returns how many processors the machine has."""
+    return os.cpu_count() or 1
+
+
+def holder() -> str:
+    """Returns what a lock file says of its holder."""
+    return f"pid {process_id()}\n"
+
+
+def in_forked_child(action: Callable[[], None]) -> None:
+    """Registers an action that runs first in every child that this process forks."""
+    os.register_at_fork(after_in_child=action)
+
+
+def files_below(
+    root: str,
+    *,
+    leave: str | None = None,
+    on_error: Callable[[OSError], object] | None = None,
+) -> Iterator[str]:
+    """Yields the path of everything in a tree that is no directory, folder by folder.
+
+    Folders named `leave` are skipped; `on_error` gets the errors of those that cannot be listed.
+    """
+    for folder, folders, names in os.walk(root, onerror=on_error):
+        folders[:] = [name for name in folders if name != leave]
+        yield from (os.path.join(folder, name) for name in sorted(names))
+
+
+def remove_tree(root: str) -> None:
+    """Removes a tree as far as it can; what is left or missing is nobody's trouble."""
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def version_of(path: str) -> tuple[int, int, int] | None:
+    """Returns what changes when a file is written or replaced; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def versions_in(folder: str) -> list[tuple[str, int, int]]:
+    """Returns (path, time of change in ns, size) of every file that lies in a folder."""
+    with os.scandir(folder) as found:
+        return [
+            (each.path, each.stat().st_mtime_ns, each.stat().st_size)
+            for each in found
+            if each.is_file()
+        ]
