@@ -35,6 +35,7 @@ from lamina_torture.kafka_clients import (
     TOPIC,
     Producing,
     Reading,
+    collect_remains,
     may_repeat,
     needs_clients,
 )
@@ -140,6 +141,7 @@ class _Clients:
             ended.set()
             for thread in threads:
                 thread.join(START_S)
+            collect_remains()
         demand(not any(each.is_alive() for each in threads), "I12", "a client got no answer")
         self.check()
 
