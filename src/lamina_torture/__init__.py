@@ -19,7 +19,8 @@ do, `witness` judges what they leave, `hosting` does the same with servers,
 Ctrl-C and MemoryError anywhere. `driving` and `spark_driving` run clients through every door at
 once, and `histories` judges what they saw by the rules of Jepsen's workload for Kafka.
 `kafka_clients` are producers and groups of three Kafka libraries behind `kafka_tap`, and
-`group_histories` judges the groups. `cross` is the product of formats, tiers, damages and users.
+`group_histories` judges the groups; `transactional_clients` are producers with transactions of the
+same libraries. `cross` is the product of formats, tiers, damages and users.
 
 `client` is a program that survives errors and remembers what it was told, `small` a directory with
 a file of each kind, `clocks` a clock that a row sets, and `command` is `lamina torture`.

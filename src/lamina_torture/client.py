@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.api import ProducerStamp
+from lamina.api import Acks, ProducerStamp
 from lamina.errors import LaminaError, StorageFull, UnknownTopic
 from lamina.store.store import Store
 from lamina_torture.disk import Choice
@@ -96,7 +96,7 @@ class Client:
         if isinstance(self.attempt(create), LaminaError):
             self.attempt(create)
 
-    def append(self, sizes: list[int], acks: object = "all", sequence: int | None = None) -> None:
+    def append(self, sizes: list[int], acks: Acks = "all", sequence: int | None = None) -> None:
         """Appends; what is acknowledged it remembers, what is refused, too."""
         values = [
             f"{len(self.handed_in) + row} ".encode().ljust(size, b"x")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lamina.api import ProducerStamp
+from lamina.api import Acks, ProducerStamp
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import LaminaError
 from lamina.store.store import Store
@@ -164,7 +164,7 @@ class Scribe:
         self.deleted[topic] += 1
 
     def append(
-        self, topic: str, sizes: list[int], acks: object = "all", sequence: int | None = None
+        self, topic: str, sizes: list[int], acks: Acks = "all", sequence: int | None = None
     ) -> list[bytes]:
         """Appends records of these sizes, by an idempotent producer when it has a sequence."""
         life = self.life(topic)

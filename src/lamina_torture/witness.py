@@ -7,16 +7,14 @@ group acked, what was asked to be trimmed, and what a reader saw when it last lo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lamina.errors import LaminaError, RecordsMissing
+from lamina.errors import RecordsMissing
 from lamina.groups import dead_letters
 from lamina.store.store import Store
 from lamina_torture.rows import demand, violated
 from lamina_torture.worker import GROUP, TOPIC, count_of, open_store, value_of
 
-Listener = Callable[[list[str]], None]
 DEAD = TOPIC + dead_letters.SUFFIX
 """Where records go that were given out too often without an ack."""
 
@@ -149,13 +147,3 @@ def read(store: Store, topic: str = TOPIC) -> dict[int, bytes]:
         except RecordsMissing as missing:
             demand(missing.end > at, "I12", f"after offset {at} there is no way on")
             at = missing.end
-
-
-def still_serves(store: Store) -> bool:
-    """Tells whether an append and a read work."""
-    try:
-        ack = store.append(TOPIC, [b"after"], partition=0)
-        batch = next(store.scan(TOPIC, start=ack.base_offset))
-    except LaminaError:
-        return False
-    return bool(batch.column("value")[0].as_py() == b"after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -73,7 +74,9 @@ def test_members_are_counted_by_group(coordinator: Coordinator) -> None:
     who = member(coordinator)
     assert coordinator.headcounts() == [("g", "Stable", 1)]
     coordinator.join("a", request())
-    assert coordinator.headcounts() == [("a", "PreparingRebalance", 1), ("g", "Stable", 1)]
+    first, second = coordinator.headcounts()
+    assert (first.group, first.members, second) == ("a", 1, ("g", "Stable", 1))
+    assert first.state in ("PreparingRebalance", "CompletingRebalance")  # time decides which
     coordinator.leave("g", [(who.member_id, None)])
     assert coordinator.headcounts()[1] == ("g", "Empty", 0)
 
@@ -183,3 +186,26 @@ def test_closing_answers_whoever_waits(offsets: CommittedOffsets) -> None:
     with pytest.raises(Closed):
         coordinator.heartbeat("g", Identity("m", 1))
     assert coordinator._watcher is None
+
+
+def test_the_members_of_all_groups_take_so_much_memory_and_no_more(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ALL_MEMBERS_BYTES_MAX", 40_000)
+    large = JoinRequest("consumer", (("range", bytes(10_000)),), rebalance_timeout_ms=30_000)
+    joined = [coordinator.join(f"g{n}", large).result(WAIT_S) for n in range(3)]
+    with pytest.raises(InvalidRequest, match="members of all groups"):
+        coordinator.join("g3", large)
+    assert coordinator.describe("g3") is None
+    known = replace(large, member_id=joined[0].member_id)
+    assert coordinator.join("g0", known).result(WAIT_S).refusal is None  # it takes no more
+    with pytest.raises(InvalidRequest, match="members of all groups"):
+        coordinator.join("g0", replace(known, protocols=(("range", bytes(30_000)),)))
+    assert coordinator.leave("g1", [(joined[1].member_id, None)]) == [None]
+    assert coordinator.join("g3", large).result(WAIT_S).refusal is None
+
+
+def test_long_names_count_as_what_a_member_says(coordinator: Coordinator) -> None:
+    named = JoinRequest("consumer", tuple((f"{n}" * 30_000, b"") for n in range(100, 120)))
+    with pytest.raises(InvalidRequest, match="metadata"):
+        coordinator.join("g", named)

@@ -123,9 +123,8 @@ MUTANTS = (
         "roll-without-fsync",
         "fsync of a full segment before the next one is made",
         "log/partition.py",
-        "        with self._poisoning():\n            current.file.sync()\n"
-        "        return ActiveSegment.create(\n",
-        "        return ActiveSegment.create(\n",
+        "            current.file.sync()\n        return ActiveSegment.create(\n",
+        "            pass\n        return ActiveSegment.create(\n",
         ("F3/dropped:keratin:160",),
     ),
     Mutant(

@@ -21,9 +21,11 @@ from lamina.groups.group import Group
 from lamina.records import INPUT_SCHEMAS
 from lamina.server.console.actions import ACTIONS
 from lamina.server.http import Routes
+from lamina.server.kafka.handling import HANDLERS
 from lamina.store.archive_store import ArchiveStore
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
+from lamina.wire.kafka.apis import APIS
 from lamina.wire.operations import OPERATIONS
 from lamina_torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
 from lamina_torture.cross.known import known_lines
@@ -73,8 +75,15 @@ def routes() -> Iterator[str]:
                 yield f"{verb} {route.path}"
 
 
+def kafka_apis() -> Iterator[str]:
+    """Every API that the Kafka door answers."""
+    for key in HANDLERS:
+        yield f"kafka {APIS[key].name}"
+
+
 def product() -> set[str]:
-    return {*methods(), *commands(), *routes(), *(f"action {name}" for name in ACTIONS)}
+    actions = (f"action {name}" for name in ACTIONS)
+    return {*methods(), *commands(), *routes(), *kafka_apis(), *actions}
 
 
 def missing(found: set[str]) -> list[str]:
@@ -89,7 +98,9 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
     assert sorted(covered() - product()) == ["Spark source"]
 
 
-@pytest.mark.parametrize("new", ["Store.merge", "lamina topic split", "GET /v2/topics"])
+@pytest.mark.parametrize(
+    "new", ["Store.merge", "lamina topic split", "GET /v2/topics", "kafka Vote"]
+)
 def test_whatever_is_new_is_missing_in_the_table(new: str) -> None:
     assert missing(product() | {new}) == [new]
 

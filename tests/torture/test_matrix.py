@@ -12,6 +12,7 @@ SHARE = 4
 ONE_FORMAT = {
     "F1/doors": "keratin",
     "F1/kafka": "keratin",
+    "F1/transactions": "wal",
     "F3/kafka": "frame",
     "F11/strace": "frame",
     "F15/close": "wal",

@@ -79,6 +79,7 @@ MUTANTS = [
     ("F2/every-step", "keratin", no_sync_of(".log")),
     ("F26/delete", "wal", no_sync_of(".log")),
     ("F4/groups", "groups", no_sync_of(".delta")),
+    ("F4/transactions", "frame", no_sync_of(".staged")),
     ("F3/dropped", "keratin", rename_before_sync),
     ("F12/failed-sync", "frame", no_fail_stop),
     ("F12/failed-sync", "wal", no_fail_stop),

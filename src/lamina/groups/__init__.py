@@ -1,4 +1,4 @@
-"""Consumer groups: who has which record, journaled before it is delivered.
+"""Consumer groups: which consumer has which record, journaled before it is delivered.
 
 A group shares a topic among its consumers, record by record. It keeps its state per partition in
 two files, as document 003 describes: a snapshot and a journal of events behind it.
@@ -6,8 +6,8 @@ two files, as document 003 describes: a snapshot and a journal of events behind 
     poll ──▶ choose ──▶ read ──▶ mark ─┐
     ack, release, extend, commit ──────┴▶ group commit ──▶ journal, fsync ──▶ answer
 
-`group` has the calls that consumers make. `shared_partition` decides which records of one
-partition go to whom; its changes pass through the same group commit as appends, so the acks of a
+`group` has the calls that consumers make. `shared_partition` decides which records of one partition
+go to which consumer; its changes pass through the same group commit as appends, so the acks of a
 thousand consumers are one write and one fsync. `state` is the value that these changes make, with
 `kernels` for the inner loops; `journal` keeps it on disk.
 
@@ -23,10 +23,10 @@ them. `membership` is their protocol as a state machine without I/O, over a `mem
 `offset_journal` keeps what their members have committed, with `offset_copies` in the archive.
 
 Kafka's share consumers are members, too, of the groups that share record by record:
-`share_coordinator` knows who is, by the protocol in `share_membership`. Each of them may only
-settle what it holds: `lending` hands records out to them, a `holding` says what one of them has,
-and `verdicts` does with it as its holder says.
-`settings_book` keeps what was set of such groups by name.
+`share_coordinator` knows them, by the protocol in `share_membership`. Each of them may only settle
+what it holds: `lending` hands records out to them, a `holding` is what one of them has, and
+`verdicts` carries out what its holder decides. `settings_book` keeps the settings of such groups,
+by name.
 
 Rules.
 1. Live traffic and recovery change a state by `State.apply` and by nothing else.

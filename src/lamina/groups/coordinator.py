@@ -7,12 +7,13 @@ members of the same groups and commit to the same place.
     heartbeat, leave, commit ───▶ an answer at once
 
 Rules.
-1. Memberships live in memory: after a restart members are unknown, and join again. Offsets last.
+1. Memberships live in memory: after a restart members are unknown, and join again. Offsets are
+   durable.
 2. One lock guards the state of all groups, and nothing slow happens under it: futures are resolved
    and offsets are written outside.
 3. One thread watches the deadlines, while there is a member; it ends with the last one.
 4. What a client can make is bounded: groups, members, and the bytes that members leave here.
-5. A name stands for one kind of group: who is a member of a share group is in `share`.
+5. A name stands for one kind of group: the members of share groups are in `share`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lamina.api.memberships import (
     Refusal,
 )
 from lamina.errors import Closed, InvalidRequest
+from lamina.groups.member_list import weight_of
 from lamina.groups.membership import ClassicGroup, Headcount, MembershipSettings
 from lamina.groups.offset_journal import METADATA_BYTES_MAX, CommittedOffsets, Queued
 from lamina.groups.settings_book import SettingsBook
@@ -40,6 +42,8 @@ from lamina.groups.share_coordinator import ShareCoordinator
 GROUPS_MAX = 10_000
 NAME_BYTES_MAX = 1024
 MEMBER_BYTES_MAX = 1 << 20
+ALL_MEMBERS_BYTES_MAX = 64 << 20
+"""What the members of all groups may take in memory: some 50,000 of usual size."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """How long offsets of a group without members are kept: as long as Kafka keeps them."""
 
@@ -68,6 +72,8 @@ class Coordinator:
         self._settings = settings
         self._clock_ms = clock_ms
         self._groups: dict[str, ClassicGroup] = {}
+        self._weights: dict[str, int] = {}
+        self._weight_bytes = 0
         self._changed = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._closed = False
@@ -80,7 +86,7 @@ class Coordinator:
         if not _is_name(group):
             answer.set_result(Joined(Refusal.INVALID_GROUP_ID, member_id=request.member_id))
             return answer
-        if sum(len(data) for _, data in request.protocols) > MEMBER_BYTES_MAX:
+        if weight_of(request) > MEMBER_BYTES_MAX:
             raise InvalidRequest(f"a member's metadata has at most {MEMBER_BYTES_MAX} bytes")
         with self._changed:
             self._require_open()
@@ -92,7 +98,9 @@ class Coordinator:
             if found is None:
                 if len(self._groups) >= GROUPS_MAX and not self._drop_an_empty_group():
                     raise InvalidRequest(f"there are {GROUPS_MAX} groups with members already")
-                found = self._groups[group] = ClassicGroup(group, self._settings)
+                found = ClassicGroup(group, self._settings)
+            self._refuse_too_much(found.growth_bytes(request))
+            self._groups[group] = found
             found.join(request, _resolver(answer), self._clock_ms())
             deliver = self._settled(found)
         _deliver(deliver)
@@ -108,7 +116,8 @@ class Coordinator:
     ) -> Future[Assigned]:
         """Asks for a member's share; the leader brings everybody's."""
         answer: Future[Assigned] = Future()
-        if sum(map(len, assignments.values())) > MEMBER_BYTES_MAX:
+        size = sum(len(name) + len(share) for name, share in assignments.items())
+        if size > MEMBER_BYTES_MAX:
             raise InvalidRequest(f"assignments have at most {MEMBER_BYTES_MAX} bytes")
         with self._changed:
             self._require_open()
@@ -116,6 +125,8 @@ class Coordinator:
             if found is None:
                 answer.set_result(Assigned(Refusal.UNKNOWN_MEMBER_ID))
                 return answer
+            if size:
+                self._refuse_too_much(size)
             reply = _resolver(answer)
             found.sync(who, assignments, reply, self._clock_ms(), protocol=protocol)
             deliver = self._settled(found)
@@ -123,7 +134,7 @@ class Coordinator:
         return answer
 
     def heartbeat(self, group: str, who: Identity) -> Refusal | None:
-        """Notes that a member is alive; returns why it is none, or that it must join again."""
+        """Notes that a member is alive; returns why it is not a member, or that it must rejoin."""
         with self._changed:
             self._require_open()
             found = self._groups.get(group)
@@ -178,16 +189,34 @@ class Coordinator:
                 refusal = Refusal.GROUP_ID_NOT_FOUND
             elif found is not None:
                 refusal = found.may_commit(who, self._clock_ms())
-            else:  # without members anybody may, unless it speaks of a membership that ended
+            else:  # without members anybody may, unless it names a membership that has ended
                 refusal = None if who.generation < 0 else Refusal.UNKNOWN_MEMBER_ID
             if refusal is not None:
                 return refusal
             # Queued under the lock: behind it comes whatever the next generation commits.
             return self.offsets.enqueue(group, offsets)
 
+    def may_commit(self, group: str, who: Identity) -> Refusal | None:
+        """Decides whether a transaction may commit offsets of a group.
+
+        A producer that does not say for which member is believed: it is held by its own epoch.
+        """
+        if not _is_name(group):
+            return Refusal.INVALID_GROUP_ID
+        with self._changed:
+            self._require_open()
+            if self._is_another_kind(group):
+                return Refusal.GROUP_ID_NOT_FOUND
+            if who.generation < 0 and not who.member_id and who.instance_id is None:
+                return None
+            found = self._groups.get(group)
+            if found is None:
+                return Refusal.UNKNOWN_MEMBER_ID
+            return found.may_commit(who, self._clock_ms())
+
     def forget_offsets(self, group: str, places: Iterable[tuple[str, int]]) -> Refusal | None:
         """Forgets offsets of partitions; refused while the group has members."""
-        with self._changed:  # nobody joins and commits between the look and the entry
+        with self._changed:  # so that nobody joins and commits between the check and the entry
             refusal = self._refuses_removal(group)
             if refusal is not None:
                 return refusal
@@ -231,13 +260,13 @@ class Coordinator:
         return {} if failure is None else {"committed offsets": str(failure)}
 
     def has_members(self, group: str) -> bool:
-        """Whether a group has a member, or somebody is about to become one."""
+        """Returns whether a group has a member, or one that is about to join."""
         with self._changed:
             found = self._groups.get(group)
             return found is not None and not found.is_empty
 
     def member_of(self, group: str, instance_id: str) -> str:
-        """Returns the id of the member that holds an instance; empty where nobody does."""
+        """Returns the id of the member that holds an instance; empty if there is none."""
         with self._changed:
             found = self._groups.get(group)
             return found.member_of(instance_id) if found is not None else ""
@@ -290,6 +319,7 @@ class Coordinator:
 
     def _settled(self, group: ClassicGroup) -> Iterable[Callable[[], None]]:
         """Takes a group's answers, and has its deadlines watched."""
+        self._weigh(group)
         if not group.is_empty:
             if self._watcher is None:
                 self._watcher = threading.Thread(
@@ -298,6 +328,20 @@ class Coordinator:
                 self._watcher.start()
             self._changed.notify_all()
         return group.take_answers()
+
+    def _weigh(self, group: ClassicGroup) -> None:
+        """Notes what a group takes in memory, after each change of its members."""
+        weight = 0 if group.is_empty else group.weight_bytes
+        self._weight_bytes += weight - self._weights.pop(group.name, 0)
+        if weight:
+            self._weights[group.name] = weight
+
+    def _refuse_too_much(self, growth_bytes: int) -> None:
+        if growth_bytes > 0 and self._weight_bytes + growth_bytes > ALL_MEMBERS_BYTES_MAX:
+            raise InvalidRequest(
+                f"the members of all groups take {self._weight_bytes} bytes; at most"
+                f" {ALL_MEMBERS_BYTES_MAX} are allowed: wait until some have left"
+            )
 
     def _watch(self) -> None:
         while True:
@@ -315,6 +359,7 @@ class Coordinator:
                     due_ms = group.next_deadline_ms()
                     if due_ms is not None and due_ms <= now_ms:
                         group.advance(now_ms)
+                        self._weigh(group)
                         deliver += group.take_answers()
             _deliver(deliver)
 

@@ -53,7 +53,7 @@ class Copies:
             each = parts[partition]
             life, state = each.life, each.durable
             if life is None or each.life != life or each.is_poisoned:
-                continue  # of a poisoned one the files may say something else
+                continue  # the files of a poisoned one may differ
             owner = Owner(about.name, about.epoch, about.created_ms, partition, name, life)
             made[name] = self._copy(owner, state, min(archived_end, state.top))
         return made

@@ -12,11 +12,11 @@ A dead letter keeps timestamp, key, value and headers, and gets more headers beh
 | lamina.dlq.epoch     | how often it was delivered                                       |
 | lamina.dlq.tag, .node | of records of a wal topic; null where a record has none         |
 
-Fall-back: a dead-letter topic that somebody made of a format without headers gets a JSON document
+Fall-back: a dead-letter topic that was created with a format without headers gets a JSON document
 as the value: the headers above by their short names, and `key` and `value` in base64.
 
 Rule: a dead letter is durable before the source is acked. A crash in between leaves it in both
-places, so it is delivered at least once; topic, partition, offset and group tell a repeat. So a
+places, so it is delivered at least once; topic, partition, offset and group identify a repeat. So a
 group whose own files are lost counts as done what it has buried in this life (`buried`).
 """
 
@@ -50,7 +50,7 @@ class Sender(NamedTuple):
 
 
 class Host(Protocol):
-    """What dead letters need of a store."""
+    """What dead letters need from a store."""
 
     def topics(self) -> list[str]:
         """Returns the names of all topics."""

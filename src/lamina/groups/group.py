@@ -30,8 +30,10 @@ from lamina.api import (
     MORE_FIELDS,
     POLL_BYTES,
     POLL_RECORDS_MAX,
+    GroupAcks,
     GroupApi,
     Held,
+    Lags,
     PartitionLag,
     Skipped,
     as_offsets,
@@ -84,7 +86,7 @@ class Group(GroupApi):
         wait_ms: int = 0,
         partitions: Sequence[int] | None = None,
         max_bytes: int = POLL_BYTES,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> pa.RecordBatch:
         """Hands out records; waits for the first of them, and for deadlines that free some."""
         lease_ms = self._lease(lease_ms)
@@ -146,7 +148,7 @@ class Group(GroupApi):
     def _take(
         self, target: GroupPartition, max_records: int, max_bytes: int, wanted: Wanted
     ) -> tuple[pa.RecordBatch | None, bool]:
-        """Takes records of one partition; tells whether there is nothing to look for further."""
+        """Takes records of one partition; returns whether there is no need to look further."""
         limit = self.settings.delivery_limit
         ticket, chosen, spent = target.choose(max_records, limit, wanted.held_max)
         try:
@@ -182,15 +184,15 @@ class Group(GroupApi):
         ]
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self.schema)
 
-    def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
+    def ack(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
         """Marks records as done; returns how many are newly acked."""
         level = level_of(acks)
         return sum(
             target.ack(offsets, level) for target, offsets, _ in self._targets(held, partition)
         )
 
-    def release(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
-        """Gives records back; returns how many were held."""
+    def release(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
+        """Releases records; returns how many were held."""
         level = level_of(acks)
         targets = self._targets(held, partition)
         return sum(target.release(offsets, epochs, level) for target, offsets, epochs in targets)
@@ -201,7 +203,7 @@ class Group(GroupApi):
         lease_ms: int | None = None,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> int:
         """Moves deadlines; returns how many records were still held."""
         lease, level = self._lease(lease_ms), level_of(acks)
@@ -245,7 +247,7 @@ class Group(GroupApi):
 
     # ------------------------------------------------------------------ stream style
 
-    def commit(self, offset: int, partition: int = 0, *, acks: object = "all") -> int:
+    def commit(self, offset: int, partition: int = 0, *, acks: GroupAcks = "all") -> int:
         """Acks everything below an offset; returns what is committed, which never moves back."""
         if offset < 0:
             raise InvalidRequest(f"offsets count from 0, got {offset}")
@@ -259,7 +261,8 @@ class Group(GroupApi):
 
     def lag(self) -> list[PartitionLag]:
         """Returns for each partition how far the group is behind."""
-        return [each.lag() for each in self._partitions]
+        lags = [each.lag() for each in self._partitions]
+        return Lags(lags, f"group {self.name!r} of {self.topic!r}")
 
     @property
     def skipped(self) -> list[Skipped]:

@@ -1,13 +1,13 @@
 """What one share consumer holds of a partition: three columns, and how it names parts of them.
 
-A group's journal knows which records are held and under which epoch, not by whom. Whoever hands
-records to consumers that may only settle their own keeps a `Holding` for each of them. It only
-says what was handed over: whether a lease still runs is decided by the journal's state
+A group's journal knows which records are held and under which epoch, not by which consumer. Code
+that hands records to consumers that may only settle their own keeps a `Holding` for each of them.
+It only records what was handed over: whether a lease still runs is decided by the journal's state
 (`verdicts`).
 
     acquired ──▶ with_more ──▶ rows_of(ranges that the consumer names) ──▶ settle ──▶ without
 
-Rule: a consumer names ranges of any size. What is made of them is bounded by what it holds.
+Rule: a consumer may name ranges of any size. The work they cause is bounded by what it holds.
 """
 
 from __future__ import annotations

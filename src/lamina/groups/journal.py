@@ -15,9 +15,9 @@ Rules.
    worst a record waits for a deadline or comes once more, it is never lost.
 3. A sound event of an unknown kind is a newer format: refused, never cut.
 4. A reset is a new delta, put in place by one rename: a reset, and the bump behind it. The
-   snapshot is lowered first, so that it says nothing that the reset has taken back, even if the
+   snapshot is lowered first, so that it holds nothing that the reset has taken back, even if the
    delta is lost. A reset at the end of a delta, without its bump, was torn, and is left out.
-5. A delta of two resets and nothing else says that its group is deleted, in all partitions. That
+5. A delta of two resets and nothing else means that its group is deleted, in all partitions. That
    of the first partition is replaced by it before any file is removed, and is removed last: a
    deletion that a crash cut short is finished by the next open.
 """
@@ -72,7 +72,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Found:
-    """What the files of a group say. `end` is where the delta's sound events end."""
+    """What the files of a group hold. `end` is where the delta's sound events end."""
 
     state: State
     events: int = 0
@@ -110,14 +110,14 @@ class Names:
         return paths.join(self.place.data, paths.GROUPS)
 
     def remove(self) -> None:
-        """Removes both files for good, the delta last: it may say that the group is deleted."""
+        """Removes both files for good, the delta last: it may mark the group as deleted."""
         for suffix in ("snap", "delta"):
             if self.place.files.exists(self.path(suffix)):
                 self.place.files.remove(self.path(suffix))
                 settle_names(self.place.files, self.folder)
 
     def mark_deleted(self) -> None:
-        """Makes the delta say, durably, that the whole group is deleted."""
+        """Marks the whole group as deleted in the delta, durably."""
         data = delta.encode_header(self.place.now_ms()) + _deleted()
         self.place.files.replace(self.path("delta"), data)
 
@@ -128,7 +128,7 @@ class Names:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the delta says that the group is deleted."""
+        """Returns whether the delta marks the group as deleted."""
         path = self.path("delta")
         try:
             file = self.place.files.open_read_only(path)
@@ -346,7 +346,7 @@ class Journal:
 
     def rotate(self, state: State) -> None:
         """Starts a new delta behind a snapshot of the state; on a full disk, some other time."""
-        self._file.sync()  # if the new snapshot is lost, the old pair still says everything
+        self._file.sync()  # if the new snapshot is lost, the old pair still holds everything
         try:
             self._rewrite(state)
         except OSError as error:
@@ -358,8 +358,9 @@ class Journal:
         """Forgets everything and goes on at an offset; returns the state after it.
 
         Fails without space, or before the delta is replaced, without having changed anything: the
-        old delta says all that the lowered snapshot does not.
+        old delta holds all that the lowered snapshot does not.
         """
+        # Durable before the snapshot is lowered: then the delta alone has the acks above it.
         self._file.sync()
         lowered = replace(state, acked_until=min(state.acked_until, offset))
         self._replace_snapshot(lowered)
@@ -382,7 +383,7 @@ class Journal:
         names, files = self._names, self._names.place.files
         header = delta.encode_header(names.place.now_ms())
         replace_file(files, names.path("delta"), header, more=pieces)
-        self._file.reopen()  # the old one takes events that nobody will find
+        self._file.reopen()  # events written to the old one would never be found
         with lasting():
             size = files.size(names.path("delta"))
         self._end = self._prepared = self._base_bytes = size

@@ -4,7 +4,7 @@ What is acked ahead of the frontier is kept as merged ranges (`starts`, `ends`),
 consumer as columns sorted by offset (`offsets`, `deadlines`, `epochs`). A batch of events is cut
 into runs of one type and ascending offsets; a long run is merged in one walk over the columns, a
 short one is put in its place by binary search, so that neither a thousand acks nor a journal of
-single ones is slow. Whoever makes events sorts them.
+single ones is slow. The code that makes events sorts them.
 
 Rules.
 1. `apply` works on copies that its caller made, with room for everything the events could add.
@@ -26,7 +26,7 @@ _CLEAR = int(Event.CLEAR_INFLIGHT)
 _BUMP = int(Event.BUMP_ACKED_UNTIL)
 _SHORT = 8
 CLEARED = 0
-"""The deadline of a lease that was given back: it is over at any time."""
+"""The deadline of a lease that was released: it has passed at any time."""
 
 
 @kernel
@@ -310,7 +310,7 @@ def apply(events: Any, frontier: int, ranges: Any, leases: Any, spare: Any) -> A
 
 @kernel
 def frontier_after(acks: Any, frontier: int, starts: Any, ends: Any) -> int:
-    """Tells where the frontier comes to when sorted offsets are acked too."""
+    """Returns where the frontier moves to when sorted offsets are acked too."""
     ack = row = 0
     while True:
         before = frontier

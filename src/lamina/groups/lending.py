@@ -1,7 +1,7 @@
-"""A group as Kafka's share consumers use it: records are lent to one of them, who settles them.
+"""A group as Kafka's share consumers use it: records are lent to a consumer, which settles them.
 
-Beside the calls that every consumer makes there are two for a door that knows who asks: it keeps
-what each consumer holds (`holding`), and hands in what that one says of it (`verdicts`).
+Besides the calls that every consumer makes there are two for a door that identifies its consumers:
+it keeps what each one holds (`holding`), and passes on what that one decides (`verdicts`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lamina.groups.verdicts import Verdict, are_held, settle
 
 
 class LendingGroup(Group):
-    """A group of consumers of one topic, some of whom may only settle what they hold."""
+    """A group of consumers of one topic, some of which may only settle what they hold."""
 
     def partition(self, number: int) -> GroupPartition:
         """Returns the group's share in one partition; raises UnknownTopic."""
@@ -29,8 +29,8 @@ class LendingGroup(Group):
     ) -> tuple[pa.RecordBatch, Chosen, int]:
         """Hands out records of one partition as Kafka's share consumers get them.
 
-        As many as the topic lets be held at once, for its own lease: returns them, which they are
-        under which epochs, and when the lease ends.
+        Up to as many as the topic allows to be held at once, for the topic's own lease. Returns the
+        records, their offsets and epochs, and when the lease ends.
         """
         most = min(max_records, POLL_RECORDS_MAX)
         wanted = Wanted(self.settings.lease_ms, DURABLE, self.settings.record_locks_max)
@@ -42,7 +42,7 @@ class LendingGroup(Group):
         return batch, chosen, int(deadlines_ms.min())
 
     def settle(self, number: int, held: Chosen, verdicts: NDArray[np.int8]) -> int | None:
-        """Does with records that one consumer holds as it says, durably: all of them, or none.
+        """Settles records that one consumer holds as it decides, durably: all of them, or none.
 
         Returns when leases that were renewed end; None if one of the records is not held any more.
         """

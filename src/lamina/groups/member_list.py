@@ -1,9 +1,9 @@
-"""Who is in a consumer group: members by id, static ones also by instance, and what they agree on.
+"""The members of a consumer group: by id, static ones also by instance, and what they agree on.
 
 Rules.
 1. Members keep the order in which they came; a successor of a static member takes its place.
-2. A static member's instance leads to the one member that holds it now: whoever comes with the
-   same instance and another id was replaced, and is fenced.
+2. A static member's instance belongs to the one member that holds it now: a request with the same
+   instance and another id comes from a member that was replaced, and is fenced.
 """
 
 from __future__ import annotations
@@ -23,13 +23,22 @@ from lamina.api.memberships import (
     Refusal,
 )
 
+MEMBER_BYTES = 1 << 10
+"""What a member takes in memory beside what it says of itself, about."""
 JoinReply: TypeAlias = Callable[[Joined], None]
 SyncReply: TypeAlias = Callable[[Assigned], None]
 
 
+def weight_of(about: JoinRequest) -> int:
+    """Returns about how many bytes a member takes in memory."""
+    names = (about.protocol_type, about.member_id, about.instance_id or "", about.client_id)
+    protocols = sum(len(name) + len(data) for name, data in about.protocols)
+    return MEMBER_BYTES + sum(map(len, names)) + protocols
+
+
 @dataclass(slots=True)
 class Member:
-    """A member, and the request of it that is waiting, if one is."""
+    """A member, and its request that is waiting, if there is one."""
 
     id: str
     about: JoinRequest
@@ -48,8 +57,13 @@ class Member:
         """Notes that the member is alive."""
         self.deadline_ms = now_ms + self.about.session_timeout_ms
 
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes it takes in memory."""
+        return weight_of(self.about) + len(self.assignment)
+
     def metadata(self, protocol: str) -> bytes:
-        """Returns what the member says to an assignor."""
+        """Returns the member's metadata for an assignor."""
         return dict(self.about.protocols).get(protocol, b"")
 
 
@@ -69,6 +83,11 @@ class MemberList:
     def __getitem__(self, member_id: str) -> Member:
         return self._members[member_id]
 
+    def growth_bytes(self, request: JoinRequest) -> int:
+        """Returns how many bytes more there are when a request has been let in."""
+        old = self._members.get(request.member_id) or self.of_instance(request.instance_id)
+        return weight_of(request) - (weight_of(old.about) if old is not None else 0)
+
     def knows(self, member_id: str, instance_id: str | None) -> bool:
         """Whether one of the two names a member."""
         return member_id in self._members or instance_id in self._instances
@@ -79,7 +98,7 @@ class MemberList:
         return None if member_id is None else self._members[member_id]
 
     def refusal_of(self, who: Identity) -> Refusal | None:
-        """Returns why somebody is no member; None for a member."""
+        """Returns why a request is not from a member; None if it is."""
         holder = self.of_instance(who.instance_id)
         if who.instance_id is not None and holder is None:
             return Refusal.UNKNOWN_MEMBER_ID
@@ -94,7 +113,7 @@ class MemberList:
             self._instances[member.about.instance_id] = member.id
 
     def replace(self, old: Member, heir: Member) -> None:
-        """Gives a member's place to another."""
+        """Puts another member in a member's place."""
         self._members = {
             heir.id if key == old.id else key: heir if key == old.id else each
             for key, each in self._members.items()

@@ -11,13 +11,13 @@ new generation and its leader. At the second, everybody syncs; the leader brings
 each member, which this module never looks into.
 
 Rules.
-1. Nothing here waits, reads a clock or locks: times are arguments, `next_deadline_ms` says when
+1. Nothing here waits, reads a clock or locks: times are arguments, `next_deadline_ms` returns when
    `advance` has something to do, and answers are put into `outbox` for the caller to deliver.
 2. A request that has to wait keeps its `reply`. Every reply is called exactly once: with the
    meeting's result, or with a refusal when the meeting is over for that member.
 3. A member is alive while it waits for an answer, or until its session timeout has passed since
    it was last heard of. A static member (one with an instance id) keeps its place while it is away.
-4. An assignment belongs to one generation: whoever speaks of another is refused.
+4. An assignment belongs to one generation: requests that name another are refused.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from lamina.api.memberships import (
     MembershipState,
     Refusal,
 )
-from lamina.groups.member_list import JoinReply, Member, MemberList, SyncReply
+from lamina.groups.member_list import MEMBER_BYTES, JoinReply, Member, MemberList, SyncReply
 
 Answer = TypeVar("Answer", Joined, Assigned)
 NEW_MEMBER_MS = 300_000
-"""How long a member may wait for its first meeting: its client may be gone without a word."""
+"""How long a member may wait for its first meeting: its client may have vanished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Headcount(NamedTuple):
 
 
 class ClassicGroup:
-    """One group: its members, its generation, and who waits for what."""
+    """One group: its members, its generation, and which of them waits for what."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is, or is about to become, a member."""
+        """Returns whether the group has no member, and none that is about to join."""
         return not self._members and not self._pending
 
     @property
@@ -101,8 +101,18 @@ class ClassicGroup:
         """How many members there are."""
         return len(self._members)
 
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes its members take in memory, and those who may become some."""
+        members = sum(each.weight_bytes for each in self._members)
+        return members + MEMBER_BYTES * (1 + len(self._pending))
+
+    def growth_bytes(self, request: JoinRequest) -> int:
+        """Returns how many bytes more there are when a request has been let in."""
+        return self._members.growth_bytes(request)
+
     def member_of(self, instance_id: str) -> str:
-        """Returns the id of the member that holds an instance; empty where nobody does."""
+        """Returns the id of the member that holds an instance; empty if there is none."""
         holder = self._members.of_instance(instance_id)
         return holder.id if holder is not None else ""
 
@@ -171,7 +181,7 @@ class ClassicGroup:
         self._rebalance(now_ms)
 
     def _succeed(self, old: Member, request: JoinRequest, reply: JoinReply, now_ms: int) -> None:
-        """Gives a static member's place to its successor, and fences the predecessor.
+        """Puts a static member's successor in its place, and fences the predecessor.
 
         A stable group whose assignor stays the same goes on as it is: that a static member
         restarts is no reason to move partitions.
@@ -382,7 +392,7 @@ class ClassicGroup:
     # ------------------------------------------------------------------ time
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when `advance` has something to do, if nobody is heard of before."""
+        """Returns when `advance` has something to do, if no request comes before."""
         deadlines = [each.deadline_ms for each in self._members if each.may_expire]
         deadlines += self._pending.values()
         if self.state in ("PreparingRebalance", "CompletingRebalance"):
@@ -396,7 +406,7 @@ class ClassicGroup:
                 del self._pending[member_id]
         silent = [each for each in self._members if each.deadline_ms <= now_ms and each.may_expire]
         late = self.state == "CompletingRebalance" and self._meeting_ends_ms <= now_ms
-        if late:  # whoever did not come for its share is gone, the leader first of all
+        if late:  # members that did not ask for their share are gone, the leader first of all
             silent += [
                 each for each in self._members if each.syncing is None and each not in silent
             ]

@@ -2,15 +2,15 @@
 
 A copy is a journal of committed offsets (`formats.committed_offsets`) that holds one partition's
 entries only, the last of each group. The time in its header is when the topic was created: with the
-epoch in the entries it tells this topic from another one of its name.
+epoch in the entries it distinguishes this topic from another one of its name.
 
 Derived: the journal is the truth. A copy is used where that is lost or damaged, and by a restore.
 
 Rules.
-1. A copy says no more than what was archived when it was made: those records are the same in every
-   log that is restored from this archive. A group that was further reads some of them again.
-2. What a sound entry of the journal forgets, or says later, wins over a copy.
-3. A damaged copy costs the entries that are damaged, and that is told.
+1. A copy holds no offset beyond what was archived when it was made: those records are the same in
+   every log that is restored from this archive. A group that was further reads some of them again.
+2. A sound entry of the journal, also one that forgets an offset, wins over a copy.
+3. A damaged copy costs the entries that are damaged, and that is reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lamina.storage import paths
 
 
 class Copied(NamedTuple):
-    """What a copy gives, and what is wrong with it."""
+    """What a copy holds, and what is wrong with it."""
 
     entries: tuple[Entry, ...] = ()
     problem: str = ""
@@ -66,7 +66,7 @@ class OffsetCopies:
 
 
 def entries_of(data: bytes, about: TopicFile, partition: int) -> Copied:
-    """Returns what a copy says of this very topic; of a newer version it is no use."""
+    """Returns what a copy holds of this very topic; nothing of one of a newer version."""
     found, damaged = [], 0
     try:
         created_ms = journal.decode_header(data)
@@ -90,7 +90,7 @@ def entries_of(data: bytes, about: TopicFile, partition: int) -> Copied:
 
 
 def copied(boot: DataDirectory, about: TopicFile, partition: int) -> Copied:
-    """Returns what the archive's copy of a partition says, if there is one."""
+    """Returns what the archive's copy of a partition holds, if there is one."""
     spare = boot.spares.offsets(about.name, partition)
     if spare is None:
         return Copied(is_known=False)
@@ -100,7 +100,7 @@ def copied(boot: DataDirectory, about: TopicFile, partition: int) -> Copied:
 
 
 def all_copied(boot: DataDirectory, topics: Iterable[TopicFile]) -> Iterator[Copied]:
-    """Yields what the copies of all archived topics say, up to the first that does not answer."""
+    """Yields the copies of all archived topics, up to the first that does not answer."""
     for about in topics:
         if TopicSettings.parse(about.settings).is_archived:
             for number in range(about.partitions):
@@ -113,7 +113,7 @@ def all_copied(boot: DataDirectory, topics: Iterable[TopicFile]) -> Iterator[Cop
 def bring_back(boot: DataDirectory, entries: Iterable[Entry]) -> None:
     """Adds restored entries to a directory's journal, behind all that it holds.
 
-    They are as old as the restore: whoever brings back an old archive wants its positions, too.
+    They count as new as of the restore: bringing back an old archive brings back its positions.
     Damage in the journal stays where it is, for the next opening to find and to report.
     """
     now_ms, path = boot.steady(), boot.path(paths.COMMITTED_OFFSETS)

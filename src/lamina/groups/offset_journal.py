@@ -1,18 +1,24 @@
-"""Committed offsets of classic groups: kept in memory, journaled before anybody is answered.
+"""Committed offsets of classic groups: kept in memory, journaled before any answer.
 
 All groups share one journal (`groups/offsets.log`), so that the commits of a thousand consumers
-that arrive together are one write and one fsync: whoever holds the file writes for all that wait.
+that arrive together are one write and one fsync: the thread that holds the file writes for all that
+wait.
 
 Rules.
 1. An offset counts, and is answered, when its entry is durable: `commit` returns after the fsync.
 2. An offset belongs to one life of its topic: what was committed to a topic that was deleted since
-   says nothing of the next one of its name. Any offset is accepted, also one that moves back.
+   does not apply to the next one of its name. Any offset is accepted, also one that moves back.
 3. A failed write or fsync stops the journal until the store is opened again. A full disk refuses
    the commit and nothing else; the bytes that were written of it are cut off.
 4. What was damaged is set aside and reported when the store is opened; the journal is then written
    again from what is sound. It is also written again when it has doubled.
-5. The archive has copies (`offset_copies`): they fill in what is damaged or lost. So that a lost
+5. Where transactional producers stand is in the same journal, so that the offsets of a transaction
+   and the note that it is done are one write. Where damage lies before a sound entry nothing of it
+   is believed: an epoch that was given away must not be given away again.
+6. The archive has copies (`offset_copies`): they fill in what is damaged or lost. So that a lost
    journal is noticed, a store with archived topics has one as soon as it has asked for copies.
+7. So many groups commit to a partition as its topic's `max.groups` says: a client can name any
+   number of them, and each stays for a week.
 """
 
 from __future__ import annotations
@@ -25,7 +31,15 @@ from types import MappingProxyType
 
 from lamina.api import RecoveryReport
 from lamina.api.memberships import Committed
-from lamina.errors import PASSING, CorruptData, LaminaError, NewerFormat, Poisoned, refusal_of
+from lamina.errors import (
+    PASSING,
+    CorruptData,
+    InvalidRequest,
+    LaminaError,
+    NewerFormat,
+    Poisoned,
+    refusal_of,
+)
 from lamina.formats import committed_offsets as journal
 from lamina.formats.committed_offsets import Entry, Kind
 from lamina.formats.documents.topic_file import TopicFile
@@ -37,6 +51,7 @@ from lamina.storage import paths
 COMPACT_BYTES = 1 << 20
 METADATA_BYTES_MAX = 4096
 NAMED_MAX = 10
+GROUPS_MAX = 10_000
 NO_TOPICS: Mapping[str, TopicFile] = MappingProxyType({})
 
 
@@ -57,8 +72,16 @@ class _Groups:
     by_name: dict[str, dict[tuple[str, int], Entry]] = field(default_factory=dict)
     by_place: dict[tuple[str, int], dict[str, Entry]] = field(default_factory=dict)
     """The same by topic and partition, as the archive's copies have it."""
+    producers: dict[str, Entry] = field(default_factory=dict)
+    """The last entry of each transactional id."""
 
     def apply(self, entry: Entry) -> None:
+        if entry.kind is Kind.PRODUCER:
+            self.producers[entry.group] = entry
+            return
+        if entry.kind is Kind.FORGET_PRODUCER:
+            self.producers.pop(entry.group, None)
+            return
         name, place = entry.group, (entry.topic, entry.partition)
         if entry.kind is Kind.COMMIT:
             self.by_name.setdefault(name, {})[place] = entry
@@ -73,7 +96,7 @@ class _Groups:
             self.by_name.pop(name, None)
 
     def add(self, copied: Entry, forgotten: Collection[tuple[str, str, int]]) -> bool:
-        """Adds what a copy says, unless something sound says otherwise; returns whether it did."""
+        """Adds an entry of a copy, unless a sound entry contradicts it; returns whether it did."""
         place = copied.topic, copied.partition
         own = self.by_name.get(copied.group, {}).get(place)
         if own is not None and (own.topic_epoch, own.time_ms) >= (
@@ -89,8 +112,14 @@ class _Groups:
 class CommittedOffsets:
     """The offsets that consumers of a store have committed."""
 
-    def __init__(self, boot: DataDirectory, epoch_of: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        boot: DataDirectory,
+        epoch_of: Callable[[str], int | None],
+        groups_max_of: Callable[[str], int] = lambda _: GROUPS_MAX,
+    ) -> None:
         self.boot = boot
+        self._groups_max_of = groups_max_of
         self._path = boot.path(paths.COMMITTED_OFFSETS)
         self._epoch_of = epoch_of
         self._groups = _Groups()
@@ -127,7 +156,7 @@ class CommittedOffsets:
                 if piece.entry is not None:
                     self._groups.apply(piece.entry)
                     self._end = piece.end
-                    if piece.entry.kind is not Kind.COMMIT:
+                    if piece.entry.kind in (Kind.FORGET_PARTITION, Kind.FORGET_GROUP):
                         forgotten.add(piece.entry[1:4])
                 else:
                     damaged.append((piece.position, piece.end))
@@ -137,11 +166,13 @@ class CommittedOffsets:
             # Somebody else's file is kept in one piece; of an empty one only the loss is reported.
             for where in Ranges.of(damaged).pairs() or damaged:
                 self._set_aside(data, where, report)
+            if any(data[end:].strip(b"\0") for _, end in damaged):
+                self._groups.producers.clear()  # rule 5
             self._complete(topics, report, forgotten)
             self._write_again()
             return
         with contextlib.closing(self.boot.files.open(self._path)) as file:
-            file.sync()
+            file.sync()  # what a killed process had written is served from now on
         self.boot.files.sync_directory(paths.parent(self._path))  # it may have been made just now
 
     def _complete(
@@ -214,8 +245,15 @@ class CommittedOffsets:
 
     def enqueue(self, group: str, offsets: Iterable[Committed]) -> Queued:
         """Queues a commit behind those before it; `settle` has it written."""
+        return self._enqueue(self.entries_of(group, offsets))
+
+    def entries_of(self, group: str, offsets: Iterable[Committed]) -> list[Entry]:
+        """Returns offsets as the journal has them: of the present life of their topics."""
+        offsets = tuple(offsets)
+        for each in offsets:
+            self._refuse_many(group, each)
         now_ms = self.boot.steady()  # offsets expire by it: a clock that jumps must not matter
-        entries = [
+        return [
             Entry(
                 Kind.COMMIT,
                 group,
@@ -229,7 +267,17 @@ class CommittedOffsets:
             )
             for each in offsets
         ]
-        return self._enqueue(entries)
+
+    def _refuse_many(self, group: str, offset: Committed) -> None:
+        known = self._groups.by_place.get((offset.topic, offset.partition), {})
+        limit = self._groups_max_of(offset.topic)
+        if group in known or len(known) < limit:
+            return
+        if sum(self._is_current(each) for each in list(known.values())) >= limit:
+            raise InvalidRequest(
+                f"{limit} groups have committed offsets of {offset.topic}-{offset.partition}, as"
+                " many as the topic's max.groups; delete one, or raise max.groups"
+            )
 
     def forget(self, group: str, places: Iterable[tuple[str, int]]) -> None:
         """Forgets what a group has committed of some partitions."""
@@ -251,6 +299,10 @@ class CommittedOffsets:
         """Queues that everything is forgotten that a group has committed."""
         is_known = group in self._groups.by_name
         return self._enqueue([Entry(Kind.FORGET_GROUP, group)] if is_known else [])
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Writes entries of any kind in one piece; they are durable when this returns."""
+        self.settle(self._enqueue(entries))
 
     def _enqueue(self, entries: Sequence[Entry]) -> Queued:
         own = Queued(entries, journal.encode(entries))
@@ -298,7 +350,7 @@ class CommittedOffsets:
             except OSError as error:
                 if error.errno in PASSING:
                     file.truncate(self._end)
-                    file.sync()
+                    file.sync()  # half a commit must not stand before the next whole one
                 raise
         self._end += len(data)
         for each in taken:
@@ -308,7 +360,7 @@ class CommittedOffsets:
             try:
                 self._write_again()
             except OSError as error:
-                if error.errno not in PASSING:  # it was replaced, so nobody knows where it ends
+                if error.errno not in PASSING:  # it was replaced, so where it ends is not known
                     self._failed(error)
 
     def _begin(self) -> None:
@@ -338,6 +390,7 @@ class CommittedOffsets:
             for entry in places.values()
             if self._is_current(entry)
         ]
+        entries += self._groups.producers.values()
         data = journal.encode_header(self.boot.now_ms()) + journal.encode(entries)
         self.boot.files.replace(self._path, data)
         self._end = len(data)
@@ -370,6 +423,10 @@ class CommittedOffsets:
             for place, entry in sorted(found.items())
             if self._is_current(entry)
         }
+
+    def producers(self) -> Mapping[str, Entry]:
+        """Returns the last entry of each transactional id."""
+        return dict(self._groups.producers)
 
     def newest_ms(self, group: str) -> int:
         """Returns when a group committed last; 0 for one that never did."""

@@ -1,4 +1,4 @@
-"""Positions of readers that have no store: left as small files, taken over by the one who writes.
+"""Positions of readers that have no store: left as small files, taken over by the writer.
 
 A streaming query reads a directory without a lock, so it can change nothing of a group. It leaves
 a file (`positions/of-<group>.json`), replaced after each batch. The store takes such files over
@@ -8,7 +8,7 @@ Rules.
 1. A file is taken by renaming it, committed, and only then removed: whatever is killed, a position
    is committed at least once, and to commit one twice is the same as once.
 2. A position never moves a group back, nor beyond the durable end, and counts only for the topic
-   that it was read from: its epoch says so.
+   that it was read from, which its epoch identifies.
 3. A file is used once: a group that is reset or deleted afterwards stays so until the reader
    leaves the next one.
 """
@@ -51,7 +51,7 @@ def pending(boot: DataDirectory) -> Iterator[Position]:
 
 
 def part_of(left: Position, about: TopicFile) -> TopicPosition | None:
-    """Returns what a position says of a topic: of this very one, not of another of its name."""
+    """Returns a position's offsets in a topic: in this very one, not another of its name."""
     same = (about.name, about.epoch)
     return next((each for each in left.topics if (each.topic, each.epoch) == same), None)
 
@@ -96,7 +96,7 @@ def _commit(left: Position, topics: Mapping[str, TopicFile], commit: Commit) -> 
 
 
 def _read(files: Files, path: str) -> Position | None:
-    """Reads a position; a damaged one says nothing, and the next one will."""
+    """Reads a position; a damaged one is ignored, and the next one will replace it."""
     try:
         return position.decode(files.read(path))
     except (FileNotFoundError, CorruptData):

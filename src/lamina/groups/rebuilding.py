@@ -1,6 +1,6 @@
 """What is known of a group when something of its own files is lost.
 
-| from                 | what it gives                                                          |
+| from                 | what it holds                                                          |
 |----------------------|------------------------------------------------------------------------|
 | the file that is left | the snapshot, or the delta: see `journal`                             |
 | the list of groups   | below which offset all was acked when it was written                   |
@@ -9,11 +9,12 @@
 | readers' positions   | taken over when the store is open, as always: see `published`          |
 
 All of it is put together: what any of them calls acked is acked. That is only true within one life
-of the group, which the list of groups names and a reset ends; what is of another life says nothing.
+of the group, which the list of groups names and a reset ends; what is of another life does not
+count.
 
 Rules.
-1. Nothing counts as acked that may have been taken back: of a doubtful source less is believed, and
-   records come again.
+1. Nothing counts as acked that may have been taken back: a doubtful source is trusted less, and
+   records are delivered again.
 2. Without a sound list no life is known. Then the archive's copy is believed only for a partition
    of which no file is left, and only as far as its records were archived at that time.
 3. A store opens without its archive. What the copy would have added comes again, and is reported.
@@ -52,7 +53,7 @@ BATCH = Limit(max_records=1 << 16, max_bytes=4 << 20)
 
 
 class Copied(NamedTuple):
-    """What the archive's copy gives: a state and where it is from, or why it gives nothing."""
+    """What the archive's copy holds: a state and where it is from, or why there is none."""
 
     state: State | None = None
     source: str = ""
@@ -70,9 +71,9 @@ class Evidence:
         self._readers = readers
         self._known = known
         self.is_complete = known.is_sound
-        """Whether every group is known that there is; False where nobody could be asked."""
+        """Whether every group that exists is known; False if the archive could not be asked."""
         self.is_discovered = False
-        """Whether the archive has told which groups there are, in place of the list."""
+        """Whether the groups are known from the archive, in place of the list."""
 
     def groups(self, report: RecoveryReport) -> set[_Key]:
         """Returns the groups that are known: those of the list, or else those with copies."""
@@ -142,7 +143,7 @@ class Evidence:
         return state
 
     def _copied(self, about: TopicFile, names: Names) -> Copied:
-        """What the archive's copy gives, as far as it can be believed."""
+        """Returns what the archive's copy holds, as far as it can be trusted."""
         number, group = names.place.partition, names.group
         if not _is_archived(about):
             return Copied()

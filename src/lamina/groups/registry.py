@@ -2,7 +2,7 @@
 
 Rules.
 1. Every group is recovered when the store is opened, before anything is appended: only then can a
-   state that is ahead of its log be told from one that is not.
+   state that is ahead of its log be distinguished from one that is not.
 2. A group's state belongs to a topic's life: it goes with the topic, and before a new one of the
    same name is there.
 3. A reset is planned first, and carried out only when the caller says so.
@@ -58,7 +58,7 @@ def _key_of(names: Names) -> _Key:
 
 
 def _remove_group(parts: Sequence[Names]) -> None:
-    """Removes a group's files; the first partition's, which says that it is deleted, come last."""
+    """Removes a group's files; the first partition's, which mark it as deleted, come last."""
     for names in sorted(parts, key=lambda each: each.place.partition, reverse=True):
         names.remove()
 
@@ -66,7 +66,7 @@ def _remove_group(parts: Sequence[Names]) -> None:
 def peek(
     boot: DataDirectory, topics: Mapping[str, TopicFile], topic: str | None
 ) -> list[tuple[str, str]]:
-    """Lists the groups (topic, name) that the files tell of, changing nothing."""
+    """Lists the groups (topic, name) that have files, changing nothing."""
     report = RecoveryReport()
     found = names_on_disk(boot)
     gone = {_key_of(names) for names in found if names.is_deleted}
@@ -195,7 +195,7 @@ class Groups:
                 self._roster.write(self._listed())
 
     def _listed(self, *, without: _Key | None = None) -> list[Listed]:
-        """What the list of groups should say now."""
+        """Returns what the list of groups should hold now."""
         return [
             Listed(
                 *(topic, self._epochs[topic], name),
@@ -284,7 +284,7 @@ class Groups:
         """Makes the places of all groups of a topic in partitions that come to exist within.
 
         They begin at the first record. No group is made or deleted meanwhile; if the partitions
-        do not come to exist, the files that were made are nobody's, and are made again later.
+        do not come to exist, the files that were made are unused, and are made again later.
         """
         with self._changing:
             made: list[tuple[list[GroupPartition], GroupPartition]] = []
@@ -298,7 +298,7 @@ class Groups:
                     each.end(Closed(f"{each.reader.place.name} was never made"))
                 raise
             for found, each in made:
-                found.append(each)  # in place: whoever uses the group polls it from now on
+                found.append(each)  # in place: consumers of the group poll it from now on
             if made:
                 self._save_roster()
 
@@ -341,7 +341,7 @@ class Groups:
         return {
             name: each[partition].durable.acked_until
             for name, each in found
-            if partition < len(each)  # one that is being added: nobody has read it yet
+            if partition < len(each)  # one that is being added: nothing has been read of it yet
         }
 
     def _known(self, topic: str, name: str) -> list[GroupPartition]:
@@ -425,7 +425,7 @@ class Groups:
             del self._left[key]
 
     def close_topic(self, topic: str) -> None:
-        """Ends the groups of a topic that is deleted; their files are nobody's any more."""
+        """Ends the groups of a topic that is deleted; their files have no owner any more."""
         with self._changing:
             for key in [key for key in self._groups if key[0] == topic]:
                 for each in self._groups.pop(key):

@@ -1,4 +1,4 @@
-"""Where a reset of a group leads to: an offset, an end of the log, a time, or some records on."""
+"""Where a reset moves a group: to an offset, an end of the log, a time, or by some records."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ class Roster:
         """The groups (topic, group) that the file names, durably."""
 
     def save(self, groups: Iterable[Listed]) -> None:
-        """Writes the list if it says anything new; on a full disk, some other time."""
+        """Writes the list if it has changed; on a full disk, some other time."""
         listed = list(groups)
         if listed or self._written is not None:
             with contextlib.suppress(OSError):
                 self.write(listed)
 
     def write(self, groups: Iterable[Listed]) -> None:
-        """Writes the list if it says anything new, or raises OSError."""
+        """Writes the list if it has changed; raises OSError if that fails."""
         listed = list(groups)
         data = group_roster.encode(listed)
         if data != self._written:

@@ -1,7 +1,10 @@
-"""What was set of share groups, by name: durable before it is answered.
+"""The settings of share groups, by name: durable before they are answered.
 
-Rule: a setting that this version does not know, or would refuse, counts as not set: the file may
-be of another version, and a group must not be out of reach for that.
+Rules.
+1. A setting that this version does not know, or would refuse, counts as not set: the file may be
+   of another version, and that must not make a group unusable.
+2. A damaged file is set aside and reported when the store is opened: where a group begins is
+   among the settings, so somebody has to know that they are gone.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from lamina.api import RecoveryReport
 from lamina.config import Settings, setting
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, typed_errors
 from lamina.formats.documents import group_settings
@@ -22,7 +26,7 @@ GROUPS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupSettings(Settings):
-    """What can be set of a share group by its name, as Kafka's tools do."""
+    """What can be set for a share group by its name, as Kafka's tools do."""
 
     kind: ClassVar[str] = "group setting"
 
@@ -79,6 +83,23 @@ class SettingsBook:
             self._boot.files.replace(self._path, group_settings.encode(known))
             self._known = known
 
+    def recover(self, report: RecoveryReport) -> None:
+        """Reads the file when the store is opened; a damaged one is kept aside and reported."""
+        try:
+            self._known = self._read()
+        except NewerFormat:
+            raise
+        except CorruptData:
+            data = self._boot.files.read(self._path)
+            kept = self._boot.place("", 0).set_aside(self._path, data, 0)
+            why = (
+                "what was set of share groups cannot be read: until it is set again their settings"
+                " are the default ones, and new topics of a group are read from the end"
+            )
+            report.add("quarantined", self._path, why, kept_in=kept)
+            self._boot.files.replace(self._path, group_settings.encode({}))
+            self._known = {}
+
     def _all(self) -> dict[str, dict[str, Any]]:
         if self._known is None:
             self._known = self._read()
@@ -89,5 +110,5 @@ class SettingsBook:
             return group_settings.decode(self._boot.files.read(self._path))
         except NewerFormat as error:
             raise error.at_path(self._path) from error
-        except (FileNotFoundError, CorruptData):
+        except FileNotFoundError:
             return {}

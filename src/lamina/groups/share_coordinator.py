@@ -1,11 +1,11 @@
 """The members of all share groups of a store, and the clock that ends silent memberships.
 
-What a share group has done lasts and is in `registry`, one group per topic; who is a member of it
-lives here, in memory. After a restart members are unknown and come again.
+What a share group has done is durable, in `registry`, one group per topic; its members are kept
+here, in memory. After a restart members are unknown and come again.
 
 Rules.
-1. One lock guards the members of all groups, and nothing slow happens under it: those who wait for
-   a member's end are told outside.
+1. One lock guards the members of all groups, and nothing slow happens under it: callbacks at a
+   member's end run outside.
 2. A name stands for one kind of group. Of a classic and a share group that are made at the same
    moment one is refused: this one looks for the other after it has entered its member, and the
    other looks for members here before it enters its own.
@@ -37,7 +37,7 @@ TOPICS_MAX = 1_000
 
 
 class ShareCoordinator:
-    """Who is a member of which share group."""
+    """The members of all share groups."""
 
     def __init__(self, is_classic: Callable[[str], bool], clock_ms: Callable[[], int]) -> None:
         self._is_classic = is_classic

@@ -7,13 +7,13 @@
                    somebody came or went,   ▼  │ with the member's new share
                    or a topic grew         stale
 
-Nobody leads and nobody waits: the group assigns partitions itself, and each member learns its share
-by its own heartbeat. A share is only where a member looks for records: no two members ever hold the
-same record, and what a member holds stays with it when its share changes.
+There is no leader, and nobody waits: the group assigns partitions itself, and each member learns
+its share by its own heartbeat. A share is only where a member looks for records: no two members
+ever hold the same record, and what a member holds stays with it when its share changes.
 
 Rules.
-1. Nothing here waits, reads a clock or locks: times are arguments, and `next_deadline_ms` says when
-   `advance` has something to do.
+1. Nothing here waits, reads a clock or locks: times are arguments, and `next_deadline_ms` returns
+   when `advance` has something to do.
 2. A member may repeat the epoch before its present one, once: its answer may have been lost.
 3. Every partition of a topic that a member subscribes to is in somebody's share.
 """
@@ -33,12 +33,12 @@ MEMBERS_MAX = 200
 Share: TypeAlias = Mapping[str, tuple[int, ...]]
 """Partitions by topic."""
 Counts: TypeAlias = Callable[[str], int]
-"""How many partitions a topic has; 0 for one that there is not."""
+"""How many partitions a topic has; 0 if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareBeat:
-    """What a member says with each heartbeat. Without `topics` its subscription is as before."""
+    """What a member sends with each heartbeat. Without `topics` its subscription is unchanged."""
 
     member_id: str
     epoch: int
@@ -59,7 +59,7 @@ class ShareAnswer:
 
 @dataclass(slots=True)
 class ShareMember:
-    """A member: what it subscribed to, and what it was last told."""
+    """A member: what it subscribed to, and the share that it was last sent."""
 
     about: ShareBeat
     topics: frozenset[str] = frozenset()
@@ -105,7 +105,7 @@ class ShareGroup:
     def heartbeat(
         self, beat: ShareBeat, counts: Counts, *, now_ms: int, session_ms: int
     ) -> ShareAnswer:
-        """Notes that a member is there, new or not, and tells it its share where that is news."""
+        """Notes that a member is there, new or not, and returns its share if that has changed."""
         refusal = self._refuses(beat)
         if refusal is not None:
             return ShareAnswer(refusal)
@@ -165,14 +165,14 @@ class ShareGroup:
         return silent
 
     def _without(self, gone: Iterable[str]) -> None:
-        """Shares what others had among those who stay: they learn it by their next heartbeats."""
+        """Divides what others had among those that stay: they learn it by their next heartbeats."""
         for name in gone:
             self._shares.pop(name, None)
         counts = dict(self._counts)
         self._assign(lambda topic: counts.get(topic, 0), is_news=True)
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when the next member falls silent, if nobody is heard of before."""
+        """Returns when the next member falls silent, if no heartbeat comes before."""
         return min((each.deadline_ms for each in self._members.values()), default=None)
 
     # ------------------------------------------------------------------ looking
@@ -206,5 +206,5 @@ def fair_shares(
         for number in range(len(readers)):
             name = readers[(turn + number) % len(readers)]
             shares[name][topic] = tuple(range(number, count, len(readers)))
-        turn += count % len(readers)  # whoever has one more here has none of the next ones
+        turn += count % len(readers)  # a member that has one more here gets none of the next ones
     return dict(shares)

@@ -1,8 +1,8 @@
-"""One partition as a group shares it: who gets which record, journaled before it is delivered.
+"""One partition as a group shares it: leases on records, journaled before they are delivered.
 
 A poll sets records apart in memory, reads them, and only then marks them: what turns out to be a
 hole or gone is never marked. Marks, acks and all other changes go through the same group commit as
-appends (`engine.writer`): the changes of many consumers are one write and one fsync.
+appends (`log.commit`): the changes of many consumers are one write and one fsync.
 
     choose ──▶ read ──▶ mark ─┐
     ack, release, extend ─────┴▶ queue ──▶ plan on the newest state ──▶ journal ──▶ answer
@@ -248,7 +248,7 @@ class GroupPartition:
         return max(0, held_max - self._written.running(now_ms) - apart)
 
     def has_deliverable(self, held_max: int) -> bool:
-        """Whether a poll would find something, or something to bury; reads and changes nothing."""
+        """Returns whether a poll would find records, or dead ones; reads and changes nothing."""
         with self._mutex:
             state, now_ms, apart = self._written, self.now_ms(), self._apart()
             over = deliverable(state, now_ms, apart, 1, 1)
@@ -353,7 +353,7 @@ class GroupPartition:
             self._add_hole(int(before[row]) + 1, int(offsets[row]), "deleted")
 
     def _add_hole(self, first: int, end: int, reason: str) -> None:
-        """Notes a range without records; one that is known already is not told again."""
+        """Notes a range without records; one that is known already is not reported again."""
         if first >= end:
             return
         with self._mutex:
@@ -404,7 +404,7 @@ class GroupPartition:
     # ------------------------------------------------------------------ changing
 
     def mark(self, chosen: Chosen, lease_ms: int, acks: int) -> tuple[NDArray[np.bool_], int]:
-        """Gives leases; returns of which records, and their deadline. What was acked gets none."""
+        """Sets leases; returns for which records, and their deadline. What was acked gets none."""
         deadline_ms = self.now_ms() + lease_ms
         epochs = chosen.epochs + 1
         marks = events_of(Event.MARK_INFLIGHT, chosen.offsets, deadline_ms, epochs)
@@ -466,7 +466,7 @@ class GroupPartition:
         return extended, deadline_ms
 
     def held_rows(self, state: State, offsets: Numbers, epochs: Numbers | None) -> Numbers:
-        """The rows of the leases that somebody who names these offsets and epochs still has."""
+        """Returns the rows of those leases, by offset and epoch, that still run."""
         rows = state.lease_rows(offsets)
         held = rows >= 0
         if epochs is not None and len(state.epochs):

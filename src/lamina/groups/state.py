@@ -58,7 +58,7 @@ def _none() -> Numbers:
 class State:
     """A group's state of one partition; see the module for what the columns mean.
 
-    Columns may be those of the events that led here: nobody changes either.
+    Columns may be those of the events that led here: neither is ever changed.
     """
 
     acked_until: int = 0
@@ -124,7 +124,7 @@ class State:
         return expand(self.starts, self.ends)
 
     def ahead_in_pieces(self, count: int) -> Iterator[Numbers]:
-        """Yields the offsets above the frontier that are acked, ascending, up to `count` a time."""
+        """Yields the acked offsets above the frontier, ascending, up to `count` at a time."""
         lengths = np.cumsum(self.ends - self.starts)
         for first in range(0, int(lengths[-1]) if len(lengths) else 0, count):
             low = int(np.searchsorted(lengths, first, side="right"))
@@ -170,7 +170,7 @@ class State:
         return int(running.min()) if len(running) else None
 
     def frontier_after(self, acks: Numbers, others: Ranges = NO_RANGES) -> int:
-        """Where the frontier comes to when sorted offsets are acked and `others` count as acked."""
+        """Returns where the frontier moves when sorted offsets, and `others`, count as acked."""
         if not len(self.starts) and not len(others[0]) and len(acks):
             first, last = int(acks[0]), int(acks[-1])
             if first > self.acked_until:
@@ -205,7 +205,7 @@ class State:
 
     @property
     def top(self) -> int:
-        """One past the last offset that the state says anything of."""
+        """One past the last offset that is acked or leased in the state."""
         tops = (self.acked_until, *self.ends[-1:], *(self.offsets[-1:] + 1))
         return max(int(top) for top in tops)
 
@@ -214,7 +214,7 @@ class State:
         return self.top > end
 
     def united(self, other: State) -> State:
-        """Returns the state in which all that either calls acked is; of leases the later epoch's.
+        """Returns the state in which everything is acked that is acked in either; later epochs win.
 
         Where both have a lease of the same epoch this one's deadline stays.
         """

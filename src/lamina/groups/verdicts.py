@@ -1,9 +1,9 @@
-"""Settling records that one consumer holds: all as it says, in one change, or none of them.
+"""Settling records that one consumer holds: all as it decides, in one change, or none of them.
 
-`ack` and its kind take what anybody names. A share consumer of Kafka's may only settle what it
-holds itself, under the epoch that it was given: then the epoch tells whether the record has been
-with somebody else since. Looking and changing are one step in the group's journal, so two
-consumers never settle the same delivery.
+`ack` and similar calls accept records from any caller. A Kafka share consumer may only settle what
+it holds itself, under the epoch of its delivery: a higher epoch shows that the record has been with
+another consumer since. Checking and changing are one step in the group's journal, so two consumers
+never settle the same delivery.
 
 | verdict     | what becomes of the record            |
 |-------------|---------------------------------------|
@@ -27,7 +27,7 @@ from lamina.groups.state import Chosen, State, events_of, joined
 
 
 class Verdict(IntEnum):
-    """What a consumer says of a record; the numbers are those of Kafka's protocol."""
+    """What a consumer decides about a record; the numbers are those of Kafka's protocol."""
 
     GAP = 0
     ACCEPT = 1
@@ -45,7 +45,7 @@ def are_held(partition: GroupPartition, held: Chosen) -> bool:
 def settle(
     partition: GroupPartition, held: Chosen, verdicts: NDArray[np.int8], lease_ms: int
 ) -> int | None:
-    """Does with each record as its verdict says, durably; returns when a renewed lease ends.
+    """Carries out the verdict on each record, durably; returns when a renewed lease ends.
 
     Returns None, and does nothing, if one of them is not held under its epoch any more.
     """

@@ -6,10 +6,11 @@ import contextlib
 import functools
 import importlib.metadata
 import json
+import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -96,6 +97,30 @@ def cat(ground: Ground) -> Saw:
     saw = _as_reader(ground, saw)
     saw.topics = (TOPIC,)
     return saw
+
+
+def sql(ground: Ground) -> Saw:
+    """`lamina sql`, which goes on behind what is lost and names it."""
+    query = f'select \'{TOPIC}\' as topic, _offset as "offset", value from "{TOPIC}"'  # noqa: S608  # our own name
+    with capturing("lamina.engines") as warned:
+        saw = run("sql", query, "--json", "--skip-lost", "--data", ground.data)
+    saw.output += "\n".join(warned)
+    saw = _as_reader(ground, saw)
+    saw.topics = (TOPIC,)
+    return saw
+
+
+@contextlib.contextmanager
+def capturing(logger: str) -> Iterator[list[str]]:
+    """Gathers what a logger warns of."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(logger).addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger(logger).removeHandler(handler)
 
 
 def produce(ground: Ground) -> Saw:

@@ -31,11 +31,31 @@ NOT_USERS: dict[str, str] = {
     "action delete_by_tag": "the same operation as Store.delete, which is a user",
     "action verify": "starts `lamina pipeline verify`, which is a user",
     "action cancel": "stops a job; no records",
+    "action delete_topic": "the same operation as Store.delete_topic, which is a user",
+    "action produce": "appends, as the user `append` does",
+    "GET /console/export": "fetches by pages, as the user `http-fetch` does",
+    "GET /live": "says that the process answers; no records",
+    "POST /v1/reload": "reads keys and certificates again; no records",
+    "lamina server check": "asks for `GET /ready` and `GET /health`, as `http-pages` does",
+    "lamina server reload": "asks a server for `POST /v1/reload`",
 }
 """What of the product is no user of its own, and why."""
 NOT_USERS |= {
     f"{kind}.gone_from": "counts for the pipeline jobs, which are users"
     for kind in ("Store", "ReadOnlyStore", "ArchiveStore")
+}
+NOT_USERS |= {
+    f"{kind}.{name}": why
+    for name, why in {
+        "read": "reads by `scan`, which is a user, and decodes what that gives",
+        "schema": "a topic's schemas.json, whose damage tests/store/test_schema_files.py meets",
+        "schemas": "a topic's schemas.json, whose damage tests/store/test_schema_files.py meets",
+    }.items()
+    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
+}
+NOT_USERS |= {
+    f"{kind}.set_schema": "writes a topic's schemas.json, no records"
+    for kind in ("Store", "RemoteStore")
 }
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
@@ -69,6 +89,28 @@ NOT_USERS |= {
     f"Producer.{name}": "hands records to the store's own append, which is a user"
     for name in ("produce", "produce_batch", "poll", "flush", "close")
 }
+NOT_USERS |= {
+    f"kafka {name}": why
+    for why, names in {
+        "tells of the server, of keys or of members: touches no file": (
+            "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster",
+            "FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup",
+            "ShareGroupHeartbeat", "ShareGroupDescribe",
+        ),
+        "transactions are held by the rows F1/transactions and F4/transactions": (
+            "AddOffsetsToTxn", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit",
+        ),
+        "asks for what the user `describe` asks for": (
+            "Metadata", "DescribeConfigs", "ListGroups", "DescribeGroups", "OffsetForLeaderEpoch",
+        ),
+        "the store's own operation, of which an embedded user does the same": (
+            "Produce", "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs",
+            "IncrementalAlterConfigs", "DeleteRecords", "InitProducerId", "DeleteGroups",
+            "OffsetCommit", "OffsetFetch", "OffsetDelete", "ShareFetch", "ShareAcknowledge",
+        ),
+    }.items()
+    for name in names
+}  # fmt: skip
 
 
 def every_user() -> dict[str, User]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lamina.wire.operations import OPERATIONS
-from lamina_torture.cross import changers, commands, doors, lookers, readers, sparks
+from lamina_torture.cross import changers, commands, doors, kafka_door, lookers, readers, sparks
 from lamina_torture.cross.axes import Cell
 from lamina_torture.cross.ground import Ground, Saw
 
@@ -109,6 +109,7 @@ USERS: dict[str, User] = {
              ("GET /v1/topics/{topic}/partitions/{partition}/records",)),
         User("http-pages", doors.http_pages, ("GET /health", "GET /ready", "GET /openapi.json",
              "GET /docs", "GET /", "POST /v1/topics/{topic}/groups/{group}/poll", *_gets())),
+        User("kafka-fetch", kafka_door.fetch, ("kafka Fetch", "kafka ListOffsets")),
         User("metrics", doors.metrics, ("GET /metrics",)),
         User("console", doors.console, ("GET /console", "GET /console/session",
              "GET /console/feed/jobs", "GET /console/feed/{name}")),
@@ -119,6 +120,7 @@ USERS: dict[str, User] = {
              "GET /v1/topics/{topic}/partitions/{partition}/watch")),
         User("consume", commands.consume, ("lamina topic consume",)),
         User("cat", commands.cat, ("lamina cat",)),
+        User("sql", commands.sql, ("lamina sql",)),
         User("produce", commands.produce, ("lamina topic produce",)),
         User("looks", commands.looks, ("lamina topic list", "lamina topic describe",
              "lamina topic delete", "lamina segment list", "lamina group list",

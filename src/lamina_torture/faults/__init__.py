@@ -12,6 +12,8 @@
     requests     answers are lost, requests are held back or repeated
     doors        clients of every door while the server is killed
     kafka        three Kafka libraries while the broker is killed, or its disk loses power
+    kafka_transactions  transactions of those libraries while the broker is killed
+    transactions each step of a transaction's life, and of the restart after it
     groups       consumer groups: each step of polls, acks and rotations
     races        readers between any two steps of a writer
     skew         versions to come, unknown kinds, directories of the release before

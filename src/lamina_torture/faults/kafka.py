@@ -185,7 +185,7 @@ class _Clients:
 # ---------------------------------------------------------------- a broker that is killed
 
 
-class _BrokerProcess:
+class BrokerProcess:
     """`lamina serve`, as whoever kills it sees it."""
 
     def __init__(self, directory: str, tap: Tap) -> None:
@@ -226,10 +226,10 @@ class _BrokerProcess:
 def _live_and_kill(trial: Trial, number: int, directory: str, clients: _Clients) -> None:
     luck = trial.luck(number)
     tap = clients.tap
-    broker = _BrokerProcess(directory, tap)
+    broker = BrokerProcess(directory, tap)
     broker.start()
     try:
-        _create_topic(tap, trial.format)
+        create_topic(tap, trial.format)
         with clients.at_work():
             for _ in range(KILLS):
                 clients.await_progress()
@@ -254,7 +254,7 @@ def _await(is_so: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def _create_topic(tap: Tap, format_name: str) -> None:
+def create_topic(tap: Tap, format_name: str) -> None:
     """Has the topic made by a client, before anybody uses it."""
     admin = importlib.import_module("confluent_kafka.admin")
     client = admin.AdminClient({"bootstrap.servers": f"127.0.0.1:{tap.port}", "log_level": 0})
@@ -280,7 +280,7 @@ def _on_simulated_disk(format_name: str, tap: Tap) -> Iterator[SimulatedFiles]:
         door.serve()
         tap.point_at(door.port)
         try:
-            _create_topic(tap, format_name)
+            create_topic(tap, format_name)
             yield files
         finally:
             tap.cut()
@@ -318,7 +318,7 @@ def _judge(trial: Trial, clients: _Clients, store: Store, moment_ns: int = _LAST
     ]
     trial.counts["operations"] += len(history)
     trial.counts["commits"] += len(commits)
-    final = _final(store, trial.format)
+    final = final_of(store, trial.format)
     reads = [read for member in clients.members for read in member.reads]
     anomalies = judge(history, final, may_repeat)
     anomalies += judge_groups(commits, clients.tap.shares, reads, final)
@@ -336,7 +336,7 @@ def _known_at(moment_ns: int, history: list[Operation]) -> Iterator[Operation]:
             yield replace(each, outcome="info", found=())
 
 
-def _final(store: Store, format_name: str) -> dict[int, dict[int, str]]:
+def final_of(store: Store, format_name: str) -> dict[int, dict[int, str]]:
     """Reads everything as it is in the end."""
     found: dict[int, dict[int, str]] = {}
     for partition in range(PARTITIONS):

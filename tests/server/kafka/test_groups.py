@@ -7,19 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from aiokafka.errors import TransactionalIdAuthorizationFailed
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
-    KafkaException,
     Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import TransactionalIdAuthorizationFailedError
+from kafka import KafkaConsumer
 
 import lamina
 from lamina.wire.kafka.group_apis import OFFSET_COMMIT
@@ -189,40 +186,6 @@ def test_an_idempotent_producer_gets_a_number_and_stores_once(server: Any) -> No
     with lamina.connect(server.flight_url) as store:
         values = [row for batch in store.scan("once") for row in batch["value"].to_pylist()]
     assert values == [b"%d" % number for number in range(300)]
-
-
-def test_a_transactional_producer_is_refused_for_good(server: Any) -> None:
-    producer = Producer(
-        {
-            "bootstrap.servers": server.kafka_address,
-            "transactional.id": "t",
-            "socket.timeout.ms": 5000,
-        }
-    )
-    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as found:
-        producer.init_transactions(20)
-    assert found.value.args[0].fatal()
-
-
-def test_aiokafka_gives_up_a_transactional_id(server: Any) -> None:
-    async def begin() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=server.kafka_address, transactional_id="t")
-        try:
-            await producer.start()
-        finally:
-            await producer.stop()
-
-    with pytest.raises(TransactionalIdAuthorizationFailed):
-        asyncio.run(begin())
-
-
-def test_kafka_python_gives_up_a_transactional_id(server: Any) -> None:
-    producer = KafkaProducer(bootstrap_servers=server.kafka_address, transactional_id="t")
-    try:
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            producer.init_transactions()
-    finally:
-        producer.close(0)
 
 
 def test_commits_of_one_connection_count_in_their_order(server: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import lamina
+from lamina.errors import UNREADABLE, RecordsMissing
 from lamina.formats.kafka import batch
 from lamina.server import auth
 from lamina.wire.kafka.connection_apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -154,9 +155,6 @@ def test_a_record_that_is_too_large_and_wrong_acks_are_refused(
     assert answer["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     (answer,) = parts_of(client.ask(PRODUCE, 9, produced("small", made([b"x"]), acks=2)))
     assert answer["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
-    request = produced("small", made([b"x"])) | {"transactional_id": "t"}
-    (answer,) = parts_of(client.ask(PRODUCE, 9, request))
-    assert answer["error_code"] == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 # ---------------------------------------------------------------- fetch
@@ -190,6 +188,56 @@ def test_deleted_records_are_a_hole_that_readers_cross(server: Any, client: RawC
         reached = batches[-1][1] + 1
         seen += sum(count for _, _, count in batches)
     assert seen == 3
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "frame", "wal"])
+def test_a_lost_record_is_told_before_it_is_crossed(
+    tmp_path: Path, format_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lamina.open(str(tmp_path / "data")) as store:
+        store.create_topic("t", format=format_name, config={"segment.bytes": 4096})
+        for number in range(40):
+            store.append("t", [b"%03d" % number + b"x" * 300])
+        store.maintain()
+    for path in (tmp_path / "data").rglob("*"):
+        if path.suffix in (".log", ".data") and b"005xxx" in path.read_bytes():
+            path.write_bytes(path.read_bytes().replace(b"005xxx", b"005xxy"))
+    with served(tmp_path / "data", kafka_port=0) as service:
+        first = service.broker.store.earliest_offset("t")
+        for _ in range(2):  # each client is told
+            with RawClient(service.kafka_address) as reader:
+                reached, seen, errors = first, 0, []
+                while reached < first + 40:
+                    found = partition_of(reader.ask(FETCH, 12, fetched("t", reached)))
+                    if found["error_code"]:
+                        errors.append((reached, found["error_code"]))
+                        continue
+                    spans = offsets_of(found["records"])
+                    reached = spans[-1][1] + 1
+                    seen += sum(count for _, _, count in spans)
+                assert errors == [(first + 5, ErrorCode.CORRUPT_MESSAGE)]
+                assert seen == 39
+    logged = [each.getMessage() for each in caplog.records if "Fetch of" in each.getMessage()]
+    assert len(logged) == 1
+    assert "damaged" in logged[0]
+
+
+def test_what_the_disk_does_not_deliver_is_not_crossed(
+    server: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(server, "unread")
+    client.ask(PRODUCE, 9, produced("unread", made([b"a", b"b"])))
+
+    def unreadable(*_: object, **__: object) -> Any:
+        raise RecordsMissing("a page", first=0, end=2, reason=UNREADABLE)
+
+    with monkeypatch.context() as bad_disk:
+        bad_disk.setattr(server.broker.store, "fetch", unreadable)
+        for _ in range(3):
+            found = partition_of(client.ask(FETCH, 12, fetched("unread", 0)))
+            assert found["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    found = partition_of(client.ask(FETCH, 12, fetched("unread", 0)))
+    assert offsets_of(found["records"]) == [(0, 1, 2)]
 
 
 @pytest.mark.parametrize("format_name", ["keratin", "frame", "wal"])

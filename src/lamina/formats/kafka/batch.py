@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from lamina.errors import InvalidRequest
 from lamina.formats import envelope
 from lamina.formats.kafka import record_kernels
-from lamina.formats.kafka.compression import Codec, decompress
+from lamina.formats.kafka.compression import Codec, Take, decompress
 from lamina.formats.kafka.faults import BadBatch, Fault
 from lamina.formats.kernels import arrow
 from lamina.formats.kernels.binary import Layout, as_bytes
@@ -103,17 +103,18 @@ class Batch:
     """As it came: with its header, and compressed if it was."""
 
 
-def decode(data: Buffer, bytes_max: int) -> Batch:
+def decode(data: Buffer, bytes_max: int, take: Take = lambda _: None) -> Batch:
     """Decodes exactly one batch that a producer sent; raises BadBatch.
 
-    `bytes_max` bounds what compressed records may become.
+    `bytes_max` bounds what compressed records may become; `take` is told of them as they come, and
+    what it raises ends it.
     """
     view = memoryview(data).cast("B")
     head = _head(view)
     codec = _checked(view, head)
     body: Any = view[HEADER.size :]
     if codec is not Codec.NONE:
-        body = decompress(codec, body, bytes_max)
+        body = decompress(codec, body, bytes_max, take)
     return Batch(
         _columns(as_bytes(body), head["count"], head["base_timestamp"]),
         head["producer_id"],

@@ -2,6 +2,7 @@
 
 How large the records are is written nowhere, so a few bytes may claim to be any size. Streams are
 read in steps and stopped at the bound; a snappy block begins with its size, which is checked first.
+Whoever has to keep the room for it is told of each step, before the next one, and may refuse it.
 
     codec    what arrives
     gzip     one or more members
@@ -12,7 +13,9 @@ read in steps and stopped at the bound; a snappy block begins with its size, whi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +26,8 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16  # the magic and two version numbers
 _SNAPPY_FACTOR = 256
 """A snappy block of n bytes holds fewer than so many times n: copies are of at most 64 bytes."""
+Take: TypeAlias = Callable[[int], None]
+"""Is told how many bytes more there are; raises where there is no room for them."""
 
 
 class Codec(IntEnum):
@@ -38,19 +43,19 @@ class Codec(IntEnum):
 _STREAMS = {Codec.GZIP: "gzip", Codec.LZ4: "lz4", Codec.ZSTD: "zstd"}
 
 
-def decompress(codec: Codec, data: memoryview, bytes_max: int) -> pa.Buffer:
+def decompress(codec: Codec, data: memoryview, bytes_max: int, take: Take) -> pa.Buffer:
     """Returns the records; raises BadBatch for what does not decompress or is beyond the bound."""
     try:
         if codec is Codec.SNAPPY:
-            return _snappy(data, bytes_max)
-        return _stream(_STREAMS[codec], data, bytes_max)
+            return _snappy(data, bytes_max, take)
+        return _stream(_STREAMS[codec], data, bytes_max, take)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadBatch(
             Fault.CORRUPT, f"the records do not decompress as {codec.name.lower()}"
         ) from error
 
 
-def _stream(name: str, data: memoryview, bytes_max: int) -> pa.Buffer:
+def _stream(name: str, data: memoryview, bytes_max: int, take: Take) -> pa.Buffer:
     out = pa.BufferOutputStream()
     size = 0
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
@@ -59,14 +64,15 @@ def _stream(name: str, data: memoryview, bytes_max: int) -> pa.Buffer:
             size += part.size
             if size > bytes_max:
                 raise _too_large(bytes_max)
+            take(part.size)
             if part.size == 0:
                 return out.getvalue()
             out.write(part)
 
 
-def _snappy(data: memoryview, bytes_max: int) -> pa.Buffer:
+def _snappy(data: memoryview, bytes_max: int, take: Take) -> pa.Buffer:
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
-        return _block(data, bytes_max)
+        return _block(data, bytes_max, take)
     out = pa.BufferOutputStream()
     position, size = _XERIAL_HEAD_BYTES, 0
     while position < len(data):
@@ -74,14 +80,14 @@ def _snappy(data: memoryview, bytes_max: int) -> pa.Buffer:
         position += 4
         if not 0 < length <= len(data) - position:
             raise BadBatch(Fault.CORRUPT, "a block of snappy is longer than the batch")
-        part = _block(data[position : position + length], bytes_max - size)
+        part = _block(data[position : position + length], bytes_max - size, take)
         size += part.size
         out.write(part)
         position += length
     return out.getvalue()
 
 
-def _block(data: memoryview, bytes_max: int) -> pa.Buffer:
+def _block(data: memoryview, bytes_max: int, take: Take) -> pa.Buffer:
     size = shift = 0
     for byte in bytes(data[:5]):
         size |= (byte & 0x7F) << shift
@@ -94,6 +100,7 @@ def _block(data: memoryview, bytes_max: int) -> pa.Buffer:
         raise _too_large(bytes_max)
     if size > len(data) * _SNAPPY_FACTOR:
         raise BadBatch(Fault.CORRUPT, "a block of snappy claims more than it can hold")
+    take(size)
     return pa.decompress(pa.py_buffer(data), size, "snappy")
 
 

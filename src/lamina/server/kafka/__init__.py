@@ -14,6 +14,7 @@ writers append, a small pool reads, decodes what is large and calls what may blo
     cluster_metadata    versions, the one broker, topics with auto-creation
     topic_ids           ids of topics
     producing           batches become appends
+    unpacking           the room that compressed batches take
     fetching            records become batches; long polls, holes
     arrivals            waiting for appends without a thread
     offset_lookup       offsets by position and by time
@@ -21,6 +22,8 @@ writers append, a small pool reads, decodes what is large and calls what may blo
     topic_admin         topics and their settings
     partition_growth    more partitions for a topic
     producer_numbers    ids for idempotent producers
+    transacting         transactional ids, and the ends of transactions
+    transactional_produce  batches that wait for the end of a transaction
     classic_groups      members of consumer groups
     group_offsets       what groups have committed
     share_groups        members of share groups; groups of both kinds listed and deleted
@@ -28,6 +31,7 @@ writers append, a small pool reads, decodes what is large and calls what may blo
     share_fetching      records for one member alone; long polls
     share_acknowledging what a member says of the records that it holds
     sasl                PLAIN, with an API key as the password
+    throttling          bytes per second and key
 
 Rules.
 1. Nothing blocks the loop: an append is awaited, a read or a change of topics is in the pool.

@@ -25,7 +25,6 @@ from lamina.wire.operations import Scope
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 _MUST_KNOW_FROM, _MAY_SKIP_FROM = 4, 9
 _DEAD = "Dead"
-_NO_TRANSACTIONS = "transactions are not supported by this server"
 
 
 def refusal_of(refusal: Refusal | None) -> int:
@@ -39,20 +38,20 @@ def may_use(call: Call, group: str, scope: Scope = "write") -> bool:
 
 
 def find_coordinator(call: Call) -> Message:
-    """Answers FindCoordinator: it is this server, but for transactions."""
+    """Answers FindCoordinator: it is this server."""
     kind = call.request["key_type"]
     where = broker_of(call)
     node = {"node_id": where["node_id"], "host": where["host"], "port": where["port"]}
     nowhere = {"node_id": -1, "host": "", "port": -1}
 
     def found(key: str) -> Message:
-        if kind == TRANSACTION:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return {**nowhere, "error_code": code, "error_message": _NO_TRANSACTIONS}
-        if kind not in (GROUP, SHARE):
+        if kind not in (GROUP, TRANSACTION, SHARE):
             said = f"there are no coordinators of kind {kind}"
             return {**nowhere, "error_code": ErrorCode.INVALID_REQUEST, "error_message": said}
-        if not may_use(call, key if kind == GROUP else call.caller.prefix, "read"):
+        if kind == TRANSACTION and not may_use(call, key):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return {**nowhere, "error_code": code, "error_message": "not an id of this key"}
+        if not may_use(call, call.caller.prefix if kind == SHARE else key, "read"):
             code = ErrorCode.GROUP_AUTHORIZATION_FAILED
             return {**nowhere, "error_code": code, "error_message": "not a group of this key"}
         return {**node, "error_message": None}
@@ -195,7 +194,8 @@ def listed(call: Call) -> list[Message]:
 
 def describe_groups(call: Call) -> Message:
     """Answers DescribeGroups; a group that there is not is dead, and no error."""
-    return {"groups": [_described(call, name) for name in call.request["groups"]]}
+    names = dict.fromkeys(call.request["groups"])  # a name that is asked for often is told once
+    return {"groups": [_described(call, name) for name in names]}
 
 
 def _described(call: Call, name: str) -> Message:

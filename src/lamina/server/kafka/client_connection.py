@@ -5,27 +5,34 @@
 Rules.
 1. Answers leave in the order of requests, whatever handler is ready first.
 2. Reading pauses while too many answers are owed, while the client takes none, and while the
-   server has no room for a large request: that is how Kafka's clients are told to slow down.
+   server has no room for a large request: that is how Kafka's clients are told to slow down. So
+   it does while a key has used up its bytes per second (`throttling`).
 3. A frame's length is checked before room is made for it, and room grows with what has come.
 4. What cannot be a Kafka client (TLS, HTTP, garbage) is disconnected and logged once.
-5. A client that sends part of a request and no more for `idle.ms` is disconnected.
+5. A client is disconnected that needs `idle.ms` for a request of which less than `PROGRESS_BYTES`
+   come meanwhile, for presenting its key, or for taking an answer that lies ready. So is one that
+   asked for nothing for `SILENT_S`: it may have gone without a word.
+6. What requests become in memory counts: bytes of records as they are, all else `PARSED_FACTOR`
+   times, because lists of small parts become Python objects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from lamina.errors import Busy, LaminaError
+from lamina.errors import Busy, LaminaError, NotAllowed
 from lamina.server import limits
-from lamina.server.kafka import handling
+from lamina.server.kafka import handling, throttling
 from lamina.server.kafka.sessions import Call, Doorway, Session
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.framing import LENGTH
+from lamina.wire.kafka.record_apis import PRODUCE
 
 START_BYTES = 8 << 10
 KEPT_BYTES = 64 << 10
@@ -35,6 +42,13 @@ STRANGER_BYTES = 64 << 10
 """How much a client may send at once before it has presented its key."""
 TOLD_MAX = 1000
 """How many reasons to disconnect a host are remembered, each of which is logged once."""
+SILENT_S = 600.0
+"""As long as Kafka's `connections.max.idle.ms`."""
+PROGRESS_BYTES = 1 << 20
+PARSED_FACTOR = 32
+PARSED_FREE_BYTES = 8 << 10
+"""A request without records is not counted up to this size."""
+_API_KEY = struct.Struct(">h")
 _ROOM_PAUSE_S = 0.02
 _log = logging.getLogger("lamina.server")
 _STRANGERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
@@ -62,7 +76,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._pauses: set[str] = set()
         self._unsent_bytes = 0
         self._reserved_bytes = 0
+        self._delayed_until = 0.0
         self._idle: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._partial_bytes = 0
         self._transport: asyncio.Transport | None = None
         self.session: Session | None = None
 
@@ -79,12 +98,36 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self.session = Session(str(peer[0]), str(local[0]), self, self._door.anybody())
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        wait_s = SILENT_S if self.session.caller is not None else self._idle_s
+        self._silence = loop.call_later(wait_s, self._look_for_silence)
+
+    @property
+    def _idle_s(self) -> float:
+        return self._door.broker.settings.idle_ms / 1000
+
+    def _look_for_silence(self) -> None:
+        """Ends a connection that is used for nothing: looked at now and then."""
+        assert self.session is not None
+        loop = asyncio.get_running_loop()
+        if self.session.caller is None:
+            self._silence = None
+            self._end_with("presented no key in time")
+            return
+        left_s = self._heard_at + SILENT_S - loop.time() if not self._owed else SILENT_S
+        if left_s <= 0:
+            self._silence = None
+            self.close()
+            return
+        self._silence = loop.call_later(left_s, self._look_for_silence)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what was being done for the client; what it appended stays."""
         self._connections.discard(self)
-        if self._idle is not None:
-            self._idle.cancel()
+        for timer in (self._idle, self._stall, self._silence):
+            if timer is not None:
+                timer.cancel()
         held = self._unsent_bytes + self._reserved_bytes
         held += sum(slot.held_bytes for slot in self._owed)
         self._owed.clear()
@@ -146,13 +189,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             if there < LENGTH.size:
                 break
             (size,) = LENGTH.unpack_from(self._buffer, self._start)
-            if not self._takes(size):
+            takes = self._takes(size, there)
+            if takes is None:
+                break
+            if not takes:
                 return
             if there < LENGTH.size + size:
                 self._wanted = LENGTH.size + size
                 break
             frame = self._buffer[self._start + LENGTH.size : self._start + LENGTH.size + size]
             self._start += LENGTH.size + size
+            self._forget_idle()
+            self._heard_at = asyncio.get_running_loop().time()
             self._handle(frame)
             frame = self._buffer[:0]
         self._settle()
@@ -165,18 +213,29 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._fresh(START_BYTES, b"")
         is_partial = self._start < self._end and not self._pauses
         if is_partial and self._idle is None:
-            idle_s = self._door.broker.settings.idle_ms / 1000
-            self._idle = asyncio.get_running_loop().call_later(idle_s, self._too_slow)
-        elif not is_partial and self._idle is not None:
+            self._partial_bytes = self._end - self._start
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(self._idle_s, self._look_for_progress)
+        elif not is_partial:
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
-    def _too_slow(self) -> None:
+    def _look_for_progress(self) -> None:
         self._idle = None
-        self._end_with("sent part of a request and no more")
+        if self._end - self._start < self._partial_bytes + PROGRESS_BYTES:
+            self._end_with("sent part of a request and no more")
+        else:
+            self._settle()
 
-    def _takes(self, size: int) -> bool:
-        """Checks a frame's length, and reserves room for a large one; False while there is none."""
+    def _takes(self, size: int, there: int) -> bool | None:
+        """Checks a frame's length, and reserves room for a large one; False while there is none.
+
+        None where more of it has to come first, to know what it is.
+        """
         assert self.session is not None
         limit = self._door.broker.settings.request_bytes + limits.HEAD_BYTES
         if self.session.caller is None:
@@ -188,21 +247,35 @@ class ClientConnection(asyncio.BufferedProtocol):
             )
             self._end_with(f"speaks {kind}" if kind else f"announced a request of {size} bytes")
             return False
-        if size > KEPT_BYTES and self._reserved_bytes < size:
+        if size <= PARSED_FREE_BYTES:
+            return True
+        if there < LENGTH.size + _API_KEY.size:
+            return None
+        (key,) = _API_KEY.unpack_from(self._buffer, self._start + LENGTH.size)
+        has_records = key == PRODUCE.key
+        if has_records and size <= KEPT_BYTES:
+            return True
+        return self._reserve(size if has_records else size * PARSED_FACTOR)
+
+    def _reserve(self, cost_bytes: int) -> bool:
+        if self._reserved_bytes < cost_bytes:
+            missing = cost_bytes - self._reserved_bytes
             try:
-                self._door.broker.inflight.take(size - self._reserved_bytes, self._reserved_bytes)
+                self._door.broker.inflight.take(missing, self._reserved_bytes)
             except Busy:
+                self._forget_idle()  # it is not the client who makes us wait
                 self._pause("room")
                 loop = asyncio.get_running_loop()
                 loop.call_later(_ROOM_PAUSE_S, self._resume, "room")
                 return False
-            self._reserved_bytes = size
+            self._reserved_bytes = cost_bytes
         return True
 
     # ------------------------------------------------------------------ answering
 
     def _handle(self, frame: memoryview) -> None:
         assert self.session is not None
+        self._door.received.inc(len(frame))
         slot = _Slot(held_bytes=self._reserved_bytes)
         self._reserved_bytes = 0
         self._owed.append(slot)
@@ -235,15 +308,44 @@ class ClientConnection(asyncio.BufferedProtocol):
         except Exception:
             self._failed()
 
+    def end_if_revoked(self) -> None:
+        """Hangs up on a client whose key is known no more."""
+        if self.session is None or self.session.caller is None:
+            return
+        try:
+            self._door.broker.renewed(self.session.caller)
+        except NotAllowed as error:
+            self._end_with(str(error))
+            self.drop()
+
     def _answer(self, slot: _Slot, call: Call, correlation_id: int, answer: Message | None) -> None:
         if self._transport is None:  # it hung up: what it held otherwise was given back then
             self._door.broker.inflight.give_back(call.held_bytes)
             return
         slot.held_bytes += call.held_bytes
         slot.is_done, slot.ends = True, call.session.refused
+        self._delay(throttling.delay_s(call), answer)
         if answer is not None:
             slot.pieces = handling.answer_frame(call, correlation_id, answer)
         self._send()
+
+    def _delay(self, seconds: float, answer: Message | None) -> None:
+        """Reads no more for so long, and says so in the answer: its key has used up its bytes."""
+        if not seconds:
+            return
+        if answer is not None:
+            answer["throttle_time_ms"] = throttling.told_ms(seconds)
+        loop = asyncio.get_running_loop()
+        self._delayed_until = max(self._delayed_until, loop.time() + seconds)
+        self._pause("quota")
+        loop.call_at(self._delayed_until, self._end_delay)
+
+    def _end_delay(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._delayed_until:
+            self._resume("quota")
+        else:  # a later delay, or a timer that was early: some loops count whole milliseconds
+            loop.call_later(max(0.001, self._delayed_until - loop.time()), self._end_delay)
 
     def _send(self) -> None:
         """Writes the answers whose turn has come."""
@@ -254,6 +356,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._unsent_bytes += slot.held_bytes
             if slot.pieces is not None:
                 self._transport.writelines(slot.pieces)
+                self._door.sent.inc(sum(map(len, slot.pieces)))
             if slot.ends:
                 self._abort()
                 return
@@ -264,12 +367,23 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._resume("owed")
 
     def pause_writing(self) -> None:
-        """Is told that the client does not take its answers."""
+        """Is told that the client does not take its answers: what it holds, others wait for."""
         self._pause("client")
+        if self._stall is None:
+            loop = asyncio.get_running_loop()
+            self._stall = loop.call_later(self._idle_s, self._stalled)
 
     def resume_writing(self) -> None:
         """Is told that the client has taken what was written."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
         self._resume("client")
+
+    def _stalled(self) -> None:
+        self._stall = None
+        self._end_with("did not take its answer")
+        self.drop()
 
     def _pause(self, why: str) -> None:
         self._pauses.add(why)

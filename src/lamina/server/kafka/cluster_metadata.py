@@ -60,7 +60,8 @@ async def metadata(call: Call) -> Message:
         names = [name for name in store.topics() if call.may("read", name)]
         topics = [_topic(call, name) for name in names]
     else:
-        topics = [await _asked(call, each) for each in asked]
+        once = {(each["name"], each["topic_id"]): each for each in asked}  # and answered once
+        topics = [await _asked(call, each) for each in once.values()]
     operations = call.request["include_cluster_authorized_operations"]
     return {
         "brokers": [broker_of(call)],

@@ -8,21 +8,26 @@ Rules.
    something is wrong with a partition: then at once.
 2. The first record is sent whole, however few bytes are asked for.
 3. Offsets without a record are spanned by an empty batch: a reader never stands still at a hole.
+   Where records are lost, damaged say, a client is told first: the answer to its first fetch there
+   is CORRUPT_MESSAGE, which programs see, and the next one of the connection goes on behind it.
+   What the disk does not deliver just now is no hole: it may be read another time.
 4. Bytes are reserved before records are read, and given back when the answer was taken.
 5. A fetch session is never opened: answers say session 0, and clients go on without.
+6. One long poll of a connection waits at a time: each would be rung by every append.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from lamina.errors import LaminaError, OffsetOutOfRange, RecordsMissing
+from lamina.errors import UNREADABLE, CorruptData, LaminaError, OffsetOutOfRange, RecordsMissing
 from lamina.formats.kafka import batch as batches
 from lamina.server.kafka.arrivals import Bell, logs_of
 from lamina.server.kafka.sessions import Call, at_work
@@ -32,10 +37,13 @@ from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 
 LEAST_BYTES = 64 << 10
+_log = logging.getLogger("lamina.server")
 _RECORDS_MAX = 1 << 20
 _BATCHES_MAX = 1000
 """Of a partition with append times, where each append is a batch: the next answer has the rest."""
 _SPAN_MAX = (1 << 31) - 1
+_LOSSES_MAX = 1000
+"""How many losses a connection remembers to have told."""
 _BUSY_PAUSE_S = 0.02
 _MEASURED_BYTES = 1 << 20
 """How much is read at once to learn how large it is."""
@@ -107,7 +115,8 @@ async def fetch(call: Call) -> Message:
     with at_work(call):
         granted = await room(call, request["max_bytes"])
         try:
-            found = await call.in_pool(_read_all, call, wanted, granted)
+            with call.door.broker.tracing.span("fetch", wanted[0].topic if wanted else ""):
+                found = await call.in_pool(_read_all, call, wanted, granted)
         except BaseException:
             call.door.broker.inflight.give_back(granted)
             raise
@@ -146,15 +155,22 @@ async def _until_due(call: Call, wanted: list[Wanted]) -> None:
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    with Bell(call, logs_of(call, [(each.topic, each.partition) for each in wanted])) as bell:
-        while not call.door.stopping.is_set():
-            for each in wanted:
-                if each.error is ErrorCode.NONE:
-                    each.look(call)
-            left = deadline - loop.time()
-            if left <= 0 or await _is_enough(call, wanted):
-                return
-            await bell.rung(left)
+    places = [(each.topic, each.partition) for each in wanted]
+    async with call.session.waiting:
+        with Bell(call, logs_of(call, places)) as bell:
+            await _until_enough(call, wanted, bell, deadline)
+
+
+async def _until_enough(call: Call, wanted: list[Wanted], bell: Bell, deadline: float) -> None:
+    loop = asyncio.get_running_loop()
+    while not call.door.stopping.is_set():
+        for each in wanted:
+            if each.error is ErrorCode.NONE:
+                each.look(call)
+        left = deadline - loop.time()
+        if left <= 0 or await _is_enough(call, wanted):
+            return
+        await bell.rung(left)
 
 
 async def _is_enough(call: Call, wanted: list[Wanted]) -> bool:
@@ -206,9 +222,19 @@ def _read_all(call: Call, wanted: list[Wanted], max_bytes: int) -> list[list[Any
                 pieces = _read(call, each, min(left, each.max_bytes))
             except LaminaError as error:
                 each.error = call.told(error)[0]
+                _note(call, error)
         left -= sum(map(len, pieces))
         found.append(pieces)
     return found
+
+
+def _note(call: Call, error: LaminaError) -> None:
+    """Logs once what keeps a client from its records: its answer has a number and no words."""
+    known = call.session.host, str(error)
+    if isinstance(error, CorruptData) and known not in call.door.told:
+        _log.warning("Fetch of Kafka client %s: %s", call.session.name, error)
+        if len(call.door.told) < _LOSSES_MAX:
+            call.door.told.add(known)
 
 
 def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
@@ -225,12 +251,28 @@ def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
         wanted.earliest = store.earliest_offset(wanted.topic, wanted.partition)
         if wanted.offset < wanted.earliest:
             raise OffsetOutOfRange(f"{wanted.offset} is not there any more") from gap
+        if gap.reason == UNREADABLE or (gap.is_loss and _is_news(call, wanted)):
+            raise
         return [_hole(wanted.offset, max(gap.end, wanted.offset + 1))]
     if not found.num_rows:
         return [_hole(wanted.offset, wanted.end)]
-    call.door.broker.metrics.read.inc(found.num_rows)
+    metrics = call.door.broker.metrics
+    metrics.read.inc(found.num_rows)
+    metrics.topics.read(wanted.topic, found.num_rows, found.get_total_buffer_size())
     pieces = encoded(store, wanted.topic, found)
     return _bounded(pieces, max_bytes) if _has_append_times(store, wanted.topic) else list(pieces)
+
+
+def _is_news(call: Call, wanted: Wanted) -> bool:
+    """Whether a client has not been told of a loss yet."""
+    told = call.session.told_losses
+    loss = wanted.topic, wanted.partition, wanted.offset
+    if loss in told:
+        return False
+    if len(told) >= _LOSSES_MAX:
+        told.clear()
+    told.add(loss)
+    return True
 
 
 def encoded(store: Store, topic: str, found: pa.RecordBatch) -> Iterator[memoryview]:

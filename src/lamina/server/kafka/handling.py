@@ -30,6 +30,7 @@ from lamina.server.kafka import (
     share_fetching,
     share_groups,
     topic_admin,
+    transacting,
 )
 from lamina.server.kafka.sessions import Call, Doorway, Handler, Session
 from lamina.wire.kafka import (
@@ -40,6 +41,7 @@ from lamina.wire.kafka import (
     record_apis,
     share_apis,
     topic_apis,
+    transaction_apis,
 )
 from lamina.wire.kafka.apis import APIS
 from lamina.wire.kafka.codec import Message
@@ -90,6 +92,10 @@ HANDLERS: dict[int, Handler] = {
     share_apis.SHARE_GROUP_DESCRIBE.key: share_groups.share_group_describe,
     share_apis.SHARE_FETCH.key: share_fetching.share_fetch,
     share_apis.SHARE_ACKNOWLEDGE.key: share_acknowledging.share_acknowledge,
+    transaction_apis.ADD_PARTITIONS_TO_TXN.key: transacting.add_partitions_to_txn,
+    transaction_apis.ADD_OFFSETS_TO_TXN.key: transacting.add_offsets_to_txn,
+    transaction_apis.TXN_OFFSET_COMMIT.key: transacting.txn_offset_commit,
+    transaction_apis.END_TXN.key: transacting.end_txn,
 }
 """What is answered, by API key: exactly this is advertised."""
 _BEFORE_A_KEY = frozenset(
@@ -123,6 +129,8 @@ def begin(
         return _other_version(door, session, header, api)
     if session.caller is None and api.key not in _BEFORE_A_KEY:
         raise Refused(f"{api.name} before SASL: this server needs an API key")
+    if session.caller is not None:
+        session.caller = door.broker.renewed(session.caller)
     position = framing.message_position(header, api, frame)
     request = codec.parse(api, header.version, "request", frame, position)
     session.client_id = (header.client_id or "")[:200]

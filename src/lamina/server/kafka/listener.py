@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 from prometheus_client.core import GaugeMetricFamily
 
-from lamina.errors import InvalidRequest, Unavailable
+from lamina.errors import InvalidRequest
 from lamina.formats.kafka import batch as batches
 from lamina.server.broker import Broker
 from lamina.server.connected_client import ConnectedClient
 from lamina.server.kafka.client_connection import ClientConnection
 from lamina.server.kafka.sessions import Doorway, Session
 from lamina.server.kafka.tls_entrance import TlsEntrance
+from lamina.server.listening import refused
 from lamina.storage.descriptors import share_of_door
 
 THREADS = 8
@@ -37,7 +38,7 @@ _log = logging.getLogger("lamina.server")
 class KafkaDoor:
     """The server for Kafka clients; it listens when made, and answers from `serve` on."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, context: ssl.SSLContext | None = None) -> None:
         settings = broker.settings
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
@@ -45,14 +46,12 @@ class KafkaDoor:
                 (settings.host, settings.kafka_port), family=family, backlog=1024
             )
         except OSError as error:
-            where = f"{settings.host}:{settings.kafka_port}"
-            raise Unavailable(
-                f"cannot listen on {where}: {error}; choose another kafka.port, or -1 for none"
-            ) from error
+            raise refused("kafka.port", settings.host, settings.kafka_port, error) from error
         self.port = int(self._socket.getsockname()[1])
         self._broker = broker
         self._advertised = advertised_of(settings.kafka_advertised, self.port)
-        self._tls = _tls(settings.tls_certificate, settings.tls_key)
+        self._tls = context
+        self._entrance: TlsEntrance | None = None
         self._connections: set[ClientConnection] = set()
         self._loop = _new_loop()
         self._stopping = asyncio.Event()
@@ -100,7 +99,20 @@ class KafkaDoor:
             return await self._loop.create_server(new_client, sock=self._socket)
         secured = TlsEntrance(self._tls, new_client, self._connections, door.connections_max)
         secured.open(self._socket)
+        self._entrance = secured
         return secured
+
+    def renew(self, context: ssl.SSLContext | None) -> None:
+        """Takes on what was reloaded; clients whose keys are gone are disconnected."""
+        self._tls = context
+        if self._entrance is not None and context is not None:
+            self._entrance.context = context
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._end_revoked)
+
+    def _end_revoked(self) -> None:
+        for connection in list(self._connections):
+            connection.end_if_revoked()
 
     async def _end_connections(self) -> None:
         """Sends what is owed, and has every socket closed before the loop is.
@@ -164,14 +176,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return made
-
-
-def _tls(certificate: str, key: str) -> ssl.SSLContext | None:
-    if not certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context
 
 
 def advertised_of(text: str, port: int) -> tuple[str, int] | None:

@@ -1,12 +1,9 @@
-"""InitProducerId: a number for an idempotent producer that nobody had before.
-
-Transactional ids are refused with an error that every client takes for final: what retries would
-wait for is not there.
-"""
+"""InitProducerId: a number for a producer that nobody had before, or the next epoch of one."""
 
 from __future__ import annotations
 
 from lamina.errors import LaminaError
+from lamina.server.kafka import transacting
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
@@ -18,7 +15,7 @@ async def init_producer_id(call: Call) -> Message:
     """Answers InitProducerId: a new number, or the next epoch of one that the producer has."""
     request = call.request
     if request["transactional_id"] is not None:
-        return {"error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        return await transacting.init_producer_id(call)
     if not call.may("write", call.caller.prefix or None):
         return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     known, epoch = request["producer_id"], request["producer_epoch"]

@@ -1,6 +1,6 @@
 """Produce: batches of a client become appends, in the order in which they came.
 
-    frame ─▶ decode (in the loop if small, else in the pool) ─▶ append_async ─▶ answer
+    frame ─▶ may it? ─▶ decode (in the loop if small, else in the pool) ─▶ append_async ─▶ answer
 
 Rules.
 1. The appends of one connection enter the log's queues in the order of its requests: a request
@@ -12,11 +12,16 @@ Rules.
    a record without a key where `cleanup.policy` needs one.
 5. With acks=all an answer leaves after `timeout_ms` at the latest; what is queued is not undone.
 6. `max.message.bytes` bounds the batch as it came, as in Kafka, and each record, as in the log.
+7. Nothing of a batch is looked at before its client may write to the topic and its size is right;
+   what it unpacks to is bounded and counted (`unpacking`).
+8. Batches of a transaction are kept aside (`transactional_produce`): none enters a log before the
+   commit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -24,21 +29,21 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.api import Appended, ProducerStamp
-from lamina.errors import InvalidRequest, LaminaError, Unavailable, UnsupportedField
+from lamina.errors import LaminaError, Unavailable, UnsupportedField
 from lamina.formats.kafka import batch as batches
 from lamina.formats.kafka.batch import Batch
 from lamina.formats.kafka.compression import Codec
 from lamina.formats.kafka.faults import BadBatch, Fault
 from lamina.log.producers import KAFKA
 from lamina.records import KEPT_COLUMNS, NULL_VALUES
+from lamina.server.kafka import transactional_produce as staging
 from lamina.server.kafka.sessions import SMALL_BYTES, Call, at_work
+from lamina.server.kafka.unpacking import TooMuchForTheLoop, UnpackingRoom
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.messages import Order
 
 _ACKS = {0: "0", 1: "1", -1: "all"}
-_UNPACKED_FACTOR = 8
-"""Compressed records may become so many times the largest request."""
 _ZSTD_FIRST_VERSION = 7
 _FIELDS = ("key", "headers")
 
@@ -49,67 +54,130 @@ def produce(call: Call) -> Awaitable[Message | None]:
     """Answers Produce; what is small is decoded before this returns, from the frame itself."""
     session = call.session
     before = session.turn if session.turn is not None and not session.turn.done() else None
-    if before is None and call.size_bytes <= SMALL_BYTES and call.door.warm.is_set():
-        return _append(call, _decoded(call))
+    in_transaction = call.request["transactional_id"] is not None
+    is_small = call.size_bytes <= SMALL_BYTES and not in_transaction
+    if before is None and is_small and call.door.warm.is_set():
+        with contextlib.suppress(TooMuchForTheLoop):
+            return _append(call, _decoded(call, UnpackingRoom(call, in_loop=True)))
     call.session.frames.keep_frame()
     turn = session.turn = asyncio.get_running_loop().create_future()
-    return _in_turn(call, before, turn)
+    return (_staged_in_turn if in_transaction else _in_turn)(call, before, turn)
+
+
+async def _staged_in_turn(
+    call: Call, before: asyncio.Future[None] | None, turn: asyncio.Future[None]
+) -> Message | None:
+    """Keeps batches of a transaction; the next request waits until that is done."""
+    room = UnpackingRoom(call, in_loop=False)
+    try:
+        await call.door.warm.wait()
+        parts = await call.in_pool(_decoded, call, room)
+        if before is not None:
+            await before
+        with at_work(call):
+            answers = await call.in_pool(_staged, call, parts)
+    finally:
+        turn.set_result(None)
+        room.end()
+    return _response(call, parts, answers)
+
+
+def _staged(call: Call, parts: list[Part]) -> list[Message]:
+    if not staging.may_use(call):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return [_refused(part, code, "not an id of this key") for part in parts]
+    sent = (each for topic in call.request["topic_data"] for each in topic["partition_data"])
+    answers: list[Message] = []
+    for part, each in zip(parts, sent, strict=True):
+        topic, partition, batch = part
+        try:
+            if isinstance(batch, LaminaError):
+                raise batch
+            staging.stage(call, (topic, partition), batch, each["records"])
+            answers.append(_stored(call, part, Appended({}, batch.records.num_rows)))
+        except LaminaError as error:
+            answers.append(_failed(call, part, error, staging.code_of(call, error)))
+    return answers
 
 
 async def _in_turn(
     call: Call, before: asyncio.Future[None] | None, turn: asyncio.Future[None]
 ) -> Message | None:
+    room = UnpackingRoom(call, in_loop=False)
     try:
-        await call.door.warm.wait()
-        parts = await call.in_pool(_decoded, call)
-        if before is not None:
-            await before
-        appending = asyncio.ensure_future(_append(call, parts))
-        await asyncio.sleep(0)  # the append is queued by its first step
+        try:
+            await call.door.warm.wait()
+            parts = await call.in_pool(_decoded, call, room)
+            if before is not None:
+                await before
+            appending = asyncio.ensure_future(_append(call, parts))
+            await asyncio.sleep(0)  # the append is queued by its first step
+        finally:
+            turn.set_result(None)
+        return await appending
     finally:
-        turn.set_result(None)
-    return await appending
+        room.end()
 
 
-def _decoded(call: Call) -> list[Part]:
+def _decoded(call: Call, room: UnpackingRoom) -> list[Part]:
     """Decodes the batch of each partition; a bad one becomes its error."""
-    bytes_max = call.door.broker.settings.request_bytes * _UNPACKED_FACTOR
     parts: list[Part] = []
     for topic in call.request["topic_data"]:
         for each in topic["partition_data"]:
             found: Batch | LaminaError
             try:
-                found = _batch(call, each["records"], bytes_max)
+                _require(call, topic["name"], each["records"])
+                found = _batch(call, each["records"], room)
+            except TooMuchForTheLoop:
+                raise
             except LaminaError as error:
                 found = error
             parts.append((topic["name"], each["index"], found))
     return parts
 
 
-def _batch(call: Call, records: memoryview | None, bytes_max: int) -> Batch:
+def _require(call: Call, topic: str, records: memoryview | None) -> None:
+    """Refuses what may not be appended, whatever it holds: by scope, topic, and size as it came."""
+    try:
+        call.caller.require("write", topic, "append")
+    except LaminaError as error:
+        call.door.broker.note_refused(call.caller, "append", error)
+        raise
+    limit = call.store.topic_changes.settings_in_force(topic).max_message_bytes
+    if records is not None and len(records) > limit:
+        raise BadBatch(
+            Fault.TOO_LARGE,
+            f"a batch of {len(records)} bytes is over max.message.bytes {limit} of the topic",
+        )
+
+
+def _batch(call: Call, records: memoryview | None, room: UnpackingRoom) -> Batch:
     if not records:
         raise BadBatch(Fault.INVALID, "a partition takes one batch per request, not none")
-    found = batches.decode(records, bytes_max)
+    found = batches.decode(records, room.bytes_max, room.take)
     if found.codec is Codec.ZSTD and call.version < _ZSTD_FIRST_VERSION:
         raise BadBatch(Fault.CODEC, "zstd needs Produce 7 or later")
-    if found.is_transactional:
-        raise BadBatch(Fault.INVALID, "transactions are not supported")
+    if found.is_transactional != (call.request["transactional_id"] is not None):
+        raise BadBatch(Fault.INVALID, "batches and their request are of a transaction, or neither")
     return found
 
 
 async def _append(call: Call, parts: list[Part]) -> Message | None:
     acks = _ACKS.get(call.request["acks"])
     with at_work(call):
-        if call.request["transactional_id"] is not None:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            said = "transactions are not supported by this server"
-            answers: list[Message] = [_refused(part, code, said) for part in parts]
-        elif acks is None:
+        if acks is None:
             code = ErrorCode.INVALID_REQUIRED_ACKS
-            answers = [_refused(part, code, "acks are 0, 1 or all") for part in parts]
+            answers: list[Message] = [
+                _refused(part, code, "acks are 0, 1 or all") for part in parts
+            ]
         else:
             answers = await _appended(call, acks, parts)
-    if acks == "0":
+    return _response(call, parts, answers)
+
+
+def _response(call: Call, parts: list[Part], answers: list[Message]) -> Message | None:
+    """Makes the answer; with acks 0 there is none."""
+    if call.request["acks"] == 0:
         call.session.refused |= any(each["error_code"] is not ErrorCode.NONE for each in answers)
         return None
     topics: dict[str, list[Message]] = {}
@@ -132,11 +200,11 @@ async def _append_one(call: Call, acks: str, part: Part) -> Message:
     try:
         if isinstance(batch, LaminaError):
             raise batch
-        _check_size(call, topic, batch)
         order = Order(topic, partition, acks, _timeout_s(call, acks), _stamp(batch))
         appended = await _in_time(call, order, batch.records)
     except LaminaError as error:
-        return _failed(call, part, error)
+        return _failed(call, part, error, staging.code_of(call, error))
+    call.door.broker.metrics.topics.appended(topic, 0, batch.size_bytes)
     answer = _stored(call, part, appended)
     if acks != "0":
         at = topic, partition, answer["base_offset"]
@@ -161,30 +229,26 @@ async def _append_time_ms(call: Call, topic: str, partition: int, offset: int) -
     return int(found["timestamp"][0].value) if is_there else -1
 
 
-def _check_size(call: Call, topic: str, batch: Batch) -> None:
-    """Refuses a batch that is larger, as it came, than its topic allows."""
-    if not call.may("write", topic):
-        return  # the append says so
-    limit = call.store.topic_changes.settings_in_force(topic).max_message_bytes
-    if batch.size_bytes > limit:
-        raise BadBatch(
-            Fault.TOO_LARGE,
-            f"a batch of {batch.size_bytes} bytes is over max.message.bytes {limit} of the topic",
-        )
-
-
 async def _in_time(call: Call, order: Order, records: pa.RecordBatch) -> Appended:
     """Appends; raises Unavailable when the client's time is up.
 
     What has entered the log's queue is stored all the same, as in Kafka: only nobody waits for it.
     """
-    try:
-        async with asyncio.timeout(order.timeout_s):
-            return await call.door.broker.append_async(call.caller, order, records)
-    except TimeoutError as error:
-        raise Unavailable(
-            f"the records were not durable within {order.timeout_s} s; they may be stored yet"
-        ) from error
+    # Not `asyncio.timeout`: an append that is cancelled is taken back.
+    append = asyncio.ensure_future(call.door.broker.append_async(call.caller, order, records))
+    done, _ = await asyncio.wait({append}, timeout=order.timeout_s)
+    if done:
+        return append.result()
+    append.add_done_callback(_unheard)
+    raise Unavailable(
+        f"the records were not durable within {order.timeout_s} s; they may be stored yet"
+    )
+
+
+def _unheard(append: asyncio.Future[Appended]) -> None:
+    """Takes the answer that nobody waits for; the client was told that it does not know."""
+    if not append.cancelled():
+        append.exception()
 
 
 def _timeout_s(call: Call, acks: str) -> float | None:
@@ -215,12 +279,10 @@ def _stored(call: Call, part: Part, appended: Appended) -> Message:
     return answer
 
 
-def _failed(call: Call, part: Part, error: LaminaError) -> Message:
+def _failed(call: Call, part: Part, error: LaminaError, told: tuple[int, str]) -> Message:
     """Makes the answer for a batch that was not stored; names the record where one is at fault."""
     batch = part[2]
-    code, said = call.told(error)
-    if isinstance(error, InvalidRequest) and "max.message.bytes" in said:
-        code = ErrorCode.MESSAGE_TOO_LARGE
+    code, said = told
     answer = _refused(part, code, said)
     record: int | None = error.record if isinstance(error, BadBatch) else None
     if isinstance(error, UnsupportedField) and isinstance(batch, Batch):
@@ -230,7 +292,7 @@ def _failed(call: Call, part: Part, error: LaminaError) -> Message:
     return answer
 
 
-def _refused(part: Part, code: ErrorCode, said: str) -> Message:
+def _refused(part: Part, code: int, said: str) -> Message:
     return {
         "index": part[1],
         "error_code": code,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from lamina.errors import NotAllowed
 from lamina.server.kafka.sessions import Call
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 
 MECHANISM = "PLAIN"
-_log = logging.getLogger("lamina.server")
 
 
 def handshake(call: Call) -> Message:
@@ -40,7 +37,7 @@ def authenticate(call: Call) -> Message:
         session.caller = call.door.broker.caller(key)
     except NotAllowed as error:
         session.refused = True
-        _log.warning("refused a Kafka client from %s: %s", session.host, error)
+        call.door.broker.refusals.note_stranger("kafka", session.host, error)
         return {
             "error_code": ErrorCode.SASL_AUTHENTICATION_FAILED,
             "error_message": str(error),

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from prometheus_client import Counter
+
 from lamina.errors import Busy, LaminaError
 from lamina.server import telling
 from lamina.server.auth import ANYBODY, Caller
@@ -54,6 +56,10 @@ class Session:
     mechanism: str | None = None
     turn: asyncio.Future[None] | None = None
     """Done when the Produce request before has entered the log's queue."""
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one long poll that waits: those behind it are answered after it anyway."""
+    told_losses: set[tuple[str, int, int]] = field(default_factory=set)
+    """Which losses this client has been told: topic, partition, and where each begins."""
     refused: bool = False
     """Whether the connection ends with the answer that is on its way."""
     endings: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -82,6 +88,16 @@ class Doorway:
     connections_max: int = 1
     told: set[tuple[str, str]] = field(default_factory=set)
     """Why clients of a host were disconnected: the log says it once."""
+
+    @property
+    def received(self) -> Counter:
+        """Counts the bytes of requests."""
+        return self.broker.metrics.received["kafka"]
+
+    @property
+    def sent(self) -> Counter:
+        """Counts the bytes of answers."""
+        return self.broker.metrics.sent["kafka"]
 
     def anybody(self) -> Caller | None:
         """Who a client is before it has said anything."""

@@ -167,16 +167,17 @@ async def _until_acquired(call: Call, session: ShareSession, looked: list[Looked
     wait_ms = min(call.request["max_wait_ms"], call.door.broker.settings.wait_ms)
     deadline = loop.time() + max(0, wait_ms) / 1000
     shared = [each.group.partition(each.partition) for each in looked if each.group is not None]
-    with Bell(call, shared) as bell:
-        while not call.door.stopping.is_set():
-            if any(each.is_due for each in looked):
-                await _acquire(call, session, looked)
-            left_s = deadline - loop.time()
-            if left_s <= 0 or any(each.ranges or each.error for each in looked):
-                return
-            ends = [(each, each.next_deadline_ms()) for each in shared]
-            until = [(end - each.now_ms()) / 1000 for each, end in ends if end is not None]
-            await bell.rung(max(0.001, min(left_s, *until)) if until else left_s)
+    async with call.session.waiting:  # of the long polls of a connection one waits at a time
+        with Bell(call, shared) as bell:
+            while not call.door.stopping.is_set():
+                if any(each.is_due for each in looked):
+                    await _acquire(call, session, looked)
+                left_s = deadline - loop.time()
+                if left_s <= 0 or any(each.ranges or each.error for each in looked):
+                    return
+                ends = [(each, each.next_deadline_ms()) for each in shared]
+                until = [(end - each.now_ms()) / 1000 for each, end in ends if end is not None]
+                await bell.rung(max(0.001, min(left_s, *until)) if until else left_s)
 
 
 async def _acquire(call: Call, session: ShareSession, looked: list[Looked]) -> None:
@@ -217,7 +218,9 @@ def _acquire_of(call: Call, session: ShareSession, looked: Looked, most: tuple[i
     if not session.hold(place, chosen, deadline_ms, shared.now_ms()):
         shared.release(chosen.offsets, chosen.epochs)
         return 0
-    call.door.broker.metrics.read.inc(batch.num_rows)
+    metrics = call.door.broker.metrics
+    metrics.read.inc(batch.num_rows)
+    metrics.topics.read(looked.topic, batch.num_rows, batch.get_total_buffer_size())
     looked.pieces = list(encoded(call.store, looked.topic, batch))
     looked.ranges = ranges_of(chosen)
     return int(batch.num_rows)

@@ -138,7 +138,8 @@ def group_of(store: Store, topic: str, name: str) -> LendingGroup:
 
 def share_group_describe(call: Call) -> Message:
     """Answers ShareGroupDescribe."""
-    return {"groups": [_described(call, name) for name in call.request["group_ids"]]}
+    names = dict.fromkeys(call.request["group_ids"])
+    return {"groups": [_described(call, name) for name in names]}
 
 
 def _described(call: Call, name: str) -> Message:
@@ -218,7 +219,7 @@ def _listed(call: Call) -> list[Message]:
 async def delete_groups(call: Call) -> Message:
     """Answers DeleteGroups, of both kinds."""
     with at_work(call):
-        names = call.request["groups_names"]
+        names = dict.fromkeys(call.request["groups_names"])
         results = [{"group_id": name, "error_code": await _deleted(call, name)} for name in names]
     return {"results": results}
 

@@ -33,7 +33,8 @@ class TlsEntrance:
         inside: Sized,
         connections_max: int,
     ) -> None:
-        self._context = context
+        self.context = context
+        """Of the handshakes from now on."""
         self._new_client = new_client
         self._inside = inside
         self._connections_max = connections_max
@@ -79,7 +80,7 @@ class TlsEntrance:
             await loop.connect_accepted_socket(
                 self._new_client,
                 accepted,
-                ssl=self._context,
+                ssl=self.context,
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )

@@ -209,8 +209,11 @@ def _fixed(key: str, value: Any) -> Message:
 async def describe_configs(call: Call) -> Message:
     """Answers DescribeConfigs of topics and of the broker."""
     with at_work(call):
-        asked = call.request["resources"]
-        return {"results": [await call.in_pool(_describe, call, each) for each in asked]}
+        asked = {
+            (each["resource_type"], each["resource_name"]): each
+            for each in call.request["resources"]
+        }
+        return {"results": [await call.in_pool(_describe, call, each) for each in asked.values()]}
 
 
 def _describe(call: Call, asked: Message) -> Message:

@@ -6,7 +6,6 @@ An id is made of the store's identity, the topic's name and its epoch, so nothin
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 from lamina.errors import UnknownTopic
 from lamina.store.store import Store
@@ -25,18 +24,24 @@ def id_of(store: Store, name: str, epoch: int) -> bytes:
 
 
 class TopicIds:
-    """Finds topics by their ids. What it remembers is only believed after a second look."""
+    """Finds topics by their ids. What it remembers is only believed after a second look.
+
+    A client may ask for any number of ids that nobody has: all topics are looked at again only if
+    one was made since.
+    """
 
     def __init__(self) -> None:
         self._names: dict[bytes, str] = {}
+        self._made_count = -1
 
     def name_of(self, store: Store, wanted: bytes) -> str | None:
         """Returns the name of the topic that has an id now."""
+        changes = store.topic_changes
+        if changes.made_count != self._made_count:
+            self._made_count = changes.made_count  # first: whatever comes later is seen next time
+            self._names = {id_of(store, *each): each[0] for each in changes.epochs().items()}
         name = self._names.get(wanted)
-        if name is not None and self._is_still(store, name, wanted):
-            return name
-        self._names = {identity: name for name, identity in _ids(store)}
-        return self._names.get(wanted)
+        return name if name is not None and self._is_still(store, name, wanted) else None
 
     @staticmethod
     def _is_still(store: Store, name: str, wanted: bytes) -> bool:
@@ -44,11 +49,3 @@ class TopicIds:
             return topic_id(store, name) == wanted
         except UnknownTopic:
             return False
-
-
-def _ids(store: Store) -> Iterator[tuple[str, bytes]]:
-    for name in store.topics():
-        try:
-            yield name, topic_id(store, name)
-        except UnknownTopic:  # deleted meanwhile
-            continue

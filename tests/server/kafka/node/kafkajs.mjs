@@ -41,6 +41,19 @@ await converse({
     return records.map((_, number) => Number(answer.baseOffset) + number)
   },
 
+  async transact ({ id, topic, group, turns }) {
+    const own = kafka.producer({ transactionalId: id, idempotent: true, maxInFlightRequests: 1, retry })
+    await own.connect()
+    for (const { values, offset, commit } of turns) {
+      const transaction = await own.transaction()
+      await transaction.send({ topic, messages: values.map((value) => ({ value, partition: 0 })) })
+      const partitions = [{ partition: 0, offset: String(offset) }]
+      await transaction.sendOffsets({ consumerGroupId: group, topics: [{ topic, partitions }] })
+      await (commit ? transaction.commit() : transaction.abort())
+    }
+    await own.disconnect()
+  },
+
   async read ({ topic, offset, count, partition = 0 }) {
     const found = new Map()
     const member = await consumer(`read-${Math.random()}`, topic, (_, each) => {

@@ -23,6 +23,17 @@ await converse({
     return records.map((_, number) => Number(offsets[0].offset) + number)
   },
 
+  async transact ({ id, topic, turns }) {
+    const own = new Producer({ ...base, idempotent: true, transactionalId: id })
+    for (const { values, commit } of turns) {
+      const transaction = await own.beginTransaction()
+      const messages = values.map((value) => ({ topic, partition: 0, value: Buffer.from(value) }))
+      await transaction.send({ messages, acks: -1 })
+      await (commit ? transaction.commit() : transaction.abort())
+    }
+    await own.close()
+  },
+
   async read ({ topic, offset, count, partition = 0 }) {
     const consumer = new Consumer({ ...base, groupId: `read-${Math.random()}` })
     const found = []

@@ -1,0 +1,52 @@
+"""The file of a transaction is recognised, verified and dumped like any other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamina.formats import transaction_file
+from lamina.formats.transaction_file import Entry, Kind
+from lamina.inspect.kinds import kind_of, verify_file
+
+ENTRIES = [
+    Entry(Kind.PRODUCER, "copier", partition=3, number=1000),
+    Entry(Kind.BATCH, "orders", 2, 7, 41, b"a batch"),
+    Entry(Kind.END, number=2),
+]
+WHOLE = transaction_file.encode_header(1) + b"".join(map(transaction_file.encode, ENTRIES))
+STEM = "00000000000000000007"
+
+
+def written(tmp_path: Path, data: bytes, suffix: str) -> str:
+    path = tmp_path / "transactions" / f"{STEM}.{suffix}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return str(path)
+
+
+def dumped(path: str, data: bytes, first: int = 0) -> list[dict[str, object]]:
+    kind = kind_of(path, data)
+    assert kind is not None
+    return list(kind.dump(path, data, first))
+
+
+@pytest.mark.parametrize("suffix", ["commit", "staged"])
+def test_a_sound_file_has_no_findings_and_a_row_per_entry(tmp_path: Path, suffix: str) -> None:
+    path = written(tmp_path, WHOLE, suffix)
+    assert verify_file(path) == []
+    producer, batch, end = dumped(path, WHOLE)
+    assert (producer["kind"], producer["name"], producer["number"]) == ("producer", "copier", 1000)
+    assert (batch["partition"], batch["body"], batch["checksum"]) == (7, "7 bytes", "ok")
+    assert dumped(path, WHOLE, 2) == [end]
+
+
+def test_a_file_without_its_end_is_damaged_only_where_it_was_decided(tmp_path: Path) -> None:
+    cut = WHOLE[:-9]
+    (finding,) = verify_file(written(tmp_path, cut, "commit")) or []
+    assert "no entry" in finding.problem
+    assert verify_file(written(tmp_path, cut, "staged")) == []
+    rows = dumped(written(tmp_path, cut, "commit"), cut)
+    assert [row.get("kind") for row in rows[:2]] == ["producer", "batch"]
+    assert "no entry" in str(rows[2])
