@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,13 +28,13 @@ COLUMNS = {
     "first_ack_s": ("start to first durable ack, s", 1),
     "opened_1M_s": ("after kill -9 with 1 M, s", 1),
     "opened_10M_s": ("after kill -9 with 10 M, s", 1),
-    "disk_100_bytes": ("bytes a record (100 B)", 1),
-    "disk_1024_bytes": ("bytes a record (1 KiB)", 1),
+    "disk_100_bytes": ("bytes per record (100 B)", 1),
+    "disk_1024_bytes": ("bytes per record (1 KiB)", 1),
     "rest_memory_bytes": ("memory at rest, MB", 1e-6),
     "load_memory_bytes": ("memory under load, MB", 1e-6),
     "archive": ("archive, k/s", 1e-3),
     "cold_read": ("read the archive, k/s", 1e-3),
-    "archive_bytes": ("bytes a record in the archive", 1),
+    "archive_bytes": ("bytes per record in the archive", 1),
     "spark_batch": ("Spark batch, k/s", 1e-3),
     "spark_cold": ("Spark batch from the archive, k/s", 1e-3),
     "spark_stream": ("Spark stream, k/s", 1e-3),
@@ -55,25 +56,28 @@ TABLES = {
 }
 HEAD = """# Lamina beside the field
 
-Written by `make bench` out of [results.json](field/results.json). Every system in turn, in
-interleaved rounds, a process a system; the best round is shown, for everybody. `fsync` means that
-an acknowledged record is on the disk; `default` is each system as it comes (for Lamina, whose
-default is fsync: acks=1). A run of a part (`ONLY`) replaces its own figures; others stay as they
-were measured before.
+Written by `make bench` from [results.json](field/results.json). The systems take turns in
+interleaved rounds, one process per system; the table shows the best round of each. `fsync` means
+that an acknowledged record is on disk; `default` is each system as it is installed (for Lamina,
+whose default is fsync, it is acks=1). A partial run (`ONLY`) replaces its own figures; the others
+stay as they were measured before.
 
-- Records are text of 100 B or 1 KiB, names and random numbers as events have them, in batches of
-  1,000; no two are alike.
-- *Storing*: up to 16 batches under way, or in one commit, for everybody; *a batch at a time* waits
-  for each. Whatever objects a client wants are made before the clock starts: Arrow batches for
-  Lamina and the files, dicts for Kafka, rows for SQLite, packed commands for Redis and NATS.
-  `Python objects` is Lamina from lists of bytes and back to them.
-- *Reading* counts all records and the bytes of their values. Outside of the time all values are
+**Apache Kafka is 0.9 here, a version of 2015** (0.9.0.1 of early 2016): the newest one that could
+be installed by package name where this ran. Its rows say nothing about a current Kafka.
+
+- Records are text of 100 B or 1 KiB, names and random numbers as in events, in batches of 1,000;
+  no two are alike.
+- *Storing*: every system may have up to 16 batches in flight, or in one commit; *a batch at a time*
+  waits for each. The objects that a client takes are made before the clock starts: Arrow batches
+  for Lamina and the files, dicts for Kafka, rows for SQLite, packed commands for Redis and NATS.
+  `Python objects` is Lamina from lists of bytes and back to lists of bytes.
+- *Reading* counts all records and the bytes of their values. After the clock stops, all values are
   compared with what was sent.
-- *One record at a time*: a call that waits for its acknowledgement, in turn with bare writes +
+- *One record at a time*: a call that waits for its acknowledgement, alternating with bare writes +
   fdatasync on the same disk; then 16 at once, by asyncio, by the client's own callbacks (Kafka) or
   by redis-benchmark.
-- *Starting* is in fresh processes: the shortest program to a first durable record, imports
-  included; opening after kill -9, imports aside. For servers, from the start of the server.
+- *Starting* uses fresh processes: the shortest program up to its first durable record, imports
+  included; opening after kill -9, without imports. For servers, from the start of the server.
 """
 
 
@@ -95,7 +99,7 @@ def _text(results: Results, images: list[str]) -> str:
     ]
     if not results.rows:
         return "\n".join([*parts, "No run has been written down yet.\n"])
-    parts += ["## Bars\n", bars_table(results)]
+    parts += ["## Targets\n", targets_table(results)]
     for title, names in TABLES.items():
         parts += [f"## {title}\n", table(results, names)]
     parts += ["## What the machine allows\n", _limits(results), _shares(results)]
@@ -115,12 +119,12 @@ def _text(results: Results, images: list[str]) -> str:
     return "\n".join(parts)
 
 
-def bars_table(results: Results) -> str:
+def targets_table(results: Results) -> str:
     """What had to be reached, and what was."""
-    lines = ["| bar | measured | wanted | |", "|---|---:|---:|---|"]
+    lines = ["| target | measured | wanted | |", "|---|---:|---:|---|"]
     for bar in judging.bars(results):
         sign = "≤" if bar.at_most else "≥"
-        verdict = "" if bar.ok else "short"
+        verdict = "" if bar.ok else "not met"
         lines.append(f"| {bar.name} | {bar.measured:.2f} | {sign} {bar.wanted:g} | {verdict} |")
     short_ones: dict[str, list[str]] = {}
     for bar in judging.bars(results):
@@ -139,12 +143,27 @@ def table(results: Results, names: Sequence[str], rows: Sequence[Row] | None = N
         values = row.values
         if not any(name in values for name in names):
             continue
-        cells = [row.system.name, row.durability]
+        cells = [named(row), row.durability]
         cells += [
             short(values[name] * COLUMNS[name][1]) if name in values else "-" for name in names
         ]
         lines.append(" | ".join(cells))
     return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def named(row: Row) -> str:
+    """A system with its version, as tables name it: `Redis Streams 7.0.15`."""
+    name = row.system.name
+    plain = re.match(r"[\d.]+( \(\d{4}\))?", row.version)
+    version = plain[0] if plain else row.version.partition(",")[0]
+    last = name.rpartition(" ")[2]
+    if version.startswith(last):  # Apache Kafka 0.9, in version 0.9.0.1
+        return f"{name.removesuffix(last)}{version}"
+    if not version:
+        return name
+    own, comma, rest = name.partition(",")
+    is_of_library = not version[0].isdigit()
+    return f"{own} ({version}){comma}{rest}" if is_of_library else f"{own} {version}{comma}{rest}"
 
 
 def short(value: float) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lamina.errors import InvalidRequest, NewerFormat
 from lamina.formats import committed_offsets as journal
-from lamina.formats.committed_offsets import Entry, Kind
+from lamina.formats.committed_offsets import Entry, Kind, Standing
 
 ENTRIES = [
     Entry(Kind.COMMIT, "billing", "orders", 3, 2, 41, 0, "note", 1_700_000_000_000),
@@ -82,6 +82,12 @@ def test_a_sound_entry_of_another_version_or_kind_is_newer(at: int, value: int) 
         list(journal.walk(HEAD + sealed(bytes(body))))
 
 
+def test_a_standing_that_nobody_knows_yet_is_newer() -> None:
+    newer = Entry(Kind.PRODUCER, "t", partition=len(Standing))
+    with pytest.raises(NewerFormat, match="unknown kind"):
+        list(journal.walk(HEAD + journal.encode([newer])))
+
+
 def test_what_is_too_long_is_refused_before_anything_is_written() -> None:
     with pytest.raises(InvalidRequest, match="65535"):
         journal.encode([Entry(Kind.COMMIT, "g", "t", metadata="x" * 65_536)])
@@ -89,7 +95,9 @@ def test_what_is_too_long_is_refused_before_anything_is_written() -> None:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 entries = st.builds(
-    Entry,
+    lambda kind, group, topic, partition, *more: Entry(
+        kind, group, topic, partition % len(Standing) if kind is Kind.PRODUCER else partition, *more
+    ),
     st.sampled_from(Kind),
     texts,
     texts,

@@ -19,7 +19,7 @@ from kafka.errors import UnsupportedCodecError as PythonUnsupported
 from kafka.record.default_records import DefaultRecordBatch as PythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as PythonBuilder
 
-from lamina.errors import InvalidRequest
+from lamina.errors import Busy, InvalidRequest
 from lamina.formats.kafka import batch, compression
 from lamina.formats.kafka.compression import Codec
 from lamina.formats.kafka.faults import BadBatch, Fault
@@ -185,6 +185,20 @@ def test_decompression_ends_at_its_bound(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKED)
+def test_whoever_keeps_the_room_is_told_of_all_that_is_unpacked_and_may_refuse(name: str) -> None:
+    raw = len(built(RICH * 40)) - batch.HEADER.size
+    told: list[int] = []
+    batch.decode(PACKED[name], BYTES_MAX, told.append)
+    assert sum(told) == raw
+
+    def refuse(size_bytes: int) -> None:
+        raise Busy("no room")
+
+    with pytest.raises(Busy):
+        batch.decode(PACKED[name], BYTES_MAX, refuse)
+
+
+@pytest.mark.parametrize("name", PACKED)
 def test_every_prefix_of_compressed_records_is_refused(name: str) -> None:
     data = PACKED[name]
     for size in range(batch.HEADER.size, len(data) - 1, 7):
@@ -337,4 +351,4 @@ def test_large_input_becomes_several_batches_and_far_offsets_are_refused() -> No
 
 def test_unknown_codecs_are_not_decompressed() -> None:
     with pytest.raises(BadBatch, match="zstd"):
-        compression.decompress(Codec.ZSTD, memoryview(b"no frame"), 100)
+        compression.decompress(Codec.ZSTD, memoryview(b"no frame"), 100, lambda _: None)

@@ -82,7 +82,7 @@ def test_a_topic_of_which_nothing_but_a_damaged_file_is_left_is_reported(
     with opened(path) as store:
         (event,) = store.recovery_report.of("quarantined")
         assert event.path == str(file)
-        assert "no file tells what the topic was" in event.why
+        assert "no file shows what the topic was" in event.why
         store.create_topic("t", format=format_name)
     topic_file.decode(file.read_bytes())
     assert is_kept(path, damaged)

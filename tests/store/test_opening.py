@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import lamina
 from lamina.formats.documents.position_file import Position, TopicPosition
 from lamina.groups import positions
 from lamina.storage.files import LocalFiles
@@ -72,3 +73,23 @@ def test_what_was_set_aside_is_reported_at_once(tmp_path: Path, format_name: str
     store.close()
     assert kept
     assert all(Path(path).exists() for path in kept)
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "frame"])
+def test_a_topic_of_which_nothing_is_left_is_told(tmp_path: Path, format_name: str) -> None:
+    data = tmp_path / "data"
+    with lamina.open(str(data)) as store:
+        for name in ("kept", "gone", "deleted"):
+            store.create_topic(name, format=format_name)
+            store.append(name, [b"x"] * 7)
+        store.delete_topic("deleted")
+    (data / "topics" / "gone" / "topic.json").unlink()
+    for log in (data / "topics" / "gone").rglob("*.log"):
+        log.unlink()
+    with lamina.open(str(data)) as store:
+        (event,) = store.recovery_report.events
+        assert (event.kind, event.path) == ("note", str(data / "topics" / "gone"))
+        assert "'gone' with 7 records" in event.why
+        assert store.topics() == ["kept"]
+    with lamina.open(str(data)) as store:
+        assert store.recovery_report.events == []

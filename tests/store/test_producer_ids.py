@@ -66,3 +66,10 @@ def test_a_full_disk_gives_no_id_away(files: SimulatedFiles) -> None:
     with pytest.raises(StorageFull):
         giver.take()
     assert giver.take() == 0
+
+
+def test_a_file_that_is_none_is_kept_aside_before_it_is_replaced(files: SimulatedFiles) -> None:
+    files.replace(PATH, b"somebody else's")
+    assert ids(files, remembered=6).take() == 7
+    (kept,) = files.list("/srv/data/quarantine/0")
+    assert files.read(f"/srv/data/quarantine/0/{kept}") == b"somebody else's"

@@ -13,6 +13,7 @@ from lamina.errors import (
     Poisoned,
     RecordsMissing,
     StorageFull,
+    TopicExists,
     UnknownTopic,
 )
 from lamina.storage.files import LocalFile, LocalFiles
@@ -49,10 +50,63 @@ def test_a_topic_is_created_once(tmp_path: Path, format_name: str) -> None:
     with opened(tmp_path / "data") as store:
         store.create_topic("t", format=format_name, partitions=2)
         store.append("t", [b"a"], partition=1)
-        with pytest.raises(InvalidRequest, match="exists already"):
+        with pytest.raises(TopicExists, match="exists already") as refused:
             store.create_topic("t", format=format_name)
+        assert isinstance(refused.value, InvalidRequest)
+        assert (refused.value.topic, refused.value.difference) == ("t", "")
         assert values(store, "t", 1) == [b"a"]
         assert len(store.describe_topic("t").partitions) == 2
+
+
+@BOTH
+def test_a_topic_that_may_exist_is_left_as_it_is(tmp_path: Path, format_name: str) -> None:
+    asked = {"format": format_name, "partitions": 2, "exist_ok": True}
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t", config={"retention.ms": 7000}, **asked)
+        store.append("t", [b"a"], partition=1)
+        before = store.describe_topic("t")
+        store.create_topic("t", config={"retention.ms": 9000}, **asked)
+        assert store.describe_topic("t") == before
+        with pytest.raises(InvalidRequest, match="unknown topic setting"):
+            store.create_topic("t", config={"colour": "red"}, **asked)
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t", **asked)
+        assert values(store, "t", 1) == [b"a"]
+        store.delete_topic("t")
+        store.create_topic("t", **asked)
+        assert values(store, "t", 1) == []
+
+
+@BOTH
+def test_a_topic_that_may_exist_must_be_the_same(tmp_path: Path, format_name: str) -> None:
+    other = next(each for each in FORMATS if each != format_name)
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t", format=format_name)
+        for asked, difference in (
+            ({"format": format_name, "partitions": 2}, "partitions 1, not 2"),
+            ({"format": other}, f"format {format_name}, not {other}"),
+        ):
+            with pytest.raises(TopicExists, match=difference) as refused:
+                store.create_topic("t", exist_ok=True, **asked)
+            assert (refused.value.topic, refused.value.difference) == ("t", difference)
+        assert store.format_of("t") == (format_name, 1)
+
+
+def test_a_topic_whose_deletion_failed_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t")
+        monkeypatch.setattr(type(store._boot), "has_deleted", lambda _boot, _name: True)
+        with pytest.raises(Poisoned, match="delete it again"):
+            store.create_topic("t", exist_ok=True)
+
+
+def test_a_store_that_only_reads_makes_no_topic_that_may_exist(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t")
+    with read_only(tmp_path / "data") as reader, pytest.raises(InvalidRequest, match="read"):
+        reader.create_topic("t", exist_ok=True)
 
 
 def test_what_cannot_be_created_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
     store_api        every public method of a store, of whatever kind
     keeping_api      the part of it that keeps and removes records
+    typed_api        the part of it that knows what values are: schemas, typed reads
     membership_api   the part of it that members of classic groups ask
     group_api        the same for a consumer group
     answers          topics, partitions, segments, gaps, groups, layers, writers: frozen values
     acks             what an append asks for and is answered: levels, stamps, acks
+    topic_schema     a version of a topic's schema
     held_records     records that a consumer holds, and how a call names them
     record_reads     what bounds a read, and what a diff returns
     writer_counts    what a writer has done, in buckets
     memberships      joining, syncing and committing as a member of a classic group
     recovery_report  what recovery did when a store was opened
+    portraits        how stores, groups and values show themselves in terminals and notebooks
+    drawn_lists      lists that draw themselves: layers, lags
 
 Everything can be imported from here (`from lamina.api import StoreApi, Gap`); a module is loaded
 when one of its names is asked for.
@@ -49,10 +53,13 @@ if TYPE_CHECKING:
         UNTIL_ARCHIVED,
         WRITTEN,
         Ack,
+        Acks,
         Appended,
+        GroupAcks,
         ProducerId,
         ProducerStamp,
         acks_level,
+        checked_acks,
         stamp,
     )
     from lamina.api.answers import (
@@ -78,8 +85,10 @@ if TYPE_CHECKING:
         TopicInfo,
         Window,
         WriterFacts,
+        lag_portrait,
         window,
     )
+    from lamina.api.drawn_lists import Lags, Layers
     from lamina.api.group_api import GroupApi
     from lamina.api.held_records import (
         LEASE_MS_MAX,
@@ -106,33 +115,49 @@ if TYPE_CHECKING:
         MembershipState,
         Refusal,
     )
-    from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
+    from lamina.api.portraits import (
+        ROWS_MAX,
+        Bar,
+        Cell,
+        Portrait,
+        Shown,
+        counted,
+        printable,
+        shown_size,
+        store_title,
+        table_portrait,
+    )
+    from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, BatchStream, Diff, bounded
     from lamina.api.recovery_report import Event, Kind, RecoveryReport
     from lamina.api.store_api import StoreApi
+    from lamina.api.topic_schema import TopicSchema
+    from lamina.api.typed_api import TypedApi
     from lamina.api.writer_counts import BOUNDS, Pulse, bucket_of, least_of, percentile
 
 # fmt: off
 __all__ = [
     "ACKS", "BATCH_BYTES", "BATCH_RECORDS", "BOUNDS", "DURABLE", "LEASE_MS_MAX", "MORE_FIELDS",
     "NOT_WAITED", "OFFSETS_MAX", "OF_TOPIC", "POLL_BYTES", "POLL_RECORDS_MAX", "REASONS",
-    "UNTIL_ARCHIVED", "WRITTEN", "Ack", "Appended", "Assigned", "Block", "BrokerId", "Committed",
-    "Decision", "Diff", "Event", "Gap", "GroupApi", "GroupInfo", "Held", "Identity", "Isolation",
-    "JoinRequest", "Joined", "Joiner", "KeepingApi", "Kind", "Layer", "MemberInfo", "Membership",
-    "MembershipApi", "MembershipState", "Move", "PartitionInfo", "PartitionLag", "ProducerId",
-    "ProducerStamp", "Pulse", "RawRecord", "RecoveryReport", "Refusal", "RouterInfo",
-    "SegmentFacts", "SinkFacts", "Skipped", "Start", "State", "StoreApi", "TierStatus", "TopicInfo",
-    "Window", "WriterFacts",
-    "acks_level", "as_offsets", "bounded", "bucket_of", "least_of", "level_of", "numbers_of",
-    "percentile", "stamp", "window",
+    "ROWS_MAX", "UNTIL_ARCHIVED", "WRITTEN", "Ack", "Acks", "Appended", "Assigned", "Bar",
+    "BatchStream", "Block", "BrokerId", "Cell", "Committed", "Decision", "Diff", "Event", "Gap",
+    "GroupAcks", "GroupApi", "GroupInfo", "Held", "Identity", "Isolation", "JoinRequest", "Joined",
+    "Joiner", "KeepingApi", "Kind", "Lags", "Layer", "Layers", "MemberInfo", "Membership",
+    "MembershipApi", "MembershipState", "Move", "PartitionInfo", "PartitionLag", "Portrait",
+    "ProducerId", "ProducerStamp", "Pulse", "RawRecord", "RecoveryReport", "Refusal", "RouterInfo",
+    "SegmentFacts", "Shown", "SinkFacts", "Skipped", "Start", "State", "StoreApi", "TierStatus",
+    "TopicInfo", "TopicSchema", "TypedApi", "Window", "WriterFacts", "acks_level", "as_offsets",
+    "bounded", "bucket_of", "checked_acks", "counted", "lag_portrait", "least_of", "level_of",
+    "numbers_of", "percentile", "printable", "shown_size", "stamp", "store_title",
+    "table_portrait", "window",
 ]
 _HOMES = {
     "acks":
-        "ACKS DURABLE NOT_WAITED OF_TOPIC UNTIL_ARCHIVED WRITTEN Ack Appended ProducerId "
-        "ProducerStamp acks_level stamp",
+        "ACKS DURABLE NOT_WAITED OF_TOPIC UNTIL_ARCHIVED WRITTEN Ack Acks Appended GroupAcks "
+        "ProducerId ProducerStamp acks_level checked_acks stamp",
     "answers":
         "REASONS Block BrokerId Decision Gap GroupInfo Isolation Layer Move PartitionInfo "
         "PartitionLag RawRecord RouterInfo SegmentFacts SinkFacts Skipped Start State TierStatus "
-        "TopicInfo Window WriterFacts window",
+        "TopicInfo Window WriterFacts lag_portrait window",
     "group_api": "GroupApi",
     "held_records":
         "LEASE_MS_MAX MORE_FIELDS OFFSETS_MAX POLL_BYTES POLL_RECORDS_MAX Held as_offsets "
@@ -142,9 +167,14 @@ _HOMES = {
     "memberships":
         "Assigned Committed Identity JoinRequest Joined Joiner MemberInfo Membership "
         "MembershipState Refusal",
-    "record_reads": "BATCH_BYTES BATCH_RECORDS Diff bounded",
+    "drawn_lists": "Lags Layers",
+    "portraits":
+        "ROWS_MAX Bar Cell Portrait Shown counted printable shown_size store_title table_portrait",
+    "record_reads": "BATCH_BYTES BATCH_RECORDS BatchStream Diff bounded",
     "recovery_report": "Event Kind RecoveryReport",
     "store_api": "StoreApi",
+    "topic_schema": "TopicSchema",
+    "typed_api": "TypedApi",
     "writer_counts": "BOUNDS Pulse bucket_of least_of percentile",
 }
 # fmt: on

@@ -10,7 +10,7 @@ acks="topic"                as far as the topic's own settings say: the default
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from lamina.errors import InvalidRequest
 
@@ -25,9 +25,13 @@ ACKS: dict[object, int] = {
     -1: DURABLE,
     "-1": DURABLE,
 }
-OF_TOPIC = "topic"
+Acks: TypeAlias = Literal[0, 1, -1, "0", "1", "-1", "all", "archived", "topic"]
+"""The `acks` that an append may ask for."""
+GroupAcks: TypeAlias = Literal[1, -1, "1", "-1", "all"]
+"""The `acks` that a change of a group may ask for: it is always answered."""
+OF_TOPIC: Final = "topic"
 """The `acks` of an append that goes as far as its topic's settings say."""
-UNTIL_ARCHIVED = "archived"
+UNTIL_ARCHIVED: Final = "archived"
 """The `acks` of an append that waits for the object store, too."""
 _STRENGTH = {"none": 0, "written": 1, "fsynced": 2, "archived": 3}
 
@@ -106,6 +110,13 @@ def acks_level(acks: object) -> int | None:
     if level is None:
         raise InvalidRequest(f"acks must be 0, 1, 'all' or 'archived', not {acks!r}")
     return level
+
+
+def checked_acks(acks: object) -> Acks:
+    """Checks what somebody typed or sent as `acks`; the type checker knows it then, too."""
+    if not (acks == UNTIL_ARCHIVED and type(acks) is str):
+        acks_level(acks)
+    return cast("Acks", acks)
 
 
 def stamp(name: str, value: object) -> ProducerStamp:

@@ -9,11 +9,13 @@ can be sent and compared as it is. No Arrow here: whoever looks into a small fil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
+from lamina.api.portraits import Bar, Portrait, Shown, counted, shown_size, table_portrait
 from lamina.api.writer_counts import Pulse
 from lamina.errors import UNREADABLE, InvalidRequest
 
@@ -42,8 +44,8 @@ class BrokerId:
             raise ValueError(f"created_at must be in UTC, got {self.created_at.isoformat()}")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class PartitionInfo(Shown):
     """Where a partition begins and ends, and what it holds.
 
     `earliest_offset` is the first that can be read, from whatever tier. `segments` and `size_bytes`
@@ -60,9 +62,26 @@ class PartitionInfo:
     archived_segments: int = 0
     archived_bytes: int = 0
 
+    def _portrait(self) -> Portrait:
+        title = (
+            f"partition {self.partition}: offsets {self.earliest_offset:,} … "
+            f"{self.durable_offset:,}, {shown_size(self.size_bytes)} in "
+            f"{counted(self.segments, 'segment')}"
+        )
+        if self.archived_segments:
+            archived = counted(self.archived_segments, "archived object")
+            title += f", {shown_size(self.archived_bytes)} in {archived}"
+        return Portrait(title, ("layers",), ((self._bar(),),))
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+    def _bar(self) -> Bar:
+        """Draws where the bytes lie: archived, then on the local disk."""
+        total = self.size_bytes + self.archived_bytes or 1
+        cold = ((self.archived_bytes / total, "cold"),) if self.archived_bytes else ()
+        return Bar((*cold, (self.size_bytes / total, "active")))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TopicInfo(Shown):
     """A topic as it is now; `settings` includes the defaults."""
 
     name: str
@@ -71,6 +90,20 @@ class TopicInfo:
     created_ms: int
     settings: dict[str, Any]
     partitions: tuple[PartitionInfo, ...]
+
+    def _portrait(self) -> Portrait:
+        size = shown_size(sum(each.size_bytes for each in self.partitions))
+        count = counted(len(self.partitions), "partition")
+        columns = ("partition", "layers", "earliest", "durable", "written", "segments", "size")
+        rows = (
+            (
+                *(str(each.partition), each._bar(), each.earliest_offset, each.durable_offset),
+                *(each.written_offset, each.segments, shown_size(each.size_bytes)),
+            )
+            for each in self.partitions
+        )
+        title = f"topic {self.name!r}: {self.format}, {count}, {size}"
+        return table_portrait(title, columns, rows, len(self.partitions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +214,23 @@ class PartitionLag:
     acked_ahead: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
+def lag_portrait(name: str, lags: Iterable[PartitionLag]) -> Portrait:
+    """Draws how far a group is behind."""
+    known = list(lags)
+    behind = sum(lag.records for lag in known)
+    columns = ("partition", "committed", "end", "behind", "held", "acked ahead", "bytes", "seconds")
+    rows = (
+        (
+            *(str(lag.partition), lag.committed, lag.end, lag.records, lag.inflight),
+            *(lag.acked_ahead, shown_size(lag.bytes), f"{lag.seconds:.1f}"),
+        )
+        for lag in known
+    )
+    return table_portrait(f"{name}: {counted(behind, 'record')} behind", columns, rows, len(known))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupInfo(Shown):
     """A group as it is now."""
 
     topic: str
@@ -193,6 +241,10 @@ class GroupInfo:
     def lag(self) -> int:
         """How many records are still to be acked."""
         return sum(each.records for each in self.partitions)
+
+    def _portrait(self) -> Portrait:
+        name = f"group {self.group!r} of {self.topic!r}"
+        return lag_portrait(name, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lamina.api.acks import GroupAcks
 from lamina.api.answers import GroupInfo, PartitionLag, Skipped
 from lamina.api.held_records import MORE_FIELDS, POLL_BYTES, Held
+from lamina.api.portraits import Portrait, Shown
 from lamina.arguments import TypedCalls
 from lamina.records import OUTPUT_SCHEMAS
 
 
-class GroupApi(TypedCalls, ABC):
+class GroupApi(Shown, TypedCalls, ABC):
     """A group of consumers of one topic. Get it from `store.group`.
 
     `schema` is that of polled batches: the columns of the topic's format, then partition, epoch
@@ -35,6 +37,9 @@ class GroupApi(TypedCalls, ABC):
         self.topic = topic
         self.name = name
         self.schema = pa.schema([*OUTPUT_SCHEMAS[format_name], *MORE_FIELDS])
+
+    def _portrait(self) -> Portrait:
+        return Portrait(f"<lamina group {self.name!r} of {self.topic!r}>")
 
     # ------------------------------------------------------------------ queue style
 
@@ -47,7 +52,7 @@ class GroupApi(TypedCalls, ABC):
         wait_ms: int = 0,
         partitions: Sequence[int] | None = None,
         max_bytes: int = POLL_BYTES,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> pa.RecordBatch:
         """Hands out up to `max_records` that nobody holds, for `lease_ms`.
 
@@ -56,14 +61,14 @@ class GroupApi(TypedCalls, ABC):
         """
 
     @abstractmethod
-    def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
+    def ack(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
         """Marks records as done: they never come again. Returns how many are newly acked.
 
         Any order, any number of times, also what is not held (any more).
         """
 
     @abstractmethod
-    def release(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
+    def release(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
         """Gives records back: they are deliverable at once. Returns how many were held.
 
         Of a polled batch only what is still held under its epochs is given back.
@@ -76,7 +81,7 @@ class GroupApi(TypedCalls, ABC):
         lease_ms: int | None = None,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> int:
         """Moves deadlines to `lease_ms` from now. Returns how many records were still held."""
 
@@ -87,7 +92,7 @@ class GroupApi(TypedCalls, ABC):
     # ------------------------------------------------------------------ stream style
 
     @abstractmethod
-    def commit(self, offset: int, partition: int = 0, *, acks: object = "all") -> int:
+    def commit(self, offset: int, partition: int = 0, *, acks: GroupAcks = "all") -> int:
         """Acks everything below an offset; returns what is committed, which never moves back."""
 
     @abstractmethod

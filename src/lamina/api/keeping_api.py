@@ -1,6 +1,6 @@
 """What a store is asked to keep and to remove: records below an offset, by tag, by age and size.
 
-A part of `StoreApi`, like `MembershipApi`, which it stands on.
+A part of `StoreApi`, like `TypedApi`, which it stands on.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lamina.api.answers import Decision
-from lamina.api.membership_api import MembershipApi
+from lamina.api.typed_api import TypedApi
 
 
-class KeepingApi(MembershipApi):
+class KeepingApi(TypedApi):
     """The part of a store that keeps and removes records."""
 
     def trim(self, topic: str, partition: int, before_offset: int) -> int:

@@ -19,11 +19,12 @@ from lamina.api.memberships import (
     Membership,
     Refusal,
 )
+from lamina.api.portraits import Shown
 from lamina.arguments import TypedCalls
 from lamina.errors import InvalidRequest
 
 
-class MembershipApi(TypedCalls, rules=RULES):
+class MembershipApi(Shown, TypedCalls, rules=RULES):
     """The part of a store that members of classic groups talk to."""
 
     _CANNOT: ClassVar[str] = "this kind of store cannot do {call}"

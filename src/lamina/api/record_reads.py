@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 
 from lamina.api.answers import Gap
+from lamina.api.portraits import Portrait, Shown, counted
 from lamina.arguments import whole
 from lamina.errors import InvalidRequest
 
@@ -33,6 +34,46 @@ class Diff:
     gaps: tuple[Gap, ...]
 
 
+class BatchStream(Shown):
+    """The batches of a scan, as they are asked for; `close` ends it early.
+
+    Shows how far it is, and reads nothing for that.
+    """
+
+    __slots__ = ("__weakref__", "_batches", "_count", "_name", "_records", "_state")
+
+    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self._name = name
+        self._batches = batches
+        self._state = "open"
+        self._count = self._records = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self._state = "at its end" if isinstance(error, StopIteration) else "broken off"
+            raise
+        self._count += 1
+        self._records += batch.num_rows
+        return batch
+
+    def close(self) -> None:
+        """Ends the scan; nothing more comes."""
+        if self._state == "open":
+            self._state = "closed"
+        end = getattr(self._batches, "close", None)
+        if end is not None:
+            end()
+
+    def _portrait(self) -> Portrait:
+        so_far = f"{counted(self._count, 'batch', 'batches')}, {counted(self._records, 'record')}"
+        return Portrait(f"<batches of {self._name}: {so_far} so far, {self._state}>")
+
+
 class _Scan(Protocol):
     def __call__(self, max_records: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
         """Begins a scan whose batches have these limits."""
@@ -48,7 +89,7 @@ def bounded(scan: _Scan, max_bytes: int | None, max_msgs: int | None) -> Iterato
             raise InvalidRequest(f"{name} must be 1 or more, not {given}")
     records = BATCH_RECORDS if max_msgs is None else min(max_msgs, BATCH_RECORDS)
     size = BATCH_BYTES if max_bytes is None else min(max_bytes, BATCH_BYTES)
-    return _counted(scan(records, size), max_bytes, max_msgs)
+    return BatchStream("a bounded scan", _counted(scan(records, size), max_bytes, max_msgs))
 
 
 def _counted(

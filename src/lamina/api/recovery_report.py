@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
+from lamina.api.portraits import Portrait, Shown, counted, table_portrait
+
 Kind: TypeAlias = Literal[
     "cut", "rebuilt", "quarantined", "deletion finished", "gap", "clamped", "note"
 ]
@@ -23,8 +25,8 @@ class Event:
     kept_in: str | None = None
 
 
-@dataclass(slots=True)
-class RecoveryReport:
+@dataclass(slots=True, repr=False)
+class RecoveryReport(Shown):
     """Everything that one recovery did, in order."""
 
     events: list[Event] = field(default_factory=list)
@@ -51,6 +53,13 @@ class RecoveryReport:
     def of(self, kind: Kind) -> list[Event]:
         """Returns the events of a kind."""
         return [event for event in self.events if event.kind == kind]
+
+    def _portrait(self) -> Portrait:
+        events = list(self.events)
+        what = counted(len(events), "event") if events else "nothing to mend"
+        rows = ((each.kind, each.path, each.why, each.kept_in) for each in events)
+        title = f"recovery: {what}, {self.milliseconds:.1f} ms"
+        return table_portrait(title, ("what", "file", "why", "kept in"), rows, len(events))
 
     def encode(self) -> bytes:
         """Encodes the report as JSON, for people and programs."""

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.api.acks import OF_TOPIC, Appended, ProducerId, ProducerStamp, stamp
+from lamina.api.acks import OF_TOPIC, Acks, Appended, ProducerId, ProducerStamp, stamp
 from lamina.api.answers import (
     Block,
     BrokerId,
@@ -106,15 +106,26 @@ class StoreApi(KeepingApi, rules=RULES):
         """Returns a topic's format and how many partitions it has."""
         raise self._cannot("format_of")
 
-    def create_topic(
+    def create_topic(  # noqa: PLR0913 - what a topic is, by keyword
         self,
         name: str,
         *,
         partitions: int = 1,
         format: str = "keratin",  # the word users know
         config: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+        schema: Any = None,
+        encoding: str | None = None,
+        key: str | None = None,
     ) -> None:
-        """Creates a topic; it exists for good when this returns."""
+        """Creates a topic; it exists for good when this returns.
+
+        With `schema` it is a typed one from the beginning; see `set_schema`.
+
+        Raises TopicExists for a name that is taken. With `exist_ok=True` a topic that is there with
+        the same format and number of partitions is left as it is, with its own settings (see
+        `alter_topic`) and records; one that differs is a TopicExists that says in what.
+        """
         raise self._cannot("create_topic")
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
@@ -184,7 +195,7 @@ class StoreApi(KeepingApi, rules=RULES):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
@@ -206,12 +217,14 @@ class StoreApi(KeepingApi, rules=RULES):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio; many tasks share one commit without a thread each.
 
-        Raises QueueFull at once when the queue is full.
+        Any number of tasks may append at once: each waits for its turn, none gets QueueFull. One
+        that is cancelled takes back what is not being written yet. `lamina.aio` has every other
+        call for asyncio.
         """
         raise self._cannot("append_async")
 
@@ -221,7 +234,7 @@ class StoreApi(KeepingApi, rules=RULES):
         records: Records | bytes,
         *,
         partition: int = 0,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         timeout_s: float | None = None,
     ) -> tuple[int, int]:
         """Appends records to one partition; returns the first one's offset and how many they are.

@@ -4,8 +4,11 @@
     remote_group     the same for a consumer group
     calls            one operation asked of the server, answered as a typed value
     connection       deadlines, typed errors, pauses before a call is repeated
+    refusals         why a server cannot be reached, in a sentence
+    trust            which certificates are trusted
     append_sessions  open streams for appends; who this client is, so that a repeat is stored once
-    key_split        which partition takes which keyed records: the only use of a kernel
+    key_split        which partition takes which keyed records: a use of kernels
+    typed_values     values of typed topics as columns and back: the other use of kernels
     producer         `Producer` as confluent-kafka has it
     consumer         `Consumer` likewise
     group_member     a consumer's membership of a group: joining, heartbeats, its share

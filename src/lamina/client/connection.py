@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from lamina.client.refusals import cause, is_final
 from lamina.errors import Busy, Closed, InvalidRequest, LaminaError, NotAllowed, Unavailable
 from lamina.wire import failures, memory
 
@@ -35,6 +36,10 @@ _Result = TypeVar("_Result")
 
 class Broken(Unavailable):
     """The connection failed in the middle of a call: whether it was done is not known."""
+
+
+class Refused(Broken):
+    """Nothing listens there, or it is not what was expected: as likely later as now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,11 @@ class Connection:
         """How long one call of a long poll may wait: its answer comes well within the timeout."""
         return int(min(waiting.left_s, self.timeout_s / 2) * 1000)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this side has ended the connection."""
+        return self._is_closed
+
     def require_open(self) -> None:
         """Refuses calls on a closed connection."""
         if self._is_closed:
@@ -105,11 +115,17 @@ class Connection:
             raise self.typed(error) from error
 
     def repeat(
-        self, action: Callable[[Any], _Result], patience: Patience, *, only_refused: bool = False
+        self,
+        action: Callable[[Any], _Result],
+        patience: Patience,
+        *,
+        only_refused: bool = False,
+        while_refused: bool = True,
     ) -> _Result:
         """Runs an action with the options of a call until it is done or time is up.
 
-        What is not the same done twice is tried again `only_refused`: nothing of it was done.
+        What is not the same done twice is tried again `only_refused`: nothing of it was done. With
+        `while_refused=False` an address where nothing listens is not tried again.
         """
         attempt = 0
         while True:
@@ -117,6 +133,8 @@ class Connection:
                 return self.attempt(lambda: action(self.options(max(0.001, patience.left_s))))
             except (Broken, Busy) as error:
                 if only_refused and not isinstance(error, Busy):
+                    raise
+                if not while_refused and isinstance(error, Refused):
                     raise
                 patience.pause(attempt, error)
             attempt += 1
@@ -131,8 +149,8 @@ class Connection:
             return NotAllowed(str(error))
         if isinstance(error, flight.FlightTimedOutError):
             return Broken(f"{self.url} did not answer in time")
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Broken(f"{self.url}: {first_line[:300]}")
+        text = str(error) or type(error).__name__
+        return (Refused if is_final(text) else Broken)(f"{self.url}: {cause(text)}")
 
     def close(self) -> None:
         """Ends the connection."""

@@ -1,4 +1,4 @@
-"""The one place where a client uses a kernel: which partition takes which keyed records.
+"""One of two places where a client uses kernels: which partition takes which keyed records.
 
 Keys belong to partitions by a hash (XXH3-64), the same in every process, and only the compiled
 kernel of `lamina.formats.partitioning` computes it fast enough for large batches. Compiling code
@@ -6,8 +6,8 @@ needs Numba, which takes longer to load than everything else in a client togethe
 here, inside the function, by the first append of keyed records to a topic of several partitions;
 a client that never makes one never loads it.
 
-Rule: this is the only module of client and wire that may import from `lamina.formats`, and it does
-so only when it is called. The test of the layers names it as the exception.
+Rule: this and `typed_values` are the only modules of client and wire that may import from
+`lamina.formats`, and they do so only when they are called. The test of the layers names them.
 """
 
 from __future__ import annotations

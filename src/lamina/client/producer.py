@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from lamina.api import Appended, StoreApi
+from lamina.api import Appended, StoreApi, checked_acks
 from lamina.arguments import count, mapping, text, typed_calls
 from lamina.client.key_split import split_by_key
 from lamina.client.message import Header, Message, arrow_of
@@ -101,7 +101,7 @@ class Producer:
         self, topic: str, frame: Any, *, partition: int | None = None, acks: object = None
     ) -> Appended:
         """Appends an Arrow batch or table, a pandas or a polars frame at once, and waits."""
-        chosen = self._acks if acks is None else acks
+        chosen = checked_acks(self._acks if acks is None else acks)
         return self._store.append(topic, arrow_of(frame), partition=partition, acks=chosen)
 
     def poll(self, timeout: float = 0) -> int:

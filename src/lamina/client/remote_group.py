@@ -20,8 +20,10 @@ from pyarrow import flight
 from lamina.api import (
     DURABLE,
     POLL_BYTES,
+    GroupAcks,
     GroupApi,
     Held,
+    Lags,
     PartitionLag,
     Skipped,
     as_offsets,
@@ -55,7 +57,7 @@ class RemoteGroup(GroupApi):
         wait_ms: int = 0,
         partitions: Sequence[int] | None = None,
         max_bytes: int = POLL_BYTES,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> pa.RecordBatch:
         """Hands out up to `max_records` that nobody holds, for `lease_ms`; see `GroupApi`."""
         level, chosen = _level(acks), None if partitions is None else list(partitions)
@@ -75,11 +77,11 @@ class RemoteGroup(GroupApi):
             if batch.num_rows or waiting.left_s <= 0.001:
                 return batch
 
-    def ack(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
+    def ack(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
         """Marks records as done: they never come again; see `GroupApi`."""
         return int(self._call("ack", held, partition=partition, acks=_level(acks)))
 
-    def release(self, held: Held, *, partition: int | None = None, acks: object = "all") -> int:
+    def release(self, held: Held, *, partition: int | None = None, acks: GroupAcks = "all") -> int:
         """Gives records back: they are deliverable at once; see `GroupApi`."""
         return int(self._call("release", held, partition=partition, acks=_level(acks)))
 
@@ -89,7 +91,7 @@ class RemoteGroup(GroupApi):
         lease_ms: int | None = None,
         *,
         partition: int | None = None,
-        acks: object = "all",
+        acks: GroupAcks = "all",
     ) -> int:
         """Moves deadlines to `lease_ms` from now; see `GroupApi`."""
         more = {"lease_ms": lease_ms, "partition": partition, "acks": _level(acks)}
@@ -101,7 +103,7 @@ class RemoteGroup(GroupApi):
 
     # ------------------------------------------------------------------ stream style
 
-    def commit(self, offset: int, partition: int = 0, *, acks: object = "all") -> int:
+    def commit(self, offset: int, partition: int = 0, *, acks: GroupAcks = "all") -> int:
         """Acks everything below an offset; see `GroupApi`."""
         given = {"offset": offset, "partition": partition, "acks": _level(acks)}
         return int(self._call("commit", None, **given))
@@ -114,8 +116,7 @@ class RemoteGroup(GroupApi):
 
     def lag(self) -> list[PartitionLag]:
         """Returns for each partition how far the group is behind."""
-        found: list[PartitionLag] = self._call("lag", None)
-        return found
+        return Lags(self._call("lag", None), f"group {self.name!r} of {self.topic!r}")
 
     @property
     def skipped(self) -> list[Skipped]:

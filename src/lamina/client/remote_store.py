@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,16 +26,21 @@ from lamina.api import (
     BATCH_RECORDS,
     OF_TOPIC,
     UNTIL_ARCHIVED,
+    Acks,
     Appended,
+    BatchStream,
     Diff,
     Isolation,
     ProducerStamp,
     Start,
     StoreApi,
     TopicInfo,
+    TopicSchema,
     acks_level,
 )
+from lamina.api.portraits import Portrait, store_title, table_portrait
 from lamina.arguments import typed_call, wait_s
+from lamina.client import trust, typed_values
 from lamina.client.append_sessions import Sessions
 from lamina.client.calls import call
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
@@ -43,7 +48,7 @@ from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.received import refuse_broken
-from lamina.records import Records, has_keys
+from lamina.records import Records, has_keys, has_typed_columns
 from lamina.wire import memory, messages
 from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
@@ -51,6 +56,8 @@ from lamina.wire.operations import OPERATIONS, Operation
 _ACKS = {None: OF_TOPIC, 0: "0", 1: "1", 2: "all"}
 _THREADS = 8
 _RESHAPING = ("create_topic", "add_partitions", "delete_topic")
+GREETING_S = 10.0
+"""How long a server may take to give a first sign of life."""
 DESCRIBED_S = 5.0
 """How long a client goes by the partitions that a topic had when it asked."""
 
@@ -73,16 +80,29 @@ class RemoteStore(StoreApi):
         idempotent: bool = True,
     ) -> None:
         key = api_key if api_key is not None else os.environ.get("LAMINA_API_KEY")
+        trusted = os.environ.get(trust.VARIABLE) if tls_root is None else None
+        if trusted and url.startswith("grpc+tls://"):
+            tls_root = trust.certificates(trusted)
         self._connection = Connection(url, key=key, timeout_s=timeout_s, tls_root=tls_root)
         self._sessions = Sessions(self._connection)
         self._idempotent = idempotent
         self._described: dict[str, tuple[TopicInfo, float]] = {}
+        self._schemas: dict[str, tuple[TopicSchema, float]] = {}
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
     def _cannot(self, call: str) -> InvalidRequest:
         self._connection.require_open()
         return super()._cannot(call)
+
+    def _portrait(self) -> Portrait:
+        """Shows what is known here: the server is not asked, it may be gone."""
+        known = [(about.name, about.format, len(about.partitions)) for about, _ in self._known()]
+        title = store_title(self, self._connection.url, is_open=not self._connection.is_closed)
+        return table_portrait(title, ("topic", "format", "partitions"), known, len(known))
+
+    def _known(self) -> list[tuple[TopicInfo, float]]:
+        return sorted(self._described.copy().values(), key=lambda each: each[0].name)
 
     # ------------------------------------------------------------------ appending
 
@@ -92,7 +112,7 @@ class RemoteStore(StoreApi):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
@@ -102,6 +122,8 @@ class RemoteStore(StoreApi):
         it is stored once. Raises Unavailable then: whether it was stored is not known.
         """
         self._connection.require_open()
+        if has_typed_columns(records):
+            records = self._encoded(topic, records)
         level = UNTIL_ARCHIVED if acks == UNTIL_ARCHIVED else _ACKS[acks_level(acks)]
         timeout_s = self._connection.timeout_s if timeout_s is None else timeout_s
         parts = self._parts(topic, _sendable(records), partition, stamped=producer is not None)
@@ -152,7 +174,7 @@ class RemoteStore(StoreApi):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio, in a thread of its own."""
@@ -183,7 +205,8 @@ class RemoteStore(StoreApi):
         if start is None:
             start = self.earliest_offset(topic, partition)
         asked = {"max_records": max_records, "max_bytes": max_bytes, "isolation": isolation}
-        return self._scan(topic, partition, start, end, asked)
+        batches = self._scan(topic, partition, start, end, asked)
+        return BatchStream(f"{topic}/{partition}", batches)
 
     def _scan(
         self, topic: str, partition: int, start: int, end: int | None, asked: dict[str, Any]
@@ -272,6 +295,86 @@ class RemoteStore(StoreApi):
         patience = Patience.of(self._connection.timeout_s)
         return messages.decode_diff(self._connection.repeat(ask, patience))
 
+    # ------------------------------------------------------------------ typed topics
+
+    def create_topic(  # noqa: PLR0913 - as in StoreApi
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        format: str = "keratin",  # the word users know
+        config: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+        schema: Any = None,
+        encoding: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Creates a topic; a schema is sent as its text."""
+        given = {"name": name, "partitions": partitions, "format": format, "exist_ok": exist_ok}
+        if schema is not None:
+            schema = typed_values.schema_text(schema, encoding)
+        more = {"config": config, "schema": schema, "encoding": encoding, "key": key}
+        given |= {name: value for name, value in more.items() if value is not None}
+        try:
+            call(self._connection, OPERATIONS["create_topic"], given)
+        finally:
+            self._described.clear()
+
+    def set_schema(
+        self,
+        topic: str,
+        schema: Any,
+        *,
+        encoding: str | None = None,
+        key: str | None = None,
+        compatibility: str | None = None,
+        framing: str | None = None,
+    ) -> TopicSchema:
+        """Gives a topic the next version of its schema, sent as its text."""
+        self._schemas.pop(topic, None)
+        if encoding is None and (known := self.schemas(topic)):
+            encoding = known[-1].encoding
+        given = {"topic": topic, "schema": typed_values.schema_text(schema, encoding)}
+        more = {"encoding": encoding, "key": key, "compatibility": compatibility}
+        more["framing"] = framing
+        given |= {name: value for name, value in more.items() if value is not None}
+        made: TopicSchema = call(self._connection, OPERATIONS["set_schema"], given)
+        return made
+
+    def read(  # noqa: PLR0913 - as in TypedApi
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        end: int | None = None,
+        columns: Iterable[str] | None = None,
+        errors: str = "raise",
+        version: int | None = None,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+    ) -> pa.RecordBatchReader:
+        """Streams typed columns, decoded here; see `TypedApi`."""
+        if partition is None and (start is not None or end is not None):
+            raise InvalidRequest("start and end are offsets of one partition: name it")
+        numbers = range(self.format_of(topic)[1]) if partition is None else [partition]
+        scan = functools.partial(
+            self.scan, topic, start=start, end=end, max_records=max_records, max_bytes=max_bytes
+        )
+        scans = [(each, functools.partial(scan, partition=each)) for each in numbers]
+        return typed_values.typed_batches(
+            topic, self.schemas(topic), scans, version=version, columns=columns, errors=errors
+        )
+
+    def _encoded(self, topic: str, table: pa.Table | pa.RecordBatch) -> pa.Table:
+        """Encodes a table with typed columns; the newest schema is asked for now and then."""
+        refuse_broken(table)
+        found, asked_s = self._schemas.get(topic, (None, 0.0))
+        if found is None or time.monotonic() - asked_s > DESCRIBED_S:
+            found = typed_values.newest(topic, self.schemas(topic))
+            self._schemas[topic] = found, time.monotonic()
+        return typed_values.encoded(found, table)
+
     # ------------------------------------------------------------------ groups
 
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> RemoteGroup:
@@ -350,3 +453,18 @@ def _remote(operation: Operation) -> Callable[..., Any]:
 for _operation in OPERATIONS.values():
     if not _operation.is_of_group and _operation.name not in vars(RemoteStore):
         setattr(RemoteStore, _operation.name, typed_call(_remote(_operation), RemoteStore._RULES))
+
+
+def greet(store: RemoteStore) -> None:
+    """Asks a server for a sign of life; raises Unavailable at once where nothing listens.
+
+    Other calls are tried again until their deadline, because a server may be restarting: which
+    is no help to somebody who has typed a wrong address.
+    """
+    connection = store._connection
+    asked = flight.Action("topics", messages.encode_call({}, None))
+    connection.repeat(
+        lambda options: list(connection.client.do_action(asked, options)),
+        Patience.of(min(GREETING_S, connection.timeout_s)),
+        while_refused=False,
+    )

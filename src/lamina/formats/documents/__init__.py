@@ -1,6 +1,7 @@
 """The small files that are read and written whole, nearly all of them JSON.
 
     topic_file         topic.json: format, partitions, epoch, settings. A topic exists by this file
+    topic_schemas      schemas.json: every version of a typed topic's schema
     ledger             ledger.json: why each missing range of offsets is missing
     broker_id          meta/broker.id: the identity of the store that owns the directory
     checkpoint         meta/checkpoint.json: how far each partition was durable, a hint
@@ -16,8 +17,8 @@
     tombstone          <base>.tomb: a segment is being deleted, and why
 
 `strict_json` reads all of them: exactly the documented fields, each of its type, no duplicates, a
-checksum over the whole. `flips` tells a flipped bit from a version that is really newer, where no
-checksum covers the version.
+checksum over the whole. `flips` distinguishes a flipped bit from a version that is really newer,
+where no checksum covers the version.
 
 Rules.
 1. A field that is missing, unknown or of another type is damage, never a default.

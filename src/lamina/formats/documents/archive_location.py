@@ -1,4 +1,4 @@
-"""Where a data directory's archive is (`meta/archive.json`), so that nobody has to name it twice.
+"""Where a data directory's archive is (`meta/archive.json`), so that it is named only once.
 
     {"version": 1, "url": "s3://bucket/prefix", "crc32": "…"}
 

@@ -1,6 +1,6 @@
 """Derived: rebuilt from the objects' headers. A partition's list of archived segments.
 
-One small object (`manifest.json`), replaced as a whole on the condition that nobody replaced it
+One small object (`manifest.json`), replaced as a whole on the condition that it was not replaced
 since it was read. What is not listed is not served; listing an object is what archives its records.
 
     {"version": 1, "topic": "orders", "partition": 0, "topic_epoch": 1, "topic_created_ms": …,
@@ -107,7 +107,7 @@ Objects: TypeAlias = tuple[ArchivedObject, ...]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All archived objects of a partition, and who may add to them."""
+    """All archived objects of a partition, and the store that may add to them."""
 
     topic: str
     partition: int

@@ -10,7 +10,7 @@ from its start.
 
 `log_end_offset` and `last_flushed_offset` are one past the last record; the latter is optional.
 An entry of a partition whose first records were removed on request also has `floor`, below which
-nothing is served, and `floor_crc32`: the second copy of what the ledger says, in case it is gone.
+nothing is served, and `floor_crc32`: a second copy of the ledger's entry, in case it is gone.
 The bytes are a function of the contents: partitions are sorted, one on each line.
 
 Awkward cases. Before the first topic the list is empty. A field that is not listed is refused, not
@@ -48,7 +48,7 @@ _MARK = {"broker": str, "broker_crc32": str}
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoint:
-    """Where one partition's log ended; `last_flushed_offset` None says nothing about flushing."""
+    """Where one partition's log ended; `last_flushed_offset` None is unknown."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ class PartitionCheckpoint:
 class Checkpoint:
     """All partitions, each once, sorted by topic and partition.
 
-    `broker` is the uuid of the `broker.id` that the directory had; None where nothing says it. On
+    `broker` is the uuid of the `broker.id` that the directory had; None if not known. On
     disk it has a checksum of its own, because opening refuses a directory by it.
     """
 

@@ -1,4 +1,4 @@
-"""Where a store's cold directory is (`meta/cold.json`), so that nobody has to name it twice.
+"""Where a store's cold directory is (`meta/cold.json`), so that it is named only once.
 
     {"version": 1, "path": "/slow/cold", "data": "/srv/data", "crc32": "…"}
 

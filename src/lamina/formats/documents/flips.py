@@ -28,9 +28,9 @@ def is_one_flip(found: bytes, known: bytes) -> bool:
 
 
 def one_flip_away(raw: bytes, decode: Callable[[bytes], _Value]) -> _Value | None:
-    """Returns what a small damaged file said if exactly one flipped bit explains the damage.
+    """Returns what a small damaged file held if exactly one flipped bit explains the damage.
 
-    `decode` must check a checksum: it alone tells the right bit from all others.
+    `decode` must check a checksum: it alone distinguishes the right bit from all others.
     """
     if len(raw) > SEARCHED_BYTES_MAX:
         return None

@@ -7,7 +7,7 @@
 
 Derived: the truth about a group is in its two files; this one only proves that it existed. With it,
 a group whose files are lost is reported, and goes on where it was when the roster was last written.
-`epoch` is the topic's: an entry of a deleted topic says nothing about the next one of its name.
+`epoch` is the topic's: an entry of a deleted topic does not apply to the next one of its name.
 `acked_until` has a number per partition, below which everything was acked. `lives` has a text per
 partition, which changes with every reset: it tells copies of the group's state elsewhere, and its
 dead letters, from those of an earlier life (see `group_copy`). A list by an earlier build has none.

@@ -47,7 +47,7 @@ LOST = "lost"
 TRIM: Final = "trim"
 DELETED = "deleted"
 SKIPPED = frozenset({DELETED, "compacted"})
-"""The reasons for single records, which may be many: readers go on behind them without a word."""
+"""The reasons for single records, which may be many: readers skip them silently."""
 REMOVED = SKIPPED | {"retention", TRIM}
 """The reasons that are a decision: what was removed so is not served from any copy."""
 
@@ -81,12 +81,13 @@ class Ledger:
         firsts = [gap.first for gap in new]
         kept: list[Gap] = []
         for old in self.gaps:
-            row = max(0, bisect_right(firsts, old.first) - 1)
-            parts = [old]
-            while parts and row < len(new) and new[row].first < old.end:
-                parts = [*parts[:-1], *_outside(parts[-1], new[row])]
-                row += 1
-            kept += parts
+            start = max(0, bisect_right(firsts, old.first) - 1)
+            winning = new[start : bisect_left(firsts, old.end)]
+            if not winning:
+                kept.append(old)
+                continue
+            parts = _outside(old.first, old.end, winning)
+            kept += [replace(old, first=first, end=end) for first, end in parts]
         joined: list[Gap] = []
         for gap in sorted([*kept, *new], key=lambda gap: gap.first):
             last = joined[-1] if joined else None
@@ -103,23 +104,19 @@ class Ledger:
         return self.with_gaps([Gap(start, stop, ARCHIVED, at_ms) for start, stop in parts])
 
     def unexplained(self, first: int, end: int) -> list[Span]:
-        """Returns the parts of a range that no gap speaks of."""
-        parts = []
-        for gap in self.between(first, end):
-            if first < gap.first:
-                parts.append((first, gap.first))
-            first = gap.end
-        if first < end:
-            parts.append((first, end))
-        return parts
+        """Returns the parts of a range that are in no gap."""
+        return _outside(first, end, self.between(first, end))
 
     def found_again(self, spans: Sequence[tuple[int, int]]) -> Ledger:
         """Returns the ledger without what it calls lost or archived of ranges that are here."""
         kept = [gap for gap in self.gaps if gap.reason not in (LOST, ARCHIVED)]
-        away = [gap for gap in self.gaps if gap.reason in (LOST, ARCHIVED)]
-        for first, end in spans:
-            here = Gap(first, end, LOST, 0)
-            away = [part for gap in away for part in _outside(gap, here)]
+        here = [Gap(first, end, LOST, 0) for first, end in spans]
+        away = [
+            replace(gap, first=first, end=end)
+            for gap in self.gaps
+            if gap.reason in (LOST, ARCHIVED)
+            for first, end in _outside(gap.first, gap.end, here)
+        ]
         return Ledger(tuple(sorted([*kept, *away], key=lambda gap: gap.first)))
 
     def turned(self, old: str, new: Sequence[Gap]) -> Ledger:
@@ -136,7 +133,7 @@ class Ledger:
         return self.with_gaps(parts)
 
     def lost(self) -> tuple[Gap, ...]:
-        """Returns the ranges that nobody has any more."""
+        """Returns the ranges that are lost for good."""
         return tuple(gap for gap in self.gaps if gap.reason == LOST)
 
     def missing(self) -> tuple[Gap, ...]:
@@ -161,12 +158,9 @@ class Ledger:
         return self.gaps[row] if row >= 0 and offset < self.gaps[row].end else None
 
     def has_removed(self, first: int, end: int) -> bool:
-        """Tells whether every offset of a range was removed on purpose."""
-        for gap in self.between(first, end):
-            if gap.first > first or gap.reason not in REMOVED:
-                return False
-            first = gap.end
-        return first >= end
+        """Returns whether every offset of a range was removed on purpose."""
+        removed = [gap for gap in self.between(first, end) if gap.reason in REMOVED]
+        return not _outside(first, end, removed)
 
     def serves_nothing_below(self, offset: int) -> bool:
         """Returns whether everything below an offset was removed on purpose."""
@@ -180,15 +174,11 @@ class Ledger:
         return self.gaps[start : bisect_left(self.gaps, end, key=lambda gap: gap.first)]
 
 
-def _outside(gap: Gap, new: Gap) -> list[Gap]:
-    parts = []
-    if gap.first < new.first:
-        end = min(gap.end, new.first)
-        parts.append(Gap(gap.first, end, gap.reason, gap.at_ms, gap.detail))
-    if new.end < gap.end:
-        first = max(gap.first, new.end)
-        parts.append(Gap(first, gap.end, gap.reason, gap.at_ms, gap.detail))
-    return parts
+def _outside(first: int, end: int, gaps: Iterable[Gap]) -> list[Span]:
+    """Returns the parts of a range that lie in none of some gaps."""
+    from lamina.formats.ranges import Ranges  # numpy: looking into a ledger needs none
+
+    return list(Ranges.between(first, end).minus(_ranges(gaps)).pairs())
 
 
 def _ranges(gaps: Iterable[Gap]) -> Ranges:

@@ -4,7 +4,7 @@
 
 Ids are reserved in blocks, so the file is replaced once per block, before the first id of it is
 given away. If the file is lost or damaged, ids go on above every one that a partition remembers:
-an id that nobody remembers can be given away again without harm.
+an id that no partition remembers can be assigned again without harm.
 """
 
 from __future__ import annotations

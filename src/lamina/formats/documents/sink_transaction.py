@@ -7,7 +7,7 @@
 
     {"version": 1, "application": "billing", "number": 17, "query": "…", "crc32": "…"}
 
-Truth: `commit.json` is what commits a transaction; `state.json` says which number of an
+Truth: `commit.json` is what commits a transaction; `state.json` has which number of an
 application was stored last. `query` is the streaming query that numbers its writes; empty for
 others. A part is a plain run of Arrow record batches, each as one IPC message without its schema:
 that is the topic's format's. `position` and `length` are bytes of the part, `crc32c` is over them.

@@ -1,15 +1,15 @@
 """Frame tombstone (`<base_offset>.tomb`): the segment of this name is being deleted.
 
 Truth: that the file exists is what counts; it is created before the first file of the segment goes
-and deleted after the last. What it holds is for people who look.
+and deleted after the last. Its content is for people.
 
     {"version": 1, "base_offset": 4096, "reason": "retention", "created_ms": 1700000000000}
 
 `reason` is one of retention (too old or too much), trim (asked to drop records up to an offset),
 archived (it is in the object store, and read from there) and delete (the topic goes).
 
-Awkward cases. The document gives no contents, and a crash can leave the file empty: an empty file
-is a whole tombstone that says nothing, and decodes to fields of None. Anything else is strict.
+Awkward cases. The document defines no content, and a crash can leave the file empty: an empty file
+is a whole tombstone without content, and decodes to fields of None. Anything else is strict.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS = {"version": int, "base_offset": int, "reason": str, "created_ms": int}
 
 @dataclass(frozen=True, slots=True)
 class Tomb:
-    """Which segment goes, why and since when; all None where the file says nothing."""
+    """Which segment goes, why and since when; all None if the file is empty."""
 
     base_offset: int | None = None
     reason: Reason | None = None

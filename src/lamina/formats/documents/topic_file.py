@@ -6,10 +6,10 @@
 
 Writing it is what creates a topic, after its directories exist; writing it with `deleted` is what
 deletes one, before its files go. A deleted topic's file stays, so that the epoch of the same name
-grows when it is created again and readers of the old one can tell.
+grows when it is created again, so that readers of the old one notice.
 
 A topic of format wal also has `topic_ids`, one number for each partition, by which the write-ahead
-log calls it; the log's own TopicCreate frames say the same, and give this file back if it is lost.
+log calls it; the log's own TopicCreate frames hold the same, and restore this file if it is lost.
 
 `settings` holds only what was set; defaults are the code's. If the file is lost, format and
 partitions are found from the segment files and the settings are the defaults.

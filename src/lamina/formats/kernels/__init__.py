@@ -4,10 +4,11 @@ A kernel is a Python function over NumPy arrays that Numba compiles to machine c
 without the GIL, is compiled once per machine, and is loaded from a cache on disk after that.
 
     compile          the one place that configures Numba, and the key of its cache
-    compile_notice   tells the user that the first use takes a few seconds
+    compile_notice   notifies the user that the first use takes a few seconds
     binary           fixed byte layouts for Python code, unaligned loads and stores for kernels
     arrow            Arrow columns as the arrays that kernels take, and back
     varint           zigzag varints, for STRM blocks and Kafka's records
+    floats           integers and floats as the bits that lie in memory
     crc              CRC-32 and CRC-32C: carry-less multiplication or SSE4.2, else by tables
     xxh3             XXH3-64 with a seed
     lz4              the block format of LZ4, decoded with every length checked

@@ -174,7 +174,7 @@ def spread(column: Column, rows: int) -> int:
 
 
 Encoded: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""What encoding a batch gives: the bytes, and where in them each record starts."""
+"""An encoded batch: the bytes, and where in them each record starts."""
 
 # What an encode kernel answers, beside a number: bytes written or needed, or the row at fault.
 OK, NO_ROOM, NULL_VALUE, TOO_LARGE, BROKEN, NULL_TIME, BAD_NAME = 0, 1, 2, 3, 4, 5, 6

@@ -143,7 +143,7 @@ poke_i64_be = _poke(64, swap=True)
 
 @instruction
 def address_of(typing_context: Any, array: Any) -> Any:
-    """Gives a kernel the address of the first element of a contiguous array."""
+    """Returns the address of the first element of a contiguous array, for kernels."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(array)(context, builder, arguments[0]).data

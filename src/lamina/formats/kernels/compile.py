@@ -99,7 +99,7 @@ class _Kept(_Cache):  # type: ignore[misc]  # numba has no type information
                 return CompileResult._rebuild(target_context, *pickle.loads(kept))  # noqa: S301
             except Exception:  # whatever it is: made by another Numba, say; compiling mends it
                 CACHE.forget(name)
-        compiling()
+        compiling(CACHE.announce)
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:

@@ -1,6 +1,7 @@
-"""Who wants to know that a kernel is being compiled, which takes seconds on its first use.
+"""Notifies callers that a kernel is being compiled, which takes seconds on its first use.
 
-Apart from `compile`, so that asking to be told does not cost an import of Numba.
+Separate from `compile`, so that subscribing does not import Numba. A process notifies once: those
+that subscribed, or if there are none, the compiler's own log.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _listeners: list[Callable[[], None]] = []
+_told: list[Callable[[], None]] = []
 
 
 def when_compiling(tell: Callable[[], None]) -> None:
@@ -15,7 +17,10 @@ def when_compiling(tell: Callable[[], None]) -> None:
     _listeners.append(tell)
 
 
-def compiling() -> None:
-    """Tells those who asked, once."""
+def compiling(otherwise: Callable[[], None]) -> None:
+    """Notifies the subscribers, once; calls `otherwise`, once, if there are none."""
+    if not _listeners and not _told:
+        _listeners.append(otherwise)
     while _listeners:
-        _listeners.pop()()
+        _told.append(_listeners.pop())
+        _told[-1]()

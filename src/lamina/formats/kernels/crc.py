@@ -2,7 +2,7 @@
 
 Each CRC exists twice: with the processor's instruction (carry-less multiply, SSE 4.2) and with
 tables. The choice is made once, at import, from the processor that Numba compiles for: an
-instruction that the target lacks would abort the whole process. Both ways give the same value;
+instruction that the target lacks would abort the whole process. Both ways return the same value;
 tests compare them.
 
 CRC-32 folding: four lanes of 128 bits are folded forward by multiplying with x^(512±32) mod P (then
@@ -260,7 +260,7 @@ def _shuffle(typing_context: Any, lane: Any, mask: Any) -> Any:
 
 @instruction
 def _last_bytes(typing_context: Any, lane: Any, mask: Any) -> Any:
-    """Keeps the bytes of a lane where the mask does not say 0x80, clears the others."""
+    """Keeps the bytes of a lane where the mask is not 0x80, clears the others."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data, mask_bytes = (builder.bitcast(argument, _SIXTEEN_BYTES) for argument in arguments)

@@ -1,4 +1,4 @@
-"""Decodes an LZ4 block into exactly the bytes it stands for, or says that it is not one.
+"""Decodes an LZ4 block into exactly the bytes it stands for, or reports that it is not one.
 
 pyarrow's decoder, told a size larger than the truth, fills the front of its buffer and says
 nothing: the rest would be whatever the memory held before. This one accepts a block only if it

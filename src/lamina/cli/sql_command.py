@@ -1,0 +1,127 @@
+"""`lamina sql`: a query over topics, by DuckDB; every topic that it names is a table.
+
+Rules.
+1. A query reads: topics are registered as tables, and nothing of theirs can be changed.
+2. Only topics that the text of the query names are opened: a store may have thousands.
+3. What a filter rules out is not read (`lamina.engines`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from lamina.cli.target import Json, Where, placed
+from lamina.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from lamina.api import StoreApi
+    from lamina.engines.dataset import LogDataset
+
+ROWS_SHOWN = 10_000
+"""A table for people ends here; with --json all rows are printed."""
+_ROWS_AT_ONCE = 1 << 12
+_WORD = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@placed
+def sql(
+    query: Annotated[str, typer.Argument(help="A query; topics are its tables.")],
+    *,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Leave out records that are lost, with a warning."),
+    ] = False,
+    where: Where,
+    as_json: Json = False,
+) -> None:
+    """Runs a query over topics with DuckDB and prints its rows.
+
+    A topic is a table with the columns _offset, _partition, _timestamp, _key, value, and what else
+    its format keeps. Conditions on the first three decide what is read at all. Names with dots or
+    dashes need double quotes. DuckDB comes with the extra `duckdb`.
+    """
+    from lamina.cli.output import emit, say
+    from lamina.cli.target import readable
+
+    with readable(where) as store:
+        tables = _tables(store, query, fail_on_data_loss=not skip_lost)
+        connection = _connected()
+        with contextlib.closing(connection), _typed(store, list(tables.values())):
+            for topic, table in tables.items():
+                connection.register(topic, table)
+            rows = _rows(connection, query)
+            if as_json:
+                emit(rows, as_json=True)
+                return
+            shown = [row for row, _ in zip(rows, range(ROWS_SHOWN), strict=False)]
+            emit(shown, as_json=False)
+            if len(shown) == ROWS_SHOWN and next(rows, None) is not None:
+                say(f"… only the first {ROWS_SHOWN:,} rows are shown; use limit, or --json for all")
+
+
+def _connected() -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise InvalidRequest("`lamina sql` needs DuckDB: pip install 'lamina[duckdb]'") from error
+    return duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+
+
+def _tables(store: StoreApi, query: str, *, fail_on_data_loss: bool) -> dict[str, LogDataset]:
+    """Makes a table of every topic that the query may name."""
+    from lamina.engines.open_table import dataset
+
+    # Names that are not quoted are the same in capitals, so a topic is looked for in any case.
+    words = {word.lower() for word in _WORD.findall(query)}
+    named = [topic for topic in store.topics() if topic.lower() in words]
+    return {topic: dataset(store, topic, fail_on_data_loss=fail_on_data_loss) for topic in named}
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of the last statement, with values that can be printed."""
+    from lamina.inspect.render import render_value
+
+    result = connection.sql(query)
+    if result is None:  # a statement that has no rows
+        return
+    for batch in result.to_arrow_reader(_ROWS_AT_ONCE):
+        for row in _with_printed_times(batch).to_pylist():
+            yield cast("dict[str, Any]", render_value(row))
+
+
+def _with_printed_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns times as Arrow prints them: Python has none beyond the year 9999."""
+    import pyarrow as pa
+
+    for index, field in enumerate(batch.schema):
+        if pa.types.is_timestamp(field.type):
+            printed = batch.column(index).cast(pa.string())
+            batch = batch.set_column(index, field.name, printed)
+    return batch
+
+
+@contextlib.contextmanager
+def _typed(store: StoreApi, tables: list[LogDataset]) -> Iterator[None]:
+    """Turns errors of DuckDB into typed ones; one of ours that it wraps is raised as it is."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        ours = [table.failure for table in tables if table.failure is not None]
+        if ours:
+            raise ours[0] from error
+        problem = " ".join(str(error).split())
+        if isinstance(error, duckdb.CatalogException):
+            names = store.topics()
+            listed = ", ".join(names[:20]) + (", …" if names[20:] else "")
+            problem += f"; the topics are: {listed or 'none'}"
+        raise InvalidRequest(problem) from error

@@ -1,0 +1,246 @@
+"""A topic as a `pyarrow.dataset.Dataset`: what DuckDB, Polars, DataFusion and pandas query.
+
+Engines call `scanner` with the columns and the filter that they push down (DataFusion asks for
+fragments first, one per partition here). The filter decides which ranges of offsets are read; the
+scanner (`log_scanner`) applies filter and columns to each batch as it comes. A reader that stops
+early, as a `limit` does, ends the scan.
+
+Rules.
+1. The ends are fixed when a scan is made, so that all partitions are read up to one moment.
+2. Ranges are read one after the other, in the order of partitions and offsets.
+3. A dataset owns the store that it opened, and none that it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.dataset as pd
+
+from lamina.api import StoreApi
+from lamina.engines.bounds import Expression, Pruner
+from lamina.engines.log_scanner import LogScanner
+from lamina.engines.table_columns import (
+    carried,
+    numbered,
+    schema_of,
+    table_batch,
+    typed_batch,
+    with_microseconds,
+)
+from lamina.errors import LaminaError, RecordsMissing
+from lamina.log.gap_walk import NO_LOSS, first_not_removed, scan_over
+
+LOGGER = logging.getLogger("lamina.engines")
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Offsets `[first, end)` of one partition."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class LogDataset(pd.Dataset):  # type: ignore[misc]
+    """One topic of a store, with a filter that every scan of it has, or none."""
+
+    def __init__(
+        self,
+        store: StoreApi,
+        topic: str,
+        *,
+        filter: Expression | None = None,
+        fail_on_data_loss: bool = True,
+        errors: str = "raise",
+        owned: bool = False,
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._filter = filter
+        self._fail_on_data_loss = fail_on_data_loss
+        self._owned = owned
+        self.failure: LaminaError | None = None
+        """What ended the last scan that failed; engines pass on its text at most."""
+        format_name, _ = store.format_of(topic)
+        self._errors = errors
+        self._is_typed = bool(store.schemas(topic))
+        self._schema = (
+            with_microseconds(store.read(topic, errors=errors).schema)
+            if self._is_typed
+            else schema_of(format_name)
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._schema
+
+    @property
+    def partition_expression(self) -> Expression | None:
+        """What holds for every row: the filter that the dataset was given."""
+        return self._filter
+
+    def __repr__(self) -> str:
+        kept = "" if self._filter is None else f", filter {self._filter}"
+        return f"LogDataset({self._topic!r} of {self._store!r}{kept})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a LogDataset holds an open store; make one in each process")
+
+    # ------------------------------------------------------------------ what is read
+
+    def stripes(self, filter: Expression | None = None) -> list[Stripe]:
+        """Returns the ranges that a scan with a filter reads: a plan, and no record is read."""
+        wanted = self._both(filter)
+        pruner = Pruner(self._schema, wanted)
+        _, partitions = self._store.format_of(self._topic)
+        found = [self._stripe(pruner, partition) for partition in range(partitions)]
+        return [each for each in found if each is not None]
+
+    def _stripe(self, pruner: Pruner, partition: int) -> Stripe | None:
+        """Returns what a filter leaves of a partition."""
+        bounds = pruner.bounds(partition)
+        if bounds is None:
+            return None
+        first = max(bounds.first, self._earliest(partition))
+        end = min(bounds.end, self._store.latest_offset(self._topic, partition))
+        if first < end and bounds.first_us is not None:
+            # Everything before the first record that is not too old is too old.
+            since_ms = bounds.first_us // 1000
+            found = self._store.offset_for_time(self._topic, partition, since_ms)
+            first = end if found is None else max(first, found)
+        return Stripe(partition, first, end) if first < end else None
+
+    def _earliest(self, partition: int) -> int:
+        """Returns where the table begins: at what is lost, if nothing that is left lies before."""
+        earliest = self._store.earliest_offset(self._topic, partition)
+        return first_not_removed(self._store.gaps(self._topic, partition), earliest)
+
+    def _both(self, filter: Expression | None) -> Expression | None:
+        if self._filter is None or filter is None:
+            return filter if self._filter is None else self._filter
+        return self._filter & filter
+
+    def _rows(
+        self, stripes: Sequence[Stripe], needed: list[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for stripe in stripes:
+                yield from self._read(stripe, needed)
+        except LaminaError as error:
+            self.failure = error
+            raise
+
+    def _read(self, stripe: Stripe, needed: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a range, over the gaps that are no loss."""
+
+        def scan(first: int) -> Iterator[pa.RecordBatch]:
+            where = (self._topic, stripe.partition, first)
+            if not self._is_typed:
+                return iter(self._store.scan(*where, end=stripe.end))
+            found = self._store.read(
+                *where, end=stripe.end, columns=carried(needed), errors=self._errors
+            )
+            return (numbered(batch) for batch in found)
+
+        for step in scan_over(scan, stripe.first, stripe.end):
+            if not isinstance(step, RecordsMissing):
+                yield (
+                    typed_batch(step, self._schema)
+                    if self._is_typed
+                    else table_batch(step, stripe.partition, self._schema)
+                )
+            elif step.reason not in NO_LOSS:
+                self._miss(step)
+
+    def _miss(self, gap: RecordsMissing) -> None:
+        if self._fail_on_data_loss:
+            raise gap
+        LOGGER.warning("%d offsets are left out: %s", gap.end - gap.first, gap)
+
+    # ------------------------------------------------------------------ what engines call
+
+    def scanner(
+        self,
+        columns: Any = None,
+        filter: Expression | None = None,
+        **options: Any,
+    ) -> LogScanner:
+        """Returns one scan of the topic as it is now. Options that are for files are ignored."""
+        return self._scanner_of(self.stripes(filter), columns, self._both(filter))
+
+    def _scanner_of(
+        self, stripes: Sequence[Stripe], columns: Any, filter: Expression | None
+    ) -> LogScanner:
+        return LogScanner(self._schema, lambda needed: self._rows(stripes, needed), columns, filter)
+
+    def get_fragments(self, filter: Expression | None = None) -> Iterator[LogFragment]:
+        """Yields what a filter leaves of each partition, for engines that read them in parallel."""
+        for stripe in self.stripes(filter):
+            yield LogFragment(self, stripe, filter)
+
+    def filter(self, expression: Expression) -> LogDataset:
+        """Returns the same topic with a filter that holds for every scan."""
+        return LogDataset(
+            self._store,
+            self._topic,
+            filter=self._both(expression),
+            fail_on_data_loss=self._fail_on_data_loss,
+            errors=self._errors,
+        )
+
+    def replace_schema(self, schema: pa.Schema) -> LogDataset:
+        """Raises: the columns of a topic are what they are."""
+        raise TypeError("a topic's columns cannot be replaced; select and cast them in a query")
+
+    # ------------------------------------------------------------------ its life
+
+    def close(self) -> None:
+        """Closes the store if the dataset has opened it."""
+        if self._owned:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LogFragment(pd.Fragment):  # type: ignore[misc]
+    """What is read of one partition."""
+
+    def __init__(self, dataset: LogDataset, stripe: Stripe, filter: Expression | None) -> None:
+        self._dataset = dataset
+        self._stripe = stripe
+        self._filter = filter
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._dataset.schema
+
+    @property
+    def partition_expression(self) -> Expression | None:
+        """The filter that chose it; every row still has to pass it."""
+        return self._filter
+
+    def __repr__(self) -> str:
+        return f"LogFragment({self._stripe})"
+
+    def scanner(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Any = None,
+        filter: Expression | None = None,
+        **options: Any,
+    ) -> LogScanner:
+        """Returns one scan of this range."""
+        dataset = self._dataset
+        return dataset._scanner_of([self._stripe], columns, dataset._both(filter))

@@ -1,0 +1,30 @@
+"""Typed topics: values as columns, by a program that is made of the schema.
+
+A value is bytes to the rest of Lamina. Here a batch of values becomes Arrow columns, and columns
+become values, without one record ever being a Python object. It goes in three steps.
+
+**A schema is a value.** `schema_model.py` has the types: a record, its fields, what they hold.
+Everything that a user may bring is turned into it: `arrow_types.py` (both ways), `avro_text.py`
+(both ways; its text is also how a schema is kept), `json_schema.py`, `declared_classes.py`
+(dataclasses, Pydantic). `schema_source.py` chooses among them.
+
+**Two schemas make a program.** Who wrote a value and who reads it may know different versions.
+`evolution.py` says whether one can read the other; `avro_program.py` then compiles the pair into
+integers: the writer's order of fields, the reader's columns, constants for
+what was not written (`avro_value.py`).
+
+`json_decode.py` has Arrow's reader instead, `json_encode.py` a program of pieces of text.
+
+**A kernel runs the program over a batch.** `avro_decode.py` and `avro_encode.py` are interpreters
+of a few dozen lines each. `column_rooms.py` is the memory that decoding fills, `given_columns.py`
+the memory that encoding reads. `value_codec.py` chooses the
+program by the id in front of a value, `typed_scan.py` does what a reader asks for with bad rows.
+
+Rules.
+1. Bytes are hostile, schemas too: every length is checked before it is used, and nothing is
+   allocated by what a value claims.
+2. A bad value never stops a batch. Its row is null and has a code (`row_faults.py`); who reads
+   decides what that means.
+3. What has no columns (unions of several types, types that contain themselves) is refused when a
+   schema is set, never when a record is read.
+"""

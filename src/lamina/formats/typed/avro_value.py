@@ -1,0 +1,97 @@
+"""One value in Avro's bytes, in plain Python: for a schema's defaults, never for records."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from lamina.errors import SchemaError
+from lamina.formats.typed.schema_model import Kind, Type, joined
+
+
+def encode_default(value: Any, kind: Type, path: str = "") -> bytes:
+    """Encodes a field's default, given as JSON has it; raises SchemaError where it does not fit."""
+    try:
+        return _encode(value, kind, path)
+    except (TypeError, ValueError, KeyError, AttributeError, struct.error, OverflowError) as error:
+        raise SchemaError(
+            f"{path}: the default {value!r} is no {kind.kind.value}: {error}", field=path
+        ) from error
+
+
+def _encode(value: Any, kind: Type, path: str) -> bytes:
+    if kind.is_nullable:
+        is_null = value is None
+        branch = int(is_null) if kind.null_is_last else int(not is_null)
+        body = b"" if is_null else _encode(value, kind.or_null(is_nullable=False), path)
+        return _varint(branch) + body
+    stored = kind.stored
+    if stored == Kind.NULL:
+        _require(value is None)
+        return b""
+    if stored == Kind.BOOLEAN:
+        _require(isinstance(value, bool))
+        return bytes([value])
+    if stored in (Kind.INT, Kind.LONG):
+        bits = 31 if stored == Kind.INT else 63
+        _require(isinstance(value, int) and -(1 << bits) <= value < 1 << bits)
+        return _varint(value)
+    if stored in (Kind.FLOAT, Kind.DOUBLE):
+        _require(isinstance(value, int | float) and not isinstance(value, bool))
+        return struct.pack("<f" if stored == Kind.FLOAT else "<d", value)
+    if stored == Kind.STRING:
+        return _sized(value.encode())
+    if stored == Kind.BYTES:
+        return _sized(value.encode("latin-1"))
+    if stored == Kind.FIXED:
+        raw: bytes = value.encode("latin-1")
+        _require(len(raw) == kind.size)
+        return raw
+    if stored == Kind.ENUM:
+        return _varint(kind.symbols.index(value))
+    return _encode_nested(value, kind, path)
+
+
+def _encode_nested(value: Any, kind: Type, path: str) -> bytes:
+    if kind.kind == Kind.RECORD:
+        made = b""
+        for field in kind.fields:
+            here = joined(path, field.name)
+            if field.name not in value and field.default is None:
+                raise SchemaError(f"{here}: the default names no value", field=here)
+            inner = value[field.name] if field.name in value else _loaded(field.default)
+            made += _encode(inner, field.type, here)
+        return made
+    assert kind.items is not None
+    items = kind.items
+    if kind.kind == Kind.MAP:
+        _require(isinstance(value, dict))
+        parts = [_sized(key.encode()) + _encode(value[key], items, path) for key in value]
+    else:
+        _require(isinstance(value, list))
+        parts = [_encode(each, items, path) for each in value]
+    return (_varint(len(parts)) + b"".join(parts) if parts else b"") + b"\0"
+
+
+def _loaded(default: str | None) -> Any:
+    return json.loads(default or "null")
+
+
+def _require(is_fine: bool) -> None:
+    if not is_fine:
+        raise ValueError("another type, or out of range")
+
+
+def _sized(raw: bytes) -> bytes:
+    return _varint(len(raw)) + raw
+
+
+def _varint(number: int) -> bytes:
+    rest = (number << 1) ^ (number >> 63)
+    made = bytearray()
+    while rest > 0x7F:
+        made.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    made.append(rest)
+    return bytes(made)

@@ -1,0 +1,135 @@
+"""JSON Schema's text as a schema: an object with properties becomes a record.
+
+Understood: `type` (also a list with "null"), `properties`, `required`, `items`,
+`additionalProperties` of one type (a map), `enum` of texts, `format` date, date-time, time and
+uuid, `contentEncoding` base64 (bytes), `$ref` to `$defs` or `definitions` of the same text, `anyOf`
+and `oneOf` of one type and null, and `default`. What else a text says about values (ranges,
+patterns) is not checked. A property that is not required may be missing, and is null then.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lamina.errors import SchemaError
+from lamina.formats.typed.avro_text import loads
+from lamina.formats.typed.schema_model import (
+    DEPTH_MAX,
+    Field,
+    Kind,
+    Type,
+    joined,
+    record,
+    refuse_unbounded,
+)
+
+_PLAIN = {
+    "null": Kind.NULL,
+    "boolean": Kind.BOOLEAN,
+    "integer": Kind.LONG,
+    "number": Kind.DOUBLE,
+    "string": Kind.STRING,
+}
+_FORMATS = {
+    "date": Kind.DATE,
+    "date-time": Kind.TIMESTAMP_MICROS,
+    "time": Kind.TIME_MICROS,
+    "uuid": Kind.UUID,
+}
+
+
+def parse(text: str) -> Type:
+    """Reads JSON Schema; raises SchemaError for what has no columns."""
+    document = loads(text)
+    if not isinstance(document, dict):
+        raise SchemaError("a JSON schema of a topic is an object")
+    made = _Reader(document).type_of(document, "", 0)
+    refuse_unbounded(made)
+    return made
+
+
+class _Reader:
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+
+    def type_of(self, given: Any, path: str, depth: int) -> Type:
+        if not isinstance(given, dict):
+            raise SchemaError(f"{path or 'schema'}: {str(given)[:80]} is no schema", field=path)
+        if depth > DEPTH_MAX:
+            raise SchemaError(f"{path}: the schema contains itself, or is too deep", field=path)
+        if "$ref" in given:
+            return self.type_of(self._target(given["$ref"], path), path, depth + 1)
+        for word in ("anyOf", "oneOf"):
+            if word in given:
+                return self._one_of(given[word], path, depth)
+        kinds = given.get("type", "object" if "properties" in given else None)
+        if "enum" in given and kinds in (None, "string"):
+            return _enum(given["enum"], path)
+        if isinstance(kinds, list):
+            others = [each for each in kinds if each != "null"]
+            if len(others) != 1:
+                raise SchemaError(f"{path}: {kinds} is more than one type and null", field=path)
+            made = self.type_of({**given, "type": others[0]}, path, depth)
+            return made.or_null(is_nullable="null" in kinds)
+        return self._of_kind(kinds, given, path, depth)
+
+    def _of_kind(self, kind: Any, given: dict[str, Any], path: str, depth: int) -> Type:
+        if kind == "object":
+            return self._object(given, path, depth)
+        if kind == "array":
+            items = self.type_of(given.get("items"), joined(path, "[]"), depth + 1)
+            return Type(Kind.ARRAY, items=items)
+        if kind == "string" and given.get("contentEncoding") == "base64":
+            return Type(Kind.BYTES)
+        if kind == "string" and given.get("format") in _FORMATS:
+            return Type(_FORMATS[given["format"]])
+        if kind in _PLAIN:
+            return Type(_PLAIN[kind])
+        raise SchemaError(f"{path or 'schema'}: no column for type {kind!r}", field=path)
+
+    def _target(self, reference: Any, path: str) -> Any:
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            raise SchemaError(f"{path}: {reference!r} is in another text", field=path)
+        found: Any = self._document
+        for step in reference[2:].split("/"):
+            if not isinstance(found, dict) or step not in found:
+                raise SchemaError(f"{path}: there is no {reference}", field=path)
+            found = found[step]
+        return found
+
+    def _one_of(self, given: Any, path: str, depth: int) -> Type:
+        kinds = [self.type_of(each, path, depth + 1) for each in given]
+        others = [each for each in kinds if each.kind != Kind.NULL]
+        if len(others) != 1:
+            raise SchemaError(f"{path}: anyOf is more than one type and null", field=path)
+        return others[0].or_null(is_nullable=len(kinds) > 1 or others[0].is_nullable)
+
+    def _object(self, given: dict[str, Any], path: str, depth: int) -> Type:
+        properties = given.get("properties", {})
+        more = given.get("additionalProperties")
+        if not properties and isinstance(more, dict) and more:
+            return Type(Kind.MAP, items=self.type_of(more, joined(path, "{}"), depth + 1))
+        if not isinstance(properties, dict):
+            raise SchemaError(f"{path or 'schema'}: properties are an object", field=path)
+        required = given.get("required", [])
+        fields = [
+            self._field(name, inner, required, joined(path, name), depth)
+            for name, inner in properties.items()
+        ]
+        return record("_".join(("record", *(path.split(".") if path else []))), fields)
+
+    def _field(self, name: str, given: Any, required: Any, path: str, depth: int) -> Field:
+        kind = self.type_of(given, path, depth + 1)
+        has_default = isinstance(given, dict) and "default" in given
+        is_free = name not in required and not has_default and kind.kind != Kind.NULL
+        default = json.dumps(given["default"]) if has_default else ("null" if is_free else None)
+        return Field(name, kind.or_null(is_nullable=kind.is_nullable or is_free), default)
+
+
+def _enum(given: Any, path: str) -> Type:
+    symbols = [each for each in given if each is not None] if isinstance(given, list) else []
+    if not symbols or not all(isinstance(each, str) for each in symbols):
+        raise SchemaError(f"{path}: an enum is a list of texts", field=path)
+    # JSON writes symbols as text, which may be anything; a column of text holds them all.
+    return Type(Kind.STRING, is_nullable=None in given)

@@ -1,0 +1,68 @@
+"""Scans as typed batches: what happens to a record that is not what the schema says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lamina.errors import InvalidRequest, SchemaError
+from lamina.formats.typed.row_faults import FINE, Decoded
+from lamina.formats.typed.value_codec import TypedReader
+
+POLICIES = ("raise", "null", "dead_letter")
+
+
+def typed_batches(
+    reader: TypedReader,
+    topic: str,
+    scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
+    errors: str,
+    bury: Callable[[str, int, pa.RecordBatch, list[str]], None],
+) -> pa.RecordBatchReader:
+    """Gives the batches of partitions as columns; bad rows as `errors` asks for."""
+    if errors not in POLICIES:
+        raise InvalidRequest(f"errors is one of {', '.join(POLICIES)}, not {errors!r}")
+    if errors == "dead_letter":
+        bury(topic, 0, pa.RecordBatch.from_pylist([]), [])  # refuses where nothing can be written
+    batches = _batches(reader, topic, scans, errors, bury)
+    return pa.RecordBatchReader.from_batches(reader.schema, batches)
+
+
+def _batches(
+    reader: TypedReader,
+    topic: str,
+    scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
+    errors: str,
+    bury: Callable[[str, int, pa.RecordBatch, list[str]], None],
+) -> Iterator[pa.RecordBatch]:
+    for partition, batches in scans:
+        for batch in batches:
+            rows, decoded = reader.rows(batch, partition)
+            bad = np.flatnonzero(decoded.codes > FINE)
+            if not len(bad) or errors == "null":
+                yield rows
+            elif errors == "raise":
+                first = int(bad[0])
+                if first:
+                    yield rows.slice(0, first)
+                raise _problem(topic, partition, rows, decoded, first)
+            else:
+                reasons = [decoded.fault(int(row)) for row in bad]
+                bury(topic, partition, batch.take(pa.array(bad)), reasons)
+                good = np.flatnonzero(decoded.codes <= FINE)
+                if len(good):
+                    yield rows.take(pa.array(good))
+
+
+def _problem(
+    topic: str, partition: int, rows: pa.RecordBatch, decoded: Decoded, row: int
+) -> SchemaError:
+    offset = rows.column(0)[row].as_py()
+    path = decoded.paths[decoded.fields[row]] if decoded.fields[row] >= 0 else ""
+    return SchemaError(
+        f"{topic}/{partition}, offset {offset}: {decoded.fault(row)}; the record stays as it is: "
+        f"read on from {offset + 1}, or with errors='null'",
+        field=path,
+    )

@@ -1,0 +1,253 @@
+"""Values of a topic as columns and back, by what the topic says of itself.
+
+With framing "registry" a value begins with a zero byte and the id of the schema that it was written
+with, in four bytes, highest first: each record is read by its own writer's schema. Plain values
+have nothing in front: they are read by the schema that the reader chose.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lamina.api import TopicSchema
+from lamina.errors import InvalidRequest, SchemaError, UnknownSchema
+from lamina.formats.typed import (
+    avro_decode,
+    avro_encode,
+    avro_program,
+    avro_text,
+    json_decode,
+    json_encode,
+)
+from lamina.formats.typed.arrow_types import arrow_schema
+from lamina.formats.typed.row_faults import FINE, UNKNOWN_SCHEMA, Decoded, Values
+from lamina.formats.typed.schema_model import Type
+from lamina.formats.typed.schema_source import JSON
+from lamina.records import TIMESTAMP
+
+OFFSET, PARTITION, TIME, KEY, ERROR = "_offset", "_partition", "_timestamp", "_key", "_error"
+REGISTRY, PLAIN = "registry", "plain"
+FRAMINGS = (REGISTRY, PLAIN)
+_PREFIX = struct.Struct(">bI")
+
+
+def newest(topic: str, versions: Sequence[TopicSchema], version: int | None = None) -> TopicSchema:
+    """Returns a version of a schema, the last by default; raises UnknownSchema."""
+    if not versions:
+        raise UnknownSchema(
+            f"topic {topic!r} has no schema; set_schema gives it one. Records without one are in a"
+            " column 'value'"
+        )
+    if version is None:
+        return versions[-1]
+    if not 1 <= version <= len(versions):
+        raise UnknownSchema(f"topic {topic!r} has versions 1 to {len(versions)}, not {version}")
+    return versions[version - 1]
+
+
+class TypedReader:
+    """Decodes batches of one topic under one version of its schema."""
+
+    def __init__(
+        self,
+        topic: str,
+        versions: Sequence[TopicSchema],
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        with_errors: bool = False,
+    ) -> None:
+        chosen = newest(topic, versions, version)
+        self._framing = chosen.framing
+        self._is_json = chosen.encoding == JSON
+        self._own = chosen.id
+        self._reader = _projected(avro_text.parse(chosen.text), columns)
+        self._texts = {each.id: each.text for each in versions}
+        self._programs: dict[int, avro_program.Program | None] = {}
+        meta = [
+            pa.field(OFFSET, pa.int64(), nullable=False),
+            pa.field(PARTITION, pa.int32(), nullable=False),
+            pa.field(TIME, TIMESTAMP, nullable=False),
+            pa.field(KEY, pa.binary()),
+        ]
+        # A bad record, and a null value, is null in every column, whatever the schema says.
+        typed = [each.with_nullable(True) for each in arrow_schema(self._reader)]
+        errors = [pa.field(ERROR, pa.string())] if with_errors else []
+        self.schema = pa.schema([*meta, *typed, *errors])
+        """The columns of every batch."""
+
+    def rows(self, batch: pa.RecordBatch, partition: int) -> tuple[pa.RecordBatch, Decoded]:
+        """Returns a batch of records as columns, and what was found of each row."""
+        decoded = self._decode(batch.column("value"))
+        count = batch.num_rows
+        has_keys = "key" in batch.schema.names
+        columns = [
+            batch.column("offset"),
+            pa.repeat(pa.scalar(partition, pa.int32()), count),
+            batch.column("timestamp"),
+            batch.column("key") if has_keys else pa.nulls(count, pa.binary()),
+            *decoded.columns,
+        ]
+        if self.schema.names[-1] == ERROR:
+            columns.append(_told(decoded))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema), decoded
+
+    def _decode(self, column: pa.Array) -> Decoded:
+        values = Values.of(column)
+        if self._is_json:
+            return json_decode.decode(self._reader, _unframed(values))
+        if self._framing == PLAIN:
+            return self._run(self._own, values)
+        ids = _ids(values)
+        kinds = np.unique(ids[values.starts >= 0])
+        if len(kinds) <= 1:
+            return self._run(int(kinds[0]) if len(kinds) else self._own, values.behind(5))
+        parts = [np.flatnonzero(ids == kind) for kind in kinds]
+        parts.append(np.flatnonzero(values.starts < 0))
+        done = [
+            self._run(int(kind), values.chosen(rows).behind(5))
+            for kind, rows in zip((*kinds, self._own), parts, strict=True)
+        ]
+        return _joined(done, np.concatenate(parts))
+
+    def _run(self, schema_id: int, values: Values) -> Decoded:
+        """Decodes values that one schema wrote; without a schema for them they are all bad."""
+        program = self._program(schema_id)
+        if program is not None:
+            return avro_decode.decode(program, values)
+        own = self._program(self._own)
+        assert own is not None, "a schema reads itself"
+        there = values.starts >= 0
+        nothing = values._replace(starts=np.full_like(values.starts, -1))
+        decoded = avro_decode.decode(own, nothing)
+        decoded.codes[there] = UNKNOWN_SCHEMA
+        return decoded
+
+    def _program(self, schema_id: int) -> avro_program.Program | None:
+        if schema_id not in self._programs:
+            text = self._texts.get(schema_id)
+            made = None
+            if text is not None:
+                try:
+                    made = avro_program.compiled(self._reader, avro_text.parse(text))
+                except SchemaError:  # an older version that this one does not read
+                    made = None
+            self._programs[schema_id] = made
+        return self._programs[schema_id]
+
+
+def _projected(schema: Type, columns: Sequence[str] | None) -> Type:
+    if columns is None:
+        return schema
+    known = {field.name: field for field in schema.fields}
+    for name in columns:
+        if name not in known:
+            raise SchemaError(f"the schema has no column {name!r}; it has {', '.join(known)}")
+    return replace(schema, fields=tuple(known[name] for name in dict.fromkeys(columns)))
+
+
+def _unframed(values: Values) -> Values:
+    """Values without what a serializer put in front; no JSON document begins with a zero byte."""
+    framed = _ids(values) >= 0
+    return values._replace(starts=np.where(framed, values.starts + 5, values.starts))
+
+
+def _ids(values: Values) -> NDArray[np.int64]:
+    """The schema's id in front of each value; -1 where there is none."""
+    lengths = values.ends - values.starts
+    framed = (values.starts >= 0) & (lengths >= 5)
+    at = np.where(framed, values.starts, 0)
+    if len(values.data) < 5:
+        return np.full(len(at), -1, dtype=np.int64)
+    at = np.minimum(at, len(values.data) - 5)
+    ids = np.zeros(len(at), dtype=np.int64)
+    for place in range(1, 5):
+        ids = ids << 8 | values.data[at + place]
+    return np.where(framed & (values.data[at] == 0), ids, -1)
+
+
+def _joined(parts: list[Decoded], rows: NDArray[np.intp]) -> Decoded:
+    """Puts rows that were decoded apart back into their order."""
+    order = np.empty(len(rows), dtype=np.int64)
+    order[rows] = np.arange(len(rows))
+    back = pa.array(order)
+    paths: list[str] = []
+    fields = []
+    for part in parts:
+        fields.append(np.where(part.fields >= 0, part.fields + len(paths), -1).astype(np.int32))
+        paths += part.paths
+    columns = [
+        pa.concat_arrays([part.columns[at] for part in parts]).take(back)
+        for at in range(len(parts[0].columns))
+    ]
+    codes = np.concatenate([part.codes for part in parts])[order]
+    return Decoded(columns, codes, np.concatenate(fields)[order], tuple(paths))
+
+
+def _told(decoded: Decoded) -> pa.Array:
+    """What is wrong with each row, null where nothing is."""
+    bad = np.flatnonzero(decoded.codes > FINE)
+    if not len(bad):
+        return pa.nulls(len(decoded.codes), pa.string())
+    texts: list[str | None] = [None] * len(decoded.codes)
+    for row in bad:
+        texts[row] = decoded.fault(int(row))
+    return pa.array(texts, pa.string())
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def encoded(schema: TopicSchema, table: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Returns the records of a table with typed columns: key, value, and time where it is given.
+
+    A column `_timestamp` is the time of the records, `_key` their key in place of the schema's.
+    """
+    names = [name for name in table.schema.names if name not in (TIME, KEY)]
+    typed = table.select(names)
+    text = avro_text.parse(schema.text)
+    prefix = _PREFIX.pack(0, schema.id) if schema.framing == REGISTRY else b""
+    if schema.encoding == JSON:
+        value = json_encode.encode(json_encode.template(text), typed, prefix)
+    else:
+        value = avro_encode.encode(avro_program.compiled(text, text), typed, prefix)
+    made = {"value": value}
+    if KEY in table.schema.names:
+        made["key"] = _single(table.column(KEY))
+    elif schema.key:
+        made["key"] = keys_of(table, schema.key)
+    if TIME in table.schema.names:
+        made["timestamp"] = _single(table.column(TIME))
+    return pa.table(made)
+
+
+def _single(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def keys_of(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    """Returns a column as keys: bytes as they are, everything else as its text."""
+    if name not in table.schema.names:
+        raise SchemaError(f"the key is column {name!r}, which the table lacks", field=name)
+    column = _single(table.column(name))
+    try:
+        if not pa.types.is_binary(column.type):
+            column = column.cast(pa.string())
+        return column.cast(pa.binary())
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise SchemaError(f"column {name!r} makes no key: {error}", field=name) from error
+
+
+def checked_framing(framing: str) -> str:
+    """Returns a framing; raises InvalidRequest for an unknown one."""
+    if framing not in FRAMINGS:
+        raise InvalidRequest(f"framing is {' or '.join(FRAMINGS)}, not {framing!r}")
+    return framing

@@ -1,0 +1,244 @@
+"""Typed topics of a store: their schemas, kept beside them, and reads as columns.
+
+The same for every kind of store: each brings a way to read the file of a topic (`schema_files`).
+What the calls promise is written in `TypedApi`.
+
+Rules.
+1. A schema is checked, and held against the versions before it, before anything is stored.
+2. An id is given once per store: it is above those of all topics that there are.
+3. What decodes is loaded by the first typed call: Numba takes longer than everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from lamina.api import BATCH_BYTES, BATCH_RECORDS, TopicSchema
+from lamina.errors import (
+    InvalidRequest,
+    SchemaError,
+    SchemaIncompatible,
+    TopicExists,
+    typed_errors,
+)
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.documents.topic_schemas import Entry, TopicSchemas
+from lamina.records import KEPT_COLUMNS
+from lamina.store.lookup import Lookup
+from lamina.store.reads import Reads
+from lamina.store.schema_files import SchemaFiles
+
+Kept: TypeAlias = Callable[[TopicFile], TopicSchemas | None]
+"""Returns what is written of a topic's schemas, None where nothing is."""
+Bury: TypeAlias = Callable[[str, int, pa.RecordBatch, list[str]], None]
+"""Copies records of a partition to the dead letters of its topic, each with what is wrong."""
+
+
+class TypedReads:
+    """Schemas and typed reads of a store that may not write."""
+
+    def __init__(self, lookup: Lookup[Any], reads: Reads, kept: Kept, bury: Bury) -> None:
+        self._lookup = lookup
+        self._reads = reads
+        self._kept = kept
+        self._bury = bury
+
+    @typed_errors("reading a schema")
+    def schemas(self, topic: str) -> list[TopicSchema]:
+        """Returns every version, oldest first."""
+        document = self._kept(self._lookup.topic(topic))
+        return _versions(document) if document is not None else []
+
+    def schema(self, topic: str, version: int | None = None) -> TopicSchema:
+        """Returns one version, the newest by default."""
+        from lamina.formats.typed.value_codec import newest
+
+        return newest(topic, self.schemas(topic), version)
+
+    def read(  # noqa: PLR0913 - as in TypedApi
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        end: int | None = None,
+        columns: Iterable[str] | None = None,
+        errors: str = "raise",
+        version: int | None = None,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+    ) -> pa.RecordBatchReader:
+        """Streams typed columns; see `TypedApi`."""
+        from lamina.formats.typed.typed_scan import typed_batches
+        from lamina.formats.typed.value_codec import TypedReader
+
+        if partition is None and (start is not None or end is not None):
+            raise InvalidRequest("start and end are offsets of one partition: name it")
+        reader = TypedReader(
+            topic,
+            self.schemas(topic),
+            version=version,
+            columns=None if columns is None else list(columns),
+            with_errors=errors == "null",
+        )
+        numbers = range(self._lookup.topic(topic).partitions) if partition is None else [partition]
+        scan = functools.partial(self._reads.scan, topic, max_records=max_records)
+        scans = ((each, scan(each, start, end=end, max_bytes=max_bytes)) for each in numbers)
+        return typed_batches(reader, topic, scans, errors, self._bury)
+
+
+class TypedTopics(TypedReads):
+    """The same of a store that writes: schemas are set, and tables become records."""
+
+    def __init__(
+        self, files: SchemaFiles, lookup: Lookup[Any], reads: Reads, bury: Bury, changing: Any
+    ) -> None:
+        super().__init__(lookup, reads, files.document, bury)
+        self._files = files
+        self._changing = changing
+
+    def recover(self) -> None:
+        """Mends the files of topics that are being opened."""
+        for about in self._lookup.topics().values():
+            self._files.recover(about)
+
+    @typed_errors("setting a schema")
+    def set_schema(
+        self,
+        topic: str,
+        schema: Any,
+        *,
+        encoding: str | None = None,
+        key: str | None = None,
+        compatibility: str | None = None,
+        framing: str | None = None,
+    ) -> TopicSchema:
+        """Adds a version to a topic's schemas, durably."""
+        with self._changing:
+            about = self._lookup.topic(topic)
+            known = self._kept(about)
+            asked = (encoding, key, compatibility, framing)
+            made = self._next(about, known, schema, asked)
+            if made != known:
+                self._files.replace(about, made)
+            return _versions(made)[-1]
+
+    def refuse_different(self, about: TopicFile, schema: Any, encoding: str | None) -> None:
+        """Raises TopicExists for a topic that has another schema."""
+        from lamina.formats.typed import avro_text
+        from lamina.formats.typed.schema_source import schema_of
+
+        known = self._kept(about)
+        kept = (known.encoding, known.schemas[-1].text) if known is not None else ("", "")
+        wanted = encoding or kept[0] or "avro"
+        if kept != (wanted, avro_text.text_of(schema_of(schema, wanted))):
+            raise TopicExists(
+                f"topic {about.name!r} exists already, with another schema or none; set_schema"
+                " gives it the next version",
+                topic=about.name,
+                difference="schema",
+            )
+
+    def begin(
+        self, format_name: str, schema: Any, encoding: str | None, key: str | None
+    ) -> Callable[[TopicFile], TopicFile]:
+        """Returns what writes the schema of a topic that is being made, before it exists.
+
+        The schema is checked now; it is written when the topic's directory is there.
+        """
+        if format_name not in KEPT_COLUMNS:
+            return lambda about: about  # which creating it refuses
+        draft = TopicFile("new", format_name, 1, 1, 0)
+        self._next(draft, None, schema, (encoding, key, None, None))
+
+        def write(about: TopicFile) -> TopicFile:
+            made = self._next(about, None, schema, (encoding, key, None, None))
+            self._files.replace(about, made)
+            return about
+
+        return write
+
+    def _next(
+        self,
+        about: TopicFile,
+        known: TopicSchemas | None,
+        schema: Any,
+        asked: tuple[str | None, str | None, str | None, str | None],
+    ) -> TopicSchemas:
+        """Returns what is to be written: the versions that there are, and the new one."""
+        from lamina.formats.typed import avro_text, evolution
+        from lamina.formats.typed.schema_source import JSON, schema_of
+        from lamina.formats.typed.value_codec import PLAIN, REGISTRY, checked_framing
+
+        encoding, key, level, framing = asked
+        if known is None:
+            known = TopicSchemas(
+                *(about.name, about.created_ms, encoding or "avro", "", "", "BACKWARD", ())
+            )
+        if encoding not in (None, known.encoding):
+            raise InvalidRequest(
+                f"topic {about.name!r} is of encoding {known.encoding}; that cannot be changed"
+            )
+        level = evolution.checked_level(level if level is not None else known.compatibility)
+        usual = PLAIN if known.encoding == JSON else REGISTRY
+        framing = checked_framing(framing or known.framing or usual)
+        new = schema_of(schema, known.encoding)
+        text = avro_text.text_of(new)
+        key = key if key is not None else known.key
+        _refuse_key(about, key, [field.name for field in new.fields])
+        made = replace(known, compatibility=level, framing=framing, key=key)
+        if known.schemas and known.schemas[-1].text == text:
+            return made
+        former = [avro_text.parse(each.text) for each in known.schemas]
+        found = evolution.problems(new, former, level)
+        if found:
+            raise SchemaIncompatible(
+                f"topic {about.name!r}, {level}: {'; '.join(found)}",
+                field=found[0].partition(":")[0],
+            )
+        entry = Entry(len(known.schemas) + 1, self._next_id(), text)
+        return replace(made, schemas=(*known.schemas, entry))
+
+    def _next_id(self) -> int:
+        documents = (self._kept(each) for each in self._lookup.topics().values())
+        known = [entry.id for each in documents if each is not None for entry in each.schemas]
+        return max(known, default=0) + 1
+
+    def encoded(self, topic: str, table: pa.Table | pa.RecordBatch) -> pa.Table:
+        """Returns the records of a table with typed columns."""
+        from lamina.formats.typed.value_codec import encoded
+
+        return encoded(self.schema(topic), table)
+
+
+def _refuse_key(about: TopicFile, key: str, names: list[str]) -> None:
+    if key and key not in names:
+        raise SchemaError(f"the key is column {key!r}, which the schema lacks", field=key)
+    if key and "key" not in KEPT_COLUMNS[about.format]:
+        raise InvalidRequest(f"format {about.format} keeps no keys; leave `key` out")
+
+
+def _versions(document: TopicSchemas) -> list[TopicSchema]:
+    from lamina.formats.typed import avro_text
+    from lamina.formats.typed.arrow_types import arrow_schema
+
+    return [
+        TopicSchema(
+            *(document.topic, each.version, each.id, document.encoding, document.framing),
+            *(document.key, document.compatibility, each.text),
+            arrow_schema(avro_text.parse(each.text)).serialize().to_pybytes(),
+        )
+        for each in document.schemas
+    ]
+
+
+def bury_nowhere(topic: str, partition: int, batch: pa.RecordBatch, reasons: list[str]) -> None:
+    """Refuses: a store that does not write has no place for dead letters."""
+    raise InvalidRequest(
+        'errors="dead_letter" writes; use "null" or "raise" on a store that only reads'
+    )

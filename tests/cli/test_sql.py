@@ -1,0 +1,70 @@
+"""`lamina sql`: topics of a directory or of a server are tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lamina as library
+from lamina.errors import EXIT_CODES, InvalidRequest
+from tests.server.rig import served
+
+
+@pytest.fixture(params=["data", "server"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+    data = tmp_path / "data"
+    with library.open(str(data)) as store:
+        store.create_topic("orders", partitions=2)
+        store.create_topic("my.topic-1", format="wal")
+        store.append("orders", [b"a", b"b"], partition=0)
+        store.append("orders", [b"\xff"], partition=1)
+        store.append("my.topic-1", [b"x"])
+    if request.param == "data":
+        yield ["--data", str(data)]
+        return
+    with served(data) as service:
+        yield ["--server", service.flight_url]
+
+
+def test_a_query_prints_a_table_or_rows_of_json(where: list[str], lamina: Any) -> None:
+    query = "select _partition, count(*) as n from orders group by 1 order by 1"
+    assert lamina("sql", query, *where).out.split() == ["_PARTITION", "N", "0", "2", "1", "1"]
+    query = "select _offset, value from orders where _partition = 1"
+    (line,) = lamina("sql", query, *where, "--json").out.splitlines()
+    assert json.loads(line) == {"_offset": 0, "value": {"base64": "/w=="}}
+    (line,) = lamina("sql", 'select value from "my.topic-1"', *where, "--json").out.splitlines()
+    assert json.loads(line) == {"value": "x"}
+    assert lamina("sql", "select COUNT(*) as n from ORDERS", *where).out.split() == ["N", "3"]
+
+
+def test_what_cannot_be_asked_is_one_line(where: list[str], lamina: Any) -> None:
+    ran = lamina("sql", "select * from nothing", *where)
+    assert ran.code == EXIT_CODES[InvalidRequest]
+    assert ran.err.count("\n") == 1
+    assert "nothing" in ran.err
+    assert "the topics are: my.topic-1, orders" in ran.err
+    ran = lamina("sql", "selec 1", *where)
+    assert (ran.code, ran.err.count("\n")) == (EXIT_CODES[InvalidRequest], 1)
+    assert "syntax error" in ran.err
+
+
+def test_lost_records_are_an_error_unless_they_may_be_skipped(tmp_path: Path, lamina: Any) -> None:
+    data = tmp_path / "data"
+    with library.open(str(data)) as store:
+        store.create_topic("t", format="frame")
+        store.append("t", [b"a" * 50, b"b" * 50, b"c" * 50])
+        store.roll("t")
+    (log,) = (each for each in data.rglob("*.log") if each.stat().st_size)
+    held = bytearray(log.read_bytes())
+    held[held.index(b"b" * 50) + 7] ^= 1
+    log.write_bytes(held)
+    where = ["--data", str(data)]
+    ran = lamina("sql", "select * from t", *where)
+    assert ran.code != 0
+    assert "offsets 1 to 2" in ran.err
+    found = lamina("sql", "select _offset from t", "--skip-lost", "--json", *where)
+    assert [json.loads(line)["_offset"] for line in found.out.splitlines()] == [0, 2]
