@@ -3,9 +3,9 @@
 import js from "@eslint/js";
 
 const BROWSER = [
-  "AbortController", "CustomEvent", "EventSource", "HashChangeEvent", "Intl", "Node", "ResizeObserver", "TextDecoder",
+  "AbortController", "CustomEvent", "EventSource", "HashChangeEvent", "Intl", "Node", "ResizeObserver", "TextDecoder", "URL",
   "URLSearchParams", "addEventListener", "atob", "clearTimeout", "dispatchEvent", "document", "fetch", "getComputedStyle",
-  "localStorage", "location", "matchMedia", "setInterval", "setTimeout",
+  "localStorage", "location", "matchMedia", "sessionStorage", "setInterval", "setTimeout",
 ];
 const MARKUP = ["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "write", "createContextualFragment"];
 

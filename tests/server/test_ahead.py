@@ -12,7 +12,7 @@ import pytest
 
 import lamina
 from lamina.errors import Busy, LaminaError, RecordsMissing
-from lamina.server import ahead, broker
+from lamina.server import ahead, scan_parts
 from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.limits import SPARE_PART, Allowance
 from lamina.server.service import Service
@@ -163,8 +163,8 @@ def _scans(service: Service) -> int:
 def test_a_scan_comes_in_parts_unless_its_reader_is_fast(
     service: Service, part_bytes: int, part_s: float, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "SCAN_BYTES", part_bytes)
-    monkeypatch.setattr(broker, "SCAN_S", part_s)
+    monkeypatch.setattr(scan_parts, "SCAN_BYTES", part_bytes)
+    monkeypatch.setattr(scan_parts, "SCAN_S", part_s)
     with lamina.connect(service.flight_url) as store:
         found = [
             value

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lamina
-from tests.server.rig import ServerProcess
+from tests.server.rig import ServerProcess, free_port
 
 LIMIT = 256
 FLOOD = 400
@@ -29,9 +29,11 @@ def limited(descriptors: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.parametrize("door", ["flight", "http"])
+@pytest.mark.parametrize("door", ["flight", "http", "kafka"])
 def test_a_flood_of_connections_leaves_the_store_its_files(tmp_path: Path, door: str) -> None:
-    server = ServerProcess(tmp_path / "data")
+    kafka_port = free_port()
+    server = ServerProcess(tmp_path / "data", f"kafka.port={kafka_port}")
+    ports = {"flight": server.flight_port, "http": server.http_port, "kafka": kafka_port}
     with limited(LIMIT):
         server.start()
     peers: list[socket.socket] = []
@@ -40,10 +42,9 @@ def test_a_flood_of_connections_leaves_the_store_its_files(tmp_path: Path, door:
             for number in range(20):
                 store.create_topic(f"t{number}", config={"segment.bytes": 1024})
                 store.append(f"t{number}", [b"before"], partition=0)
-            port = server.flight_port if door == "flight" else server.http_port
             for _ in range(FLOOD):
                 with contextlib.suppress(OSError):
-                    peers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+                    peers.append(socket.create_connection(("127.0.0.1", ports[door]), timeout=5))
             for turn in range(5):
                 for number in range(20):
                     store.append(f"t{number}", [b"x" * 400] * turn or [b"y"], partition=0)

@@ -383,4 +383,4 @@ def test_groups_that_were_deleted_are_not_kept(service: Service) -> None:
                 client.group(topic, name)
         client.delete_group("t", "g")
         client.delete_topic("u")
-        assert set(service.broker._groups._open) == {("t", "h")}
+        assert set(service.broker.groups._open) == {("t", "h")}

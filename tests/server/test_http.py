@@ -80,6 +80,20 @@ def test_a_topic_is_created_filled_read_changed_and_deleted(http: httpx.Client) 
     assert http.get("/v1/topics/shop").status_code == 404
 
 
+def test_a_topic_that_is_there_is_a_conflict_unless_it_may_be(http: httpx.Client) -> None:
+    asked = {"name": "taken", "partitions": 2}
+    assert http.post("/v1/topics", json=asked).status_code == 200
+    refused = http.post("/v1/topics", json=asked)
+    assert (refused.status_code, refused.json()["error"]) == (409, "TopicExists")
+    assert refused.json()["family"] == "InvalidRequest"
+    again = http.post("/v1/topics", json=asked | {"exist_ok": True})
+    assert (again.status_code, again.json()) == (200, {"result": None})
+    other = http.post("/v1/topics", json=asked | {"exist_ok": True, "partitions": 3})
+    assert other.status_code == 409
+    assert other.json()["fields"] == {"topic": "taken", "difference": "partitions 2, not 3"}
+    assert http.delete("/v1/topics/taken").status_code == 200
+
+
 def test_a_group_is_made_polled_acked_moved_and_deleted(http: httpx.Client) -> None:
     http.post("/v1/topics", json={"name": "jobs"})
     rows = [{"value": f"job {number}"} for number in range(4)]
@@ -210,7 +224,7 @@ def test_without_keys_pages_of_other_sites_are_refused(
 
 
 def test_pages_for_machines_and_people(http: httpx.Client) -> None:
-    assert http.get("/health").json() == {"status": "ok", "problems": []}
+    assert http.get("/health").json() == {"status": "ok", "problems": [], "warnings": []}
     assert http.get("/ready").json()["ready"] is True
     metrics = http.get("/metrics").text
     assert 'lamina_topic_partition_current_offset{partition="0",topic="t"} ' in metrics

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from lamina.server.service import Service
 from lamina.server.setting_table import ServerSettings
 from lamina.server.settings import resolve
 from lamina.store import warming
+from lamina.wire.kafka.record_apis import PRODUCE
+from tests.server.kafka.raw_client import RawClient, made, produced
 from tests.server.rig import ServerProcess, free_port, served
 
 
@@ -59,6 +63,79 @@ def test_sigterm_answers_what_was_accepted_and_checkpoints(tmp_path: Path) -> No
     assert str(end - 1) in json.dumps(checkpoint) or str(end) in json.dumps(checkpoint)
 
 
+def test_a_stop_loses_no_answer_at_any_door(tmp_path: Path) -> None:
+    """Who got an offset finds its record there; who did not was told to come back, or cut off."""
+    stored: dict[str, list[tuple[int, bytes]]] = {"flight": [], "http": [], "kafka": []}
+    problems: list[object] = []
+    with served(tmp_path / "data", kafka_port=0) as service:
+        service.broker.store.create_topic("t")
+        doors = {"flight": _by_flight, "http": _by_http, "kafka": _by_kafka}
+        threads = [
+            threading.Thread(target=append, args=(service, stored[name], problems))
+            for name, append in doors.items()
+        ]
+        for thread in threads:
+            thread.start()
+        while min(map(len, stored.values())) < 5 and not problems:
+            threading.Event().wait(0.005)
+        service.stop()
+        for thread in threads:
+            thread.join(60)
+    assert problems == []
+    with lamina.open(str(tmp_path / "data")) as store:
+        assert store.recovery_report.of("cut") == [], "it was closed, not dropped"
+        kept = [value.as_py() for batch in store.scan("t", 0, 0) for value in batch["value"]]
+    for answered in stored.values():
+        assert len(answered) >= 5
+        assert all(kept[offset] == value for offset, value in answered)
+
+
+def _by_flight(service: Service, stored: list[tuple[int, bytes]], problems: list[object]) -> None:
+    with lamina.connect(service.flight_url, timeout_s=2) as client:
+        try:
+            while True:
+                value = b"flight %d" % len(stored)
+                stored.append((client.append("t", value).base_offset, value))
+        except Unavailable:
+            return
+        except BaseException as error:
+            problems.append(error)
+
+
+def _by_http(service: Service, stored: list[tuple[int, bytes]], problems: list[object]) -> None:
+    url = f"{service.http_url}/v1/topics/t/records"
+    try:
+        with httpx.Client(timeout=30) as client:
+            while True:
+                value = f"http {len(stored)}"
+                answer = client.post(url, json={"records": [{"value": value}]})
+                if answer.status_code == 503:
+                    assert answer.headers["retry-after"]
+                    return
+                offset = answer.json()["parts"]["0"]["base_offset"]
+                stored.append((offset, value.encode()))
+    except httpx.TransportError:
+        return
+    except BaseException as error:
+        problems.append(error)
+
+
+def _by_kafka(service: Service, stored: list[tuple[int, bytes]], problems: list[object]) -> None:
+    try:
+        with RawClient(service.kafka_address) as client:
+            while True:
+                value = b"kafka %d" % len(stored)
+                answer = client.ask(PRODUCE, 8, produced("t", made([value])))
+                (part,) = answer["responses"][0]["partition_responses"]
+                if part["error_code"]:
+                    return
+                stored.append((part["base_offset"], value))
+    except OSError:
+        return
+    except BaseException as error:
+        problems.append(error)
+
+
 def test_a_server_compiles_before_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,11 +162,15 @@ def test_a_server_compiles_before_it_is_ready(
         service.stop()
 
 
+@pytest.mark.parametrize("kind", [OSError, lamina.Unavailable])
 def test_a_server_without_room_for_kernels_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
 ) -> None:
     def fails() -> Iterator[tuple[int, int]]:
-        raise OSError(28, "No space left on device")
+        raise kind("No space left on device")
         yield 0, 0
 
     monkeypatch.setattr(warming, "is_warm", lambda: False)
@@ -155,7 +236,7 @@ def test_health_says_when_the_disk_is_full_and_when_it_is_not_any_more(
         assert store.fetch("t", 0, 0).column("value").to_pylist() == [b"before"], "reads go on"
         is_full = False
         store.append("t", b"after")
-        assert httpx.get(f"{service.http_url}/health").json() == {"status": "ok", "problems": []}
+        assert httpx.get(f"{service.http_url}/health").json()["problems"] == []
 
 
 def test_health_names_a_partition_that_failed(
@@ -271,7 +352,7 @@ def test_health_says_by_how_much_the_clock_jumped(tmp_path: Path) -> None:
     with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as store:
         store.create_topic("t")
         wall_s, steady_s = [1000.0], [5.0]
-        service.broker.clock = WallClock(lambda: wall_s[0], lambda: steady_s[0])
+        service.broker.condition.clock = WallClock(lambda: wall_s[0], lambda: steady_s[0])
         wall_s[0], steady_s[0] = 8000.0, 7005.0
         assert health(service) == (200, []), "time went by"
         for jump_s, sign in ((-3600.0, "-3600 s"), (86_400.0 * 365, "+31536000 s")):
@@ -389,3 +470,11 @@ def test_a_session_that_the_server_forgot_goes_on_as_somebody_new(tmp_path: Path
         (renewed,) = client._sessions._idle
         assert renewed.producer_id != session.producer_id
         assert client.fetch("t", 0, 0).column("value").to_pylist() == [b"0", b"1", b"2"]
+
+
+def test_a_server_that_was_stopped_is_let_go(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as service:
+        held = weakref.ref(service)
+    del service
+    gc.collect()
+    assert held() is None

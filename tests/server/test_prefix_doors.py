@@ -100,9 +100,11 @@ ARGUMENTS: dict[str, Any] = {
 # ---------------------------------------------------------------- HTTP
 
 BESIDE = {
-    "/health", "/ready", "/metrics", "/openapi.json", "/docs", "/", "/console",
+    "/health", "/ready", "/live", "/metrics", "/openapi.json", "/docs", "/", "/console",
+    "/v1/reload",
     "/console/static/{path:path}", "/console/session", "/console/feed/jobs",
     "/console/feed/{name}", "/console/tail", "/console/do/{name}",
+    "/console/export",
     "/v1/topics/{topic}/records", "/v1/topics/{topic}/partitions/{partition}/records",
     "/v1/topics/{topic}/partitions/{partition}/watch", "/v1/topics/{topic}/groups/{group}/poll",
 }  # fmt: skip
@@ -288,6 +290,12 @@ def test_no_page_of_the_console_tells_of_it(
                 for asked in (MORE, MORE | {"topic": "mine.a"}, {"search": "qz7"}):
                     told = page.get(f"/console/{path}", params=asked).text
                     assert THEIRS not in told.replace(f"'{THEIRS}'", ""), (path, asked, told)
+        answers = {}
+        for name in (THEIRS, NOTHING):
+            asked = MORE | {"topic": name, "format": "jsonl"}
+            answer = page.get("/console/export", params=asked)
+            answers[name] = answer.status_code, answer.text
+        assert alike(answers), answers
         assert THEIRS not in page.get("/console/session").text
 
 

@@ -20,8 +20,10 @@ from lamina.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     RecordsMissing,
+    TopicExists,
     UnknownGroup,
     UnknownRouter,
+    UnknownSchema,
     UnknownTopic,
     UnsupportedField,
 )
@@ -100,6 +102,19 @@ def test_the_names_of_the_logs_document(store: Any, format_name: str) -> None:
             read(first, **limits)
     with pytest.raises(OffsetOutOfRange):
         read(first + 9)
+
+
+def test_a_topic_is_created_where_it_is_not_there_yet(store: Any) -> None:
+    for _ in range(2):
+        store.create_topic("t", partitions=2, format="frame", exist_ok=True)
+    with pytest.raises(TopicExists) as refused:
+        store.create_topic("t", partitions=3, format="wal", exist_ok=True)
+    difference = "partitions 2, not 3; format frame, not wal"
+    assert (refused.value.topic, refused.value.difference) == ("t", difference)
+    with pytest.raises(TopicExists) as taken:
+        store.create_topic("t", partitions=2, format="frame")
+    assert (taken.value.topic, taken.value.difference) == ("t", "")
+    assert store.format_of("t") == ("frame", 2)
 
 
 def test_what_is_appended_is_read_back(store: Any) -> None:
@@ -306,7 +321,11 @@ def test_a_closed_store_says_so(store: Any) -> None:
 # ---------------------------------------------------------------- the same errors, word for word
 
 WRONG: dict[str, tuple[type[LaminaError], Callable[[Any], object]]] = {
-    "a topic that is there": (InvalidRequest, lambda s: s.create_topic("t")),
+    "a topic that is there": (TopicExists, lambda s: s.create_topic("t")),
+    "a topic that is there, another one": (
+        TopicExists,
+        lambda s: s.create_topic("t", partitions=2, exist_ok=True),
+    ),
     "a name that leaves the directory": (InvalidRequest, lambda s: s.create_topic("../x")),
     "an unknown format": (InvalidRequest, lambda s: s.create_topic("x", format="csv")),
     "no partitions": (InvalidRequest, lambda s: s.create_topic("x", partitions=0)),
@@ -324,7 +343,7 @@ WRONG: dict[str, tuple[type[LaminaError], Callable[[Any], object]]] = {
         lambda s: s.append("t", pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})),
     ),
     "an unknown level": (InvalidRequest, lambda s: s.append("t", b"v", acks="some")),
-    "an unknown column": (InvalidRequest, lambda s: s.append("t", pa.table({"price": [1]}))),
+    "an unknown column": (UnknownSchema, lambda s: s.append("t", pa.table({"price": [1]}))),
     "a column of another type": (
         InvalidRequest,
         lambda s: s.append("t", pa.table({"value": [1.5]})),

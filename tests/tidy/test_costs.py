@@ -18,9 +18,9 @@ import pytest
 from lamina.store.store import Store
 
 FORMATS = ("frame", "keratin", "wal")
-LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1920}
-BATCH_APPEND = {"frame": 2005, "keratin": 1880, "wal": 2420}
-READ_ONE = {"frame": 1820, "keratin": 1900, "wal": 1765}
+LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1930}
+BATCH_APPEND = {"frame": 2035, "keratin": 1910, "wal": 2455}
+READ_ONE = {"frame": 1910, "keratin": 1985, "wal": 1850}
 SLACK = 850
 """What a larger batch may add: entries of an index, and the segment or buffer it makes full."""
 

@@ -15,10 +15,33 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 2
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    tour = (ROOT / "docs" / "start.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", README + tour, re.DOTALL)
+    assert len(blocks) >= 6
+    for block in (*blocks, *blocks):  # whoever tries a block tries it again
+        exec(compile(block, "the tour", "exec"), {})
+
+
+def test_the_readme_is_short_and_says_the_first_things_first() -> None:
+    assert len(README.splitlines()) <= 130
+    heads = re.findall(r"^## (.+)$", README, re.MULTILINE)
+    assert heads == ["Install", "Five lines", "Promises", "Measured", "Documentation"]
+    assert "![" in README.partition("## Install")[0], "a picture comes first"
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(block.strip().splitlines()) <= 8
+
+
+def test_no_page_calls_a_target_a_bar() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"(space|progress) bar", "", page.read_text())
+        assert not re.search(r"\bbars?\b", text, re.IGNORECASE), page.name
+
+
+def test_the_page_on_asyncio_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/asyncio.md").read_text(), re.DOTALL)
+    for _ in range(2):
+        exec(compile(block, "asyncio.md", "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize(
@@ -48,3 +71,5 @@ def test_the_public_face_is_what_it_says() -> None:
     assert len(set(lamina.__all__)) == len(lamina.__all__)
     for name in lamina.__all__:
         assert getattr(lamina, name) is not None
+    assert set(lamina.__all__) <= set(dir(lamina))
+    assert not [name for name in dir(lamina) if name.startswith("_") and name[:2] != "__"]

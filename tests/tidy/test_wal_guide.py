@@ -27,8 +27,8 @@ def test_every_setting_is_told_with_its_variable_default_and_unit() -> None:
     assert rows("key") == expected
 
 
-def test_every_word_of_durability_is_told() -> None:
-    assert [row[0].split("`")[0] for row in rows("word")] == list(DURABILITIES)
+def test_every_level_of_durability_is_on_the_page() -> None:
+    assert [row[0].split("`")[0] for row in rows("level")] == list(DURABILITIES)
 
 
 def test_settings_that_only_wal_topics_have_are_told() -> None:

@@ -7,9 +7,14 @@ has JSON for small clients and the pages that machines watch; Kafka's protocol a
 in packages of their own. All of them hand their calls to `broker`, which asks whether the caller
 may (`auth`), whether there is room (`limits`), calls the store, counts, and answers.
 
-`service` is a server's life: listen, recover, serve, and on a signal drain, answer and checkpoint.
-`settings` and `setting_table` say what can be configured, and from where. `health` and `metrics`
-are for monitoring. `arriving` reads an HTTP request within its bounds, `hasty` ends
+`service` is a server's life: listen (`listening` says why not), recover, serve, and on a signal
+drain, answer and checkpoint.
+`settings` and `setting_table` say what can be configured, and from where; `reloading` what may
+change while it runs, `certificates` among it. `health` with `disk_watch` says what is wrong,
+`metrics` counts (`topic_counters` by topic, `writer_totals` fsyncs and groups, `process_gauges` the
+server itself), `log_lines` is the log, `tracing` makes spans for OpenTelemetry. `quotas` bounds the
+bytes of a key. `call_arguments` reads what a call is given, `scan_parts` sends a scan.
+`arriving` reads an HTTP request within its bounds, `hasty` ends
 connections that are too slow, `sites` refuses requests that a foreign web page makes in a user's
 name. `held_answers` counts an answer until its last byte was taken, `replies` makes pages of JSON,
 `telling` leaves out topics that a key may not see; `jsonrows` renders records as JSON, and
@@ -26,7 +31,7 @@ Rules.
 
 Where to look.
 - who may call what: `auth` and the scopes in `lamina.wire.operations`
-- what a shutdown waits for: `service`
+- what a shutdown waits for, and what a reload does: `service`, `reloading`
 - how a request is bounded, and when it is answered Busy: `limits`, `arriving`, `hasty`
 - where a route is declared: `lamina.wire.operations`, and `Routes.application` in `http`
 - the status of an error: `STATUS` in `http`, for Kafka `kafka.error_table`

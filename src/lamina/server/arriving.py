@@ -178,6 +178,7 @@ async def body_of(request: Request, broker: Broker) -> AsyncIterator[Body]:
             lambda size: take(size * limits.JSON_FACTOR),
             broker.settings.idle_ms,
         )
+        broker.metrics.received["http"].inc(len(data))
         is_large = len(data) > LARGE_BYTES
         given = await anyio.to_thread.run_sync(decode, data) if is_large else decode(data)
         yield Body(given, len(data))

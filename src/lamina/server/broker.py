@@ -19,41 +19,47 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from lamina import received
-from lamina.api import UNTIL_ARCHIVED, Appended, Diff
+from lamina.api import UNTIL_ARCHIVED, Acks, Appended, Diff, GroupAcks
 from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, StorageFull
 from lamina.records import COLUMN_TYPES, OUTPUT_SCHEMAS, Records
-from lamina.server import limits, shared_groups, telling
+from lamina.server import limits, scan_parts, shared_groups, telling
 from lamina.server.ahead import Pool, ReadAhead
 from lamina.server.auth import ANYBODY, Caller, Keys
+from lamina.server.call_arguments import bind, size_of
 from lamina.server.connected_client import ConnectedClient
-from lamina.server.health import WallClock, problems_of
+from lamina.server.disk_watch import DiskWatch
+from lamina.server.health import Condition, progress_of
 from lamina.server.held_answers import Answer, waited
-from lamina.server.metrics import Metrics, page_of, store_gauges
+from lamina.server.log_lines import Refusals
+from lamina.server.metrics import Metrics, all_families, page_of
+from lamina.server.process_gauges import server_gauges
+from lamina.server.quotas import ByteQuotas
+from lamina.server.reloading import Reloaded, refuse_reload
 from lamina.server.setting_table import ServerSettings
+from lamina.server.tracing import NO_TRACES, Tracing
 from lamina.store.store import Store
-from lamina.wire import messages, values
+from lamina.wire import messages
 from lamina.wire.messages import Difference, Order, Poll, Question
 from lamina.wire.operations import OPERATIONS, Operation, Scope
 
 _log = logging.getLogger("lamina.server")
-
-SCAN_BYTES, SCAN_S = 64 << 20, 10.0
-"""A scan is sent in parts: about so much, or as much as goes out in this time, whichever is more.
-So long a reader may hold a removed segment."""
 _STOP_PAUSE_S = 1.0
+_Make = Callable[[int, int], pa.RecordBatch]
 
 
 class Broker:
     """A store that is served, from before it has recovered until it is closed."""
 
-    def __init__(self, settings: ServerSettings, keys: Keys | None) -> None:
+    def __init__(
+        self, settings: ServerSettings, keys: Keys | None, disk: DiskWatch | None = None
+    ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.metrics_topics)
         self.streams = limits.Allowance("open streams", settings.connections)
         self.work = limits.Allowance("calls at work", 1 << 62)
         self.inflight = limits.Allowance("bytes at work", settings.inflight_bytes)
@@ -63,21 +69,27 @@ class Broker:
         self.progress = (0, 0)
         self.warming = (0, 0)
         self.stopping = threading.Event()
-        self.clock = WallClock()
+        self.condition = Condition(disk or DiskWatch())
+        self.quotas = ByteQuotas(settings)
+        self.refusals = Refusals()
+        self.reload: Callable[[], Reloaded] = refuse_reload
+        """Reads keys, certificates and settings again; a service gives its own."""
         self.kafka_clients: Callable[[], list[ConnectedClient]] = list
         """Who is connected to the Kafka door: nobody where there is none."""
-        self._keys = keys
+        self.tracing: Tracing = NO_TRACES
+        self.keys = keys
         self._store: Store | None = None
-        self._groups = shared_groups.OpenGroups()
-        self._full: str | None = None
+        self.groups = shared_groups.OpenGroups()
         self._ahead = Pool(self.inflight)
+        self.metrics.watch(lambda: server_gauges(self))
 
     # ------------------------------------------------------------------ life
 
     def serve(self, store: Store) -> None:
         """Is given the recovered store: from now on calls are answered."""
         self._store = store
-        self.metrics.watch(lambda: store_gauges(store))
+        store.transactions.staged_bytes_max = lambda: self.settings.kafka_transaction_bytes
+        self.metrics.watch(lambda: all_families(self.metrics, store))
 
     @property
     def store(self) -> Store:
@@ -85,47 +97,29 @@ class Broker:
         if self.stopping.is_set():
             raise Busy("the server is stopping", _STOP_PAUSE_S)
         if self._store is None:
-            done, total = self.progress
-            percent = 100 * done // max(1, total)
+            percent = 100 * self.progress[0] // max(1, self.progress[1])
             raise Busy(f"the server is recovering: {percent} % is done", _STOP_PAUSE_S)
         return self._store
 
     def health(self, caller: Caller | None) -> dict[str, Any]:
-        """Returns what is wrong, if anything is; see `server.health`.
-
-        A caller without a key learns that something is wrong, but not what.
-        """
-        prefix = caller.prefix if caller is not None else ""
-        problems = []
-        if self._store is not None:
-            problems = list(problems_of(self._store, self.clock, prefix))
-        if self._full is not None:
-            problems.append("the disk is full" if prefix else self._full)
-        status = "degraded" if problems else "ok"
-        return {"status": status, "problems": problems if caller is not None else []}
+        """Returns what is wrong, if anything is; see `server.health`."""
+        return self.condition.told(self._store, self.settings, caller)
 
     def readiness(self, caller: Caller | None) -> dict[str, Any]:
         """Returns whether calls are answered and, for keys of all topics, how far recovery is."""
-        done, total = self.progress
-        ready = self._store is not None and not self.stopping.is_set()
-        report = self._store.recovery_report if self._store is not None else None
+        has_room = self.condition.disk.is_ready(self.settings)
+        ready = self._store is not None and not self.stopping.is_set() and has_room
         told = {"ready": ready, "stopping": self.stopping.is_set()}
+        told |= {} if has_room else {"short_of_space": True}
         if caller is None or caller.prefix:
             return told
-        compiled, kernels = self.warming
-        return told | {
-            "compiled_percent": 100 * compiled // kernels if kernels else 100,
-            "recovered_partitions": total if report else done,
-            "partitions": total,
-            "recovery_ms": report.milliseconds if report else None,
-        }
+        return told | progress_of(self._store, self.progress, self.warming)
 
     def metrics_page(self, caller: Caller) -> bytes:
         """Returns what Prometheus reads; with a prefix, the gauges of its topics and no more."""
         if not caller.prefix:
             return self.metrics.page()
-        store = self.store
-        return page_of(lambda: store_gauges(store, caller))
+        return page_of(lambda: all_families(self.metrics, self.store, caller))
 
     def room_for(self, wait_ms: int) -> contextlib.AbstractContextManager[None]:
         """Takes the room of one call, or of one that waits; raises Busy if there is none."""
@@ -142,31 +136,40 @@ class Broker:
 
     def caller(self, key: str | None) -> Caller:
         """Returns the caller that a key belongs to; raises NotAllowed."""
-        return ANYBODY if self._keys is None else self._keys.caller(key)
+        return ANYBODY if self.keys is None else self.keys.caller(key)
 
     @property
     def asks_for_keys(self) -> bool:
         """Whether callers have to present a key."""
-        return self._keys is not None
+        return self.keys is not None
 
-    def guarded(
-        self, caller: Caller, name: str, *, scope: Scope, topic: str | None
-    ) -> contextlib.AbstractContextManager[Store]:
-        """Lets a caller use the store for one call that is in no table, with the same checks."""
-        return self._counted(caller, name, scope=scope, topic=topic)
+    def renewed(self, caller: Caller) -> Caller:
+        """Returns a caller as its key is now; raises NotAllowed when that was revoked."""
+        return caller if self.keys is None else self.keys.renewed(caller)
+
+    def renew(self, settings: ServerSettings, keys: Keys | None) -> None:
+        """Takes on settings and keys that were reloaded, from the next call on."""
+        self.settings = settings
+        self.keys = keys
+        self.inflight.resize(settings.inflight_bytes)
+        self.waiting.resize(settings.waiting)
+        self.rate.change(settings.rate_requests)
+        self.metrics.topics.resize(settings.metrics_topics)
+        self.quotas.renew(settings, keys.ids() if keys is not None else {ANYBODY.name})
 
     @contextlib.contextmanager
-    def _counted(
+    def guarded(
         self, caller: Caller, name: str, *, scope: Scope, topic: str | None
     ) -> Iterator[Store]:
         """Surrounds one call: allowed, within the rate, counted by outcome, refusals logged."""
         try:
+            caller = self.renewed(caller)
             caller.require(scope, topic, name)
             self.rate.spend(caller.name)
             with self.work.taking():
                 yield self.store
         except LaminaError as error:
-            self._note_refused(caller, name, error)
+            self.note_refused(caller, name, error)
             raise
         self.metrics.count(name, "ok")
 
@@ -185,7 +188,7 @@ class Broker:
             given["held"] = held
         arguments = bind(operation, given)
         topic = arguments.get(operation.topic) if operation.topic else None
-        with self._counted(caller, name, scope=operation.scope, topic=topic) as store:
+        with self.guarded(caller, name, scope=operation.scope, topic=topic) as store:
             telling.require_rest(caller, store, operation, arguments)
             if held:
                 arguments["held"] = messages.decode_held(held, self.settings.request_bytes)
@@ -195,15 +198,15 @@ class Broker:
     def _run(self, store: Store, operation: Operation, arguments: dict[str, Any]) -> Any:
         if operation.is_of_group:
             where = arguments.pop("topic"), arguments.pop("group")
-            with self._groups.using(store, *where) as group:
+            with self.groups.using(store, *where) as group:
                 return shared_groups.call(group, operation.name.split(".")[1], arguments)
         if operation.name == "group":
-            return self._groups.open(store, **arguments).describe()
+            return self.groups.open(store, **arguments).describe()
         waits = arguments.get("wait_ms", 0) > 0
         with self.waiting.taking() if waits else contextlib.nullcontext():
             result = getattr(store, operation.name)(**arguments)
         if operation.name in ("delete_group", "delete_topic"):
-            self._groups.forget(arguments[str(operation.topic)], arguments.get("group"))
+            self.groups.forget(arguments[str(operation.topic)], arguments.get("group"))
         return result
 
     # ------------------------------------------------------------------ records
@@ -213,64 +216,86 @@ class Broker:
 
         A buffer holds a batch as an Arrow stream: it is decoded when the append was let in.
         """
-        return self._append(caller, order, records, _size_of(records))
+        size_bytes = size_of(records)
+        return self._append(caller, order, records, size_bytes, size_bytes)
 
-    def append_counted(self, caller: Caller, order: Order, records: Records) -> Appended:
+    def append_counted(
+        self, caller: Caller, order: Order, records: Records, arrived_bytes: int
+    ) -> Appended:
         """Appends what counts as bytes at work already: rows of a body that is being worked on."""
-        return self._append(caller, order, records, 0)
+        return self._append(caller, order, records, 0, arrived_bytes)
 
     def _append(
-        self, caller: Caller, order: Order, records: Records | pa.Buffer, size_bytes: int
+        self,
+        caller: Caller,
+        order: Order,
+        records: Records | pa.Buffer,
+        size_bytes: int,
+        arrived_bytes: int,
     ) -> Appended:
         started = time.perf_counter()
         try:
+            caller = self.renewed(caller)
             caller.require("write", order.topic, "append")
             store = self._admit(caller, size_bytes)
             try:
+                self.quotas.produce.admit(caller, arrived_bytes)
                 if isinstance(records, pa.Buffer):
                     arrived = received.announced(records)
                     size_bytes += self._take_unpacked(arrived, size_bytes)
-                    records = self._decoded(arrived)
-                appended = store.append(
-                    order.topic,
-                    records,
-                    partition=order.partition,
-                    acks=order.acks,
-                    timeout_s=self._patience_s(order),
-                    producer=order.producer,
-                )
+                    most = self.settings.request_bytes
+                    records = received.unpacked(arrived, COLUMN_TYPES, most)
+                with self.tracing.span("append", order.topic, records):
+                    appended = store.append(
+                        order.topic,
+                        records,
+                        partition=order.partition,
+                        acks=cast("Acks", order.acks),
+                        timeout_s=self._patience_s(order),
+                        producer=order.producer,
+                    )
             finally:
                 self._leave(size_bytes)
         except LaminaError as error:
-            self._note_refused(caller, "append", error)
+            self.note_refused(caller, "append", error)
             raise
-        self._note_appended(appended, started)
+        self._note_appended(order.topic, appended, arrived_bytes, started)
         return appended
 
-    async def append_async(self, caller: Caller, order: Order, records: Records) -> Appended:
+    async def append_async(
+        self, caller: Caller, order: Order, records: Records, arrived_bytes: int = 0
+    ) -> Appended:
         """Appends from an event loop; tasks share one commit without a thread each.
 
-        The bytes of the records count as those of the body that they came with.
+        The bytes of the records count as at work with the body that they came with. The Kafka door
+        counts them itself for its quotas, and says 0 here.
         """
         started = time.perf_counter()
         try:
+            caller = self.renewed(caller)
             caller.require("write", order.topic, "append")
             store = self._admit(caller, 0)
             try:
-                appended = await self._appended(store, order, records)
+                if arrived_bytes:
+                    self.quotas.produce.admit(caller, arrived_bytes)
+                with self.tracing.span("append", order.topic, records):
+                    appended = await self._appended(store, order, records)
             finally:
                 self._leave(0)
         except LaminaError as error:
-            self._note_refused(caller, "append", error)
+            self.note_refused(caller, "append", error)
             raise
-        self._note_appended(appended, started)
+        self._note_appended(order.topic, appended, arrived_bytes, started)
         return appended
 
     async def _appended(self, store: Store, order: Order, records: Records) -> Appended:
         if order.acks != UNTIL_ARCHIVED:
             given = order.topic, records
             return await store.append_async(
-                *given, partition=order.partition, acks=order.acks, producer=order.producer
+                *given,
+                partition=order.partition,
+                acks=cast("Acks", order.acks),
+                producer=order.producer,
             )
         with self.waiting.taking():  # for an upload: that takes a thread
             return await asyncio.to_thread(
@@ -278,7 +303,7 @@ class Broker:
                 order.topic,
                 records,
                 partition=order.partition,
-                acks=order.acks,
+                acks=cast("Acks", order.acks),
                 timeout_s=self._patience_s(order),
             )
 
@@ -294,9 +319,6 @@ class Broker:
         more = arrived.size_bytes if arrived.is_compressed else 0
         self.inflight.take(more, held)
         return more
-
-    def _decoded(self, arrived: received.Announced) -> Records:
-        return received.unpacked(arrived, COLUMN_TYPES, self.settings.request_bytes)
 
     def _admit(self, caller: Caller, size_bytes: int) -> Store:
         """Admits an append by the shortest way: a lone one waits for this. `_leave` ends it."""
@@ -315,24 +337,37 @@ class Broker:
         self.inflight.give_back(size_bytes)
         self.work.give_back()
 
-    def _note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
+    def note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
         """Counts a call that failed; what was refused is logged."""
         self.metrics.count(name, type(error).__name__)
         telling.withhold(caller, error)
         if isinstance(error, StorageFull):
-            self._full = str(error)
+            self.condition.note_full(str(error))
         if isinstance(error, NotAllowed | Busy):
-            _log.warning("refused %s by %s: %s", name, caller.name, error)
+            kind = f"{name} by {caller.name}: {type(error).__name__}"
+            self.refusals.note(kind, "refused %s by %s: %s", name, caller.name, error)
 
-    def _note_appended(self, appended: Appended, started: float) -> None:
-        self._full = None
+    def _note_appended(
+        self, topic: str, appended: Appended, size_bytes: int, started: float
+    ) -> None:
+        self.condition.note_room()
         self.metrics.count("append", "ok")
         self.metrics.appended.inc(appended.count)
+        self.metrics.topics.appended(topic, appended.count, size_bytes)
         self.metrics.seconds.observe(time.perf_counter() - started)
+
+    def note_read(self, caller: Caller, topic: str, batch: pa.RecordBatch) -> None:
+        """Counts records that are sent, for the metrics and the caller's quota."""
+        if batch.num_rows:
+            size_bytes = batch.get_total_buffer_size()
+            self.metrics.read.inc(batch.num_rows)
+            self.metrics.topics.read(topic, batch.num_rows, size_bytes)
+            self.quotas.fetch.charge(caller, size_bytes)
 
     def scan(self, caller: Caller, asked: Question) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Starts a scan: its schema, which names the end, and the batches of one part of it."""
-        with self._counted(caller, "scan", scope="read", topic=asked.topic) as store:
+        with self.guarded(caller, "scan", scope="read", topic=asked.topic) as store:
+            self.quotas.fetch.admit(self.renewed(caller))
             end = store.latest_offset(asked.topic, asked.partition, isolation=asked.isolation)  # type: ignore[arg-type]
             end = end if asked.end is None else min(end, asked.end)
             batches = store.scan(
@@ -345,35 +380,28 @@ class Broker:
                 isolation=asked.isolation,  # type: ignore[arg-type]
             )
             first = next(batches, None)
-            schema = self._schema(store, asked.topic) if first is None else first.schema
-        sending = self._sent(caller, self._parts(first, batches))
-        return schema.with_metadata({messages.END: str(end)}), sending
+            described = OUTPUT_SCHEMAS[store.describe_topic(asked.topic).format]
+            schema = described if first is None else first.schema
+        ahead = ReadAhead(batches, self._ahead)
+        sending = scan_parts.Sending(
+            self.inflight.taking,
+            lambda batch: self._note_sent(caller, asked.topic, batch),
+            lambda: not self.quotas.fetch.is_in_debt(caller),
+        )
+        parts = self._sent(caller, scan_parts.sent(first, ahead, sending))
+        return schema.with_metadata({messages.END: str(end)}), parts
+
+    def _note_sent(self, caller: Caller, topic: str, batch: pa.RecordBatch) -> None:
+        """Counts a batch of a scan; raises NotAllowed when the key was revoked meanwhile."""
+        self.note_read(caller, topic, batch)
+        self.renewed(caller).require("read", topic, "scan")
 
     def _sent(self, caller: Caller, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from parts
         except LaminaError as error:
-            self._note_refused(caller, "scan", error)
+            self.note_refused(caller, "scan", error)
             raise
-
-    def _parts(
-        self, first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        ahead = ReadAhead(batches, self._ahead)
-        started, sent_bytes, batch = time.monotonic(), 0, first
-        try:
-            while batch is not None:
-                size_bytes = batch.get_total_buffer_size()
-                sent_bytes += size_bytes
-                goes_on = sent_bytes < SCAN_BYTES or time.monotonic() - started < SCAN_S
-                with self.inflight.taking(size_bytes):
-                    if goes_on:
-                        ahead.begin(size_bytes)
-                    yield batch
-                self.metrics.read.inc(batch.num_rows)
-                batch = ahead.following() if goes_on else None
-        finally:
-            ahead.close()
 
     def answer(self, *, weight: int = 1) -> Answer:
         """Begins an answer, to be closed when it was sent."""
@@ -381,7 +409,8 @@ class Broker:
 
     def fetch(self, caller: Caller, asked: Question, answer: Answer) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
-        with self._counted(caller, "fetch", scope="read", topic=asked.topic) as store:
+        with self.guarded(caller, "fetch", scope="read", topic=asked.topic) as store:
+            caller = self.renewed(caller)
 
             def fetch(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
                 return store.fetch(
@@ -394,21 +423,27 @@ class Broker:
                     isolation=asked.isolation,  # type: ignore[arg-type]
                 )
 
-            return self._waited(fetch, answer, asked)
+            return self._waited(fetch, answer, caller, asked)
 
     def _waited(
-        self, make: Callable[[int, int], pa.RecordBatch], answer: Answer, asked: Question | Poll
+        self, make: _Make, answer: Answer, caller: Caller, asked: Question | Poll
     ) -> pa.RecordBatch:
+        self.quotas.fetch.admit(caller)
         wanted = asked.max_bytes, asked.wait_ms
-        batch = waited(make, answer, wanted, self.settings, self.stopping.is_set)
-        self.metrics.read.inc(batch.num_rows)
+        with self.tracing.span("fetch", asked.topic):
+            batch = waited(make, answer, wanted, self.settings, lambda: self._is_over(caller))
+        self.note_read(caller, asked.topic, batch)
         return batch
+
+    def _is_over(self, caller: Caller) -> bool:
+        """Returns whether a wait is to end; raises NotAllowed when its key was revoked."""
+        return self.stopping.is_set() or not self.renewed(caller)
 
     def poll(self, caller: Caller, asked: Poll, answer: Answer) -> pa.RecordBatch:
         """Hands out records of a group; a caller that is gone by then does not get to hold them."""
         with (
-            self._counted(caller, "group.poll", scope="write", topic=asked.topic) as store,
-            self._groups.using(store, asked.topic, asked.group) as group,
+            self.guarded(caller, "group.poll", scope="write", topic=asked.topic) as store,
+            self.groups.using(store, asked.topic, asked.group) as group,
         ):
 
             def poll(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
@@ -418,14 +453,14 @@ class Broker:
                     wait_ms=wait_ms,
                     partitions=asked.partitions,
                     max_bytes=max_bytes,
-                    acks=asked.acks,
+                    acks=cast("GroupAcks", asked.acks),
                 )
                 if batch.num_rows and answer.is_gone():
                     group.release(batch)
                     return batch.slice(0, 0)
                 return batch
 
-            batch = self._waited(poll, answer, asked)
+            batch = self._waited(poll, answer, self.renewed(caller), asked)
         if batch.num_rows:
             answer.undo_unless_sent(lambda: self._give_back(asked, batch))
         return batch
@@ -434,7 +469,7 @@ class Broker:
         """Gives back what a poll handed out to a caller that was gone before it was answered."""
         assert self._store is not None, "it was polled"
         try:  # also while the server stops
-            with self._groups.using(self._store, asked.topic, asked.group) as group:
+            with self.groups.using(self._store, asked.topic, asked.group) as group:
                 group.release(batch)
         except LaminaError as error:
             _log.warning("what a lost answer held comes after its deadline: %s", error)
@@ -442,7 +477,7 @@ class Broker:
     def diff(self, caller: Caller, asked: Difference, answer: Answer) -> Diff:
         """Returns what is new to a follower."""
         found: list[Diff] = []
-        with self._counted(caller, "diff", scope="read", topic=asked.topic) as store:
+        with self.guarded(caller, "diff", scope="read", topic=asked.topic) as store:
 
             def diff(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
                 del wait_ms
@@ -458,40 +493,7 @@ class Broker:
                 ]
                 return found[0].records
 
+            self.quotas.fetch.admit(self.renewed(caller))
             wanted = min(asked.max_bytes, self.settings.request_bytes)
-            self.metrics.read.inc(answer.of(diff, wanted, 0).num_rows)
+            self.note_read(caller, asked.topic, answer.of(diff, wanted, 0))
             return found[0]
-
-    @staticmethod
-    def _schema(store: Store, topic: str) -> pa.Schema:
-        return OUTPUT_SCHEMAS[store.describe_topic(topic).format]
-
-
-def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
-    """Makes a method's arguments from JSON; raises InvalidRequest naming what does not fit."""
-    known = operation.signature.parameters
-    for name in given:
-        if name not in known:
-            raise InvalidRequest(
-                f"{operation.name} takes no {name[:80]!r}; only {', '.join(known)}"
-            )
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in given:
-            raise InvalidRequest(f"{operation.name} needs {name!r}")
-    return {
-        name: value
-        if isinstance(value, bytes)
-        else values.from_plain(operation.hints[name], value, name)
-        for name, value in given.items()
-    }
-
-
-def _size_of(records: Records | pa.Buffer) -> int:
-    if isinstance(records, pa.Buffer):
-        return int(records.size)
-    if isinstance(records, pa.RecordBatch | pa.Table):
-        return int(records.get_total_buffer_size())
-    if all(type(row) is bytes for row in records):
-        return sum(map(len, records))
-    parts = (row.values() if isinstance(row, dict) else (row,) for row in records)
-    return sum(len(part) for row in parts for part in row if isinstance(part, bytes))

@@ -14,6 +14,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -29,6 +30,7 @@ from lamina.server import limits
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.held_answers import Answer
+from lamina.server.tracing import TRACEPARENT, TRACESTATE
 from lamina.wire import failures, memory, messages, values
 from lamina.wire.operations import OPERATIONS
 
@@ -71,8 +73,9 @@ def _typed(handler: Callable[..., _Result]) -> Callable[..., _Result]:
 class _Call(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
     """One call: who makes it, and what it holds from its headers to the end of its answer."""
 
-    def __init__(self, authorization: str | None, answer: Answer) -> None:
-        self.authorization = authorization
+    def __init__(self, headers: dict[str, str], answer: Answer) -> None:
+        self.authorization = headers.get("authorization")
+        self.headers = headers
         self.answer = answer
 
     def call_completed(self, exception: Exception | None) -> None:
@@ -89,8 +92,7 @@ class _Calls(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Call:
         """Begins a call; raises for one that would hold a thread without leave."""
-        found = next((v for k, v in headers.items() if k.lower() == "authorization"), [])
-        call = _Call(str(found[0]) if found else None, self._broker.answer())
+        call = _Call(_looked_at(headers), self._broker.answer())
         if info.method in _STREAMS:
             self._begin_stream(call, info.method)
         return call
@@ -100,7 +102,7 @@ class _Calls(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         try:
             caller = self._broker.caller(bearer(call.authorization))
         except NotAllowed as error:
-            _log.warning("refused an exchange: %s", error)
+            self._broker.refusals.note_stranger("flight", "?", error)
             raise
         if method != flight.FlightMethod.DO_EXCHANGE:
             raise InvalidRequest(f"there is no upload here; {_THERE_ARE}")
@@ -115,6 +117,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self, broker: Broker, location: str, *, tls: tuple[bytes, bytes] | None = None
     ) -> None:
         self._broker = broker
+        self._metrics = broker.metrics
         memory.keep_freed()
         certificates = [tls] if tls is not None else None
         super().__init__(
@@ -127,8 +130,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         try:
             return self._broker.caller(bearer(context.get_middleware(_CALL).authorization))
         except NotAllowed as error:
-            _log.warning("refused a call from %s: %s", context.peer(), error)
+            self._broker.refusals.note_stranger("flight", context.peer(), error)
             raise
+
+    def _within(self, context: Any) -> contextlib.AbstractContextManager[None]:
+        """Continues the trace that the headers of a call name."""
+        return self._broker.tracing.within(context.get_middleware(_CALL).headers)
 
     @_typed
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -138,16 +145,24 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             raise InvalidRequest("the only exchange is 'append'")
         caller.require_scope("write", "append")
         _refuse_columns(reader)
+        with self._within(context):
+            self._take_orders(caller, reader, writer)
+
+    def _take_orders(self, caller: Caller, reader: Any, writer: Any) -> None:
+        sent, received = (each["flight"] for each in (self._metrics.sent, self._metrics.received))
         while True:
             try:
                 chunk = reader.read_chunk()
             except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
                 return  # the producer is done, or gone
             answer = self._answer(caller, chunk)
+            received.inc(len(chunk.app_metadata or b""))
+            sent.inc(len(answer))
             try:
                 writer.write_metadata(answer)
             except (flight.FlightError, pa.ArrowException, OSError):
                 return  # gone before its answer: it will ask again
+            self._broker.renewed(caller)  # a revoked key ends its stream, with this answer
 
     def _answer(self, caller: Caller, chunk: Any) -> bytes:
         try:
@@ -173,18 +188,31 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         asked = messages.decode_question(ticket.ticket)
         answer = context.get_middleware(_CALL).answer
         answer.is_gone = context.is_cancelled
+        with self._within(context):
+            return self._found(caller, asked, answer)
+
+    def _found(self, caller: Caller, asked: Any, answer: Answer) -> Any:
         if isinstance(asked, messages.Question) and asked.kind == "scan":
             answer.hold(self._broker.streams.taking())
             schema, batches = self._broker.scan(caller, asked)
-            return flight.GeneratorStream(schema, _typed_batches(batches))
+            return flight.GeneratorStream(schema, _typed_batches(self._counted(batches)))
         answer.hold(self._broker.room_for(getattr(asked, "wait_ms", 0)))
         if isinstance(asked, messages.Poll):
             batch = self._broker.poll(caller, asked, answer)
+            self._metrics.sent["flight"].inc(batch.nbytes)
             return flight.GeneratorStream(batch.schema, _handed_out(batch, answer))
         if isinstance(asked, messages.Difference):
             found = self._broker.diff(caller, asked, answer)
+            self._metrics.sent["flight"].inc(found.records.nbytes)
             return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
-        return _stream_of(self._broker.fetch(caller, asked, answer))
+        batch = self._broker.fetch(caller, asked, answer)
+        self._metrics.sent["flight"].inc(batch.nbytes)
+        return _stream_of(batch)
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._metrics.sent["flight"].inc(batch.nbytes)
+            yield batch
 
     @_typed
     def do_action(self, context: Any, action: Any) -> list[bytes]:
@@ -195,7 +223,8 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         answer = context.get_middleware(_CALL).answer
         answer.hold(self._broker.calls.taking())
         header, held = messages.split_call(body.to_pybytes())
-        with self._broker.working_on(header, len(held)):
+        self._metrics.received["flight"].inc(body.size)
+        with self._within(context), self._broker.working_on(header, len(held)):
             result = self._broker.call(caller, action.type, messages.decode_object(header), held)
         return [json.dumps(values.to_plain(result)).encode()]
 
@@ -232,6 +261,13 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def stop_soon(self) -> None:
         """Takes no new calls; open streams may end by themselves, and are not waited for."""
         threading.Thread(target=self.shutdown, name="lamina-flight-stop", daemon=True).start()
+
+
+def _looked_at(headers: dict[str, list[str]]) -> dict[str, str]:
+    """Returns the headers that anything depends on, by their names in small letters."""
+    small = {name.lower(): values for name, values in headers.items()}
+    wanted = ("authorization", TRACEPARENT, TRACESTATE)
+    return {name: str(small[name][0]) for name in wanted if small.get(name)}
 
 
 def _refuse_columns(reader: Any) -> None:

@@ -2,6 +2,7 @@
 
     /v1/…       the table of operations, produce, fetch and watch (`openapi.py` describes them all)
     /health     what is wrong, if anything          /ready     whether calls are answered
+    /live       whether anything answers            /v1/reload keys, certificates, settings
     /metrics    for Prometheus                      /docs, /openapi.json
     /console    the log as a page (`console/`)
 
@@ -19,6 +20,7 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields, replace
@@ -40,19 +42,24 @@ from lamina.errors import (
     LaminaError,
     NotAllowed,
     RecordsMissing,
+    SchemaIncompatible,
     StorageFull,
+    TopicExists,
     Unavailable,
     UnknownGroup,
     UnknownRouter,
+    UnknownSchema,
     UnknownTopic,
 )
 from lamina.inspect.render import render_batch
-from lamina.server import arriving, jsonrows, limits, openapi, replies
+from lamina.server import arriving, certificates, jsonrows, limits, openapi, replies
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
 from lamina.server.hasty import Hasty
 from lamina.server.held_answers import Answer
+from lamina.server.listening import refused
+from lamina.server.setting_table import ServerSettings
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
 from lamina.storage.descriptors import share_of_door
 from lamina.wire import failures, values
@@ -64,8 +71,11 @@ _log = logging.getLogger("lamina.server")
 STATUS: dict[type[LaminaError], int] = {
     NotAllowed: 403,
     UnknownRouter: 404,
+    UnknownSchema: 404,
+    SchemaIncompatible: 409,
     UnknownTopic: 404,
     UnknownGroup: 404,
+    TopicExists: 409,
     InvalidRequest: 400,
     StorageFull: 507,
     Unavailable: 503,
@@ -109,11 +119,17 @@ class Routes:
         self._waiters = anyio.CapacityLimiter(broker.settings.waiting + 1)
         self.console = Console(broker, _failed)
 
+    def renew(self, settings: ServerSettings) -> None:
+        """Takes on what was reloaded; in the event loop."""
+        self._waiters.total_tokens = settings.waiting + 1
+
     def application(self) -> Starlette:
         """Makes the application."""
         routes = [
             Route("/health", self._typed(self._health)),
             Route("/ready", self._typed(self._ready)),
+            Route("/live", self._live),
+            Route("/v1/reload", self._typed(self._reload), methods=["POST"]),
             Route("/metrics", self._typed(self._metrics)),
             Route("/openapi.json", self._description),
             Route("/docs", self._docs),
@@ -136,7 +152,8 @@ class Routes:
 
         async def guarded(request: Request) -> Response:
             try:
-                return await handler(request)
+                with self._broker.tracing.within(request.headers):
+                    return await handler(request)
             except LaminaError as error:
                 return _failed(error)
             except ClientDisconnect:
@@ -155,7 +172,7 @@ class Routes:
             return self._broker.caller(bearer(request.headers.get("authorization")))
         except NotAllowed as error:
             peer = request.client.host if request.client else "nowhere"
-            _log.warning("refused a call from %s: %s", peer, error)
+            self._broker.refusals.note_stranger("http", peer, error)
             if not self._broker.asks_for_keys:
                 raise
             raise _Unknown(str(error)) from error
@@ -211,11 +228,14 @@ class Routes:
             raise InvalidRequest(f"an append has records, partition and acks, not {min(given)!r}")
         if body.is_large:  # work that would keep the loop from everybody else
             appended = await anyio.to_thread.run_sync(
-                lambda: self._broker.append_counted(caller, order, jsonrows.parse(rows)),
+                lambda: self._broker.append_counted(
+                    caller, order, jsonrows.parse(rows), body.size_bytes
+                ),
                 limiter=self._threads,
             )
         else:
-            appended = await self._broker.append_async(caller, order, jsonrows.parse(rows))
+            parsed = jsonrows.parse(rows)
+            appended = await self._broker.append_async(caller, order, parsed, body.size_bytes)
         described = values.to_plain(appended) | {"durability": appended.durability}
         return JSONResponse(described)
 
@@ -262,6 +282,7 @@ class Routes:
         except BaseException:
             await anyio.to_thread.run_sync(answer.close, limiter=self._threads)
             raise
+        self._broker.metrics.sent["http"].inc(len(page))
         return replies.Reply(page, answer)
 
     async def _fetch(self, request: Request) -> Response:
@@ -318,10 +339,11 @@ class Routes:
                         wait_ms=asked.wait_ms,
                     )
                     rows = await self._rows(caller, question)
-                    yield (
-                        "".join(f"id: {row['offset']}\ndata: {json.dumps(row)}\n\n" for row in rows)
-                        or ": still here\n\n"
+                    text = "".join(
+                        f"id: {row['offset']}\ndata: {json.dumps(row)}\n\n" for row in rows
                     )
+                    self._broker.metrics.sent["http"].inc(len(text))
+                    yield text or ": still here\n\n"
                     start = rows[-1]["offset"] + 1 if rows else start
         except LaminaError as error:
             yield f"event: error\ndata: {json.dumps(failures.to_object(error))}\n\n"
@@ -342,6 +364,20 @@ class Routes:
     async def _ready(self, request: Request) -> Response:
         ready = self._broker.readiness(self._looker(request))
         return JSONResponse(ready, 200 if ready["ready"] else 503)
+
+    async def _live(self, request: Request) -> Response:
+        """Answers as long as anything does: what a supervisor restarts a server by."""
+        del request
+        return JSONResponse({"live": True})
+
+    async def _reload(self, request: Request) -> Response:
+        caller = self._caller(request)
+        caller.require("admin", None, "reload")
+        async with arriving.body_of(request, self._broker) as body:
+            if body.given:
+                raise InvalidRequest("a reload takes nothing: what is read again is on the server")
+        report = await anyio.to_thread.run_sync(self._broker.reload, limiter=self._threads)
+        return JSONResponse({"result": values.to_plain(report)})
 
     async def _metrics(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -383,7 +419,7 @@ ACCEPT_MIN, ACCEPT_PART = 8, 4
 class HttpDoor:
     """The HTTP server, in a thread with an event loop of its own; it listens when made."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, context: ssl.SSLContext | None = None) -> None:
         settings = broker.settings
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
@@ -391,19 +427,22 @@ class HttpDoor:
                 (settings.host, settings.http_port), family=family, backlog=QUEUED
             )
         except OSError as error:
-            where = f"{settings.host}:{settings.http_port}"
-            raise Unavailable(f"cannot listen on {where}: {error}") from error
+            raise refused("http.port", settings.host, settings.http_port, error) from error
         self.port = int(self._socket.getsockname()[1])
         routes = Routes(broker)
         connections = share_of_door(settings.connections, settings.open_files)
         timing = {"idle_s": settings.idle_ms / 1000, "connections_max": connections}
-        protocol = type("Hasty", (Hasty,), {**timing, "busy": staticmethod(_busy)})
+        self._protocol: type[Hasty] = type(
+            "Hasty", (Hasty,), {**timing, "busy": staticmethod(_busy)}
+        )
+        self._routes = routes
+        self._contexts = [context] if context is not None else []
         self._console = routes.console
         self._console.start()
         self._server = uvicorn.Server(
             uvicorn.Config(
                 arriving.refusing_strange_heads(routes.application(), _failed),
-                http=protocol,
+                http=self._protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -411,10 +450,12 @@ class HttpDoor:
                 backlog=max(ACCEPT_MIN, connections // ACCEPT_PART),
                 timeout_keep_alive=max(1, settings.idle_ms // 1000),
                 timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
-                ssl_certfile=settings.tls_certificate or None,
-                ssl_keyfile=settings.tls_key or None,
             )
         )
+        self._server.config.load()
+        if context is not None:
+            self._server.config.ssl = certificates.following(context, self._contexts)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="lamina-http", daemon=True)
         self._thread.start()
 
@@ -422,15 +463,28 @@ class HttpDoor:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(_note_failed)
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_note_failed)
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
         if not serving.done():
             # The loop accepts few at a time, but a crowd waits in the system's queue: what finds
-            # that full would try again only after a second.
-            self._socket.listen(QUEUED)
+            # that full would try again only after a second. A server that is told to end while it
+            # begins has closed its socket by now.
+            with contextlib.suppress(OSError):
+                self._socket.listen(QUEUED)
         await serving
+
+    def renew(self, settings: ServerSettings, context: ssl.SSLContext | None) -> None:
+        """Takes on what was reloaded: for new connections, and how long those there may be idle."""
+        if context is not None:
+            self._contexts[0] = context
+        self._protocol.idle_s = settings.idle_ms / 1000
+        self._server.config.timeout_keep_alive = max(1, settings.idle_ms // 1000)
+        self._server.config.timeout_graceful_shutdown = max(1, settings.drain_ms // 1000)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._routes.renew, settings)
 
     def close(self) -> None:
         """Ends the server once its calls at work are answered."""

@@ -17,6 +17,8 @@ from lamina.config import NO_LIMIT
 from lamina.errors import Busy, InvalidRequest
 
 RETRY_AFTER_S = 0.2
+HURRY_S = 0.1
+"""How often a wait looks whether it is to be cut short."""
 SPARE_PART = 4
 """What can be done without is done up to this part of a limit."""
 HEAD_BYTES = 64 << 10
@@ -37,6 +39,16 @@ class Allowance:
         self._lock = threading.RLock()  # a scan that is given up gives back in whatever thread
         self._settled = threading.Condition(self._lock)
         self.used = 0
+
+    @property
+    def limit(self) -> int:
+        """How much there may be at once."""
+        return self._limit
+
+    def resize(self, limit: int) -> None:
+        """Changes the limit; what is taken stays taken."""
+        with self._lock:
+            self._limit = limit
 
     def take(self, amount: int = 1, held: int = 0) -> None:
         """Takes an amount, to be given back; raises Busy where there is no room.
@@ -80,10 +92,18 @@ class Allowance:
         finally:
             self.give_back(amount)
 
-    def wait_until_unused(self, timeout_s: float) -> bool:
-        """Waits until nothing is taken any more; False when the time is up."""
+    def wait_until_unused(
+        self, timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Waits until nothing is taken any more; False when the time is up or is cut short."""
+        deadline = time.monotonic() + timeout_s
         with self._lock:
-            return self._settled.wait_for(lambda: self.used == 0, timeout_s)
+            while self.used and not is_hurried():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._settled.wait(min(left_s, HURRY_S))
+            return self.used == 0
 
 
 class Rate:
@@ -95,12 +115,20 @@ class Rate:
         self._lock = threading.Lock()
         self._levels: dict[str, tuple[float, float]] = {}
 
+    def change(self, per_second: int) -> None:
+        """Changes how many calls a second there may be."""
+        with self._lock:
+            self._per_second = per_second
+            self._levels.clear()
+
     def spend(self, who: str) -> None:
         """Counts a call; raises Busy when it comes too early."""
         if self._per_second == NO_LIMIT:
             return
         now = self._clock()
         with self._lock:
+            if self._per_second == NO_LIMIT:  # changed in the meantime
+                return
             level, at = self._levels.get(who, (float(self._per_second), now))
             level = min(float(self._per_second), level + (now - at) * self._per_second)
             if level < 1:

@@ -1,4 +1,11 @@
-"""Metrics for Prometheus: counters since the server started, and gauges read from the store."""
+"""Metrics for Prometheus: counters since the server started, and gauges read from the store.
+
+    Metrics           calls, refusals, bytes by door, times of appends, the process itself
+    `topic_counters`  what each topic took and gave       `writer_totals`  fsyncs, groups, queues
+    store_gauges      partitions, groups, members, archive, as they are when somebody asks
+
+A key with a prefix gets `store_gauges` and the counters of its own topics, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +13,15 @@ from collections import Counter as Counted
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lamina.api.memberships import MembershipState
@@ -15,7 +29,13 @@ from lamina.errors import LaminaError
 from lamina.server import telling
 from lamina.server.auth import ANYBODY, Caller
 from lamina.server.health import topic_of
+from lamina.server.topic_counters import TopicCounters
+from lamina.server.writer_totals import WriterTotals
 from lamina.store.store import Store
+
+DOORS = ("flight", "http", "kafka")
+REFUSALS = ("Busy", "NotAllowed", "StorageFull")
+"""Outcomes that are counted by themselves, over all operations."""
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -23,8 +43,11 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 class Metrics:
     """The counters of one server; each server has a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics_max: int = 1000) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self.topics = TopicCounters(topics_max)
+        self.writers = WriterTotals()
         self.calls = Counter(
             "lamina_calls",
             "Calls by operation and outcome",
@@ -36,6 +59,20 @@ class Metrics:
             "lamina_appended_records", "Records appended", registry=self._registry
         )
         self.read = Counter("lamina_read_records", "Records sent", registry=self._registry)
+        self.refused = Counter(
+            "lamina_refused_calls", "Calls refused, by why", ["reason"], registry=self._registry
+        )
+        self.reloads = Counter(
+            "lamina_reloads", "Reloads, by outcome", ["outcome"], registry=self._registry
+        )
+        for outcome in ("ok", "refused"):
+            self.reloads.labels(outcome)
+        received = Counter(
+            "lamina_received_bytes", "Bytes of requests", ["door"], registry=self._registry
+        )
+        sent = Counter("lamina_sent_bytes", "Bytes of answers", ["door"], registry=self._registry)
+        self.received: dict[str, Counter] = {door: received.labels(door) for door in DOORS}
+        self.sent: dict[str, Counter] = {door: sent.labels(door) for door in DOORS}
         self.seconds = Histogram(
             "lamina_append_seconds",
             "Time from request to answer of appends",
@@ -49,8 +86,10 @@ class Metrics:
         if child is None:
             child = self._children[operation, outcome] = self.calls.labels(operation, outcome)
         child.inc()
+        if outcome in REFUSALS:
+            self.refused.labels(outcome).inc()
 
-    def watch(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+    def watch(self, gauges: Callable[[], Iterator[Metric]]) -> None:
         """Adds gauges that are read each time somebody asks."""
         self._registry.register(_Gauges(gauges))
 
@@ -60,8 +99,8 @@ class Metrics:
         return found
 
 
-def page_of(gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> bytes:
-    """Returns a page of nothing but these gauges."""
+def page_of(gauges: Callable[[], Iterator[Metric]]) -> bytes:
+    """Returns a page of nothing but these gauges and counters."""
     registry = CollectorRegistry()
     registry.register(_Gauges(gauges))
     found: bytes = generate_latest(registry)
@@ -69,10 +108,10 @@ def page_of(gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> bytes:
 
 
 class _Gauges(Collector):
-    def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+    def __init__(self, gauges: Callable[[], Iterator[Metric]]) -> None:
         self._gauges = gauges
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         return self._gauges()
 
 
@@ -116,6 +155,20 @@ def _member_gauges(store: Store, caller: Caller) -> Iterator[GaugeMetricFamily]:
             groups.add_metric([kind, state], by_state[state])
         members.add_metric([kind], sum(each.members for each in covered))
     yield from (groups, members)
+
+
+def _transaction_gauges(store: Store, caller: Caller) -> Iterator[GaugeMetricFamily]:
+    gauge = GaugeMetricFamily(
+        "lamina_transactions",
+        "Transactions of Kafka's producers, open or committed and not stored yet",
+        labels=["state"],
+    )
+    counts = store.transactions.counts(caller.prefix)
+    gauge.add_metric(["open"], counts.open)
+    gauge.add_metric(["decided"], counts.decided)
+    staged = GaugeMetricFamily("lamina_transaction_bytes", "What open transactions hold")
+    staged.add_metric([], counts.staged_bytes)
+    yield from (gauge, staged)
 
 
 def _archive_gauges(store: Store, prefix: str) -> Iterator[GaugeMetricFamily]:
@@ -174,9 +227,23 @@ def store_gauges(store: Store, caller: Caller = ANYBODY) -> Iterator[GaugeMetric
     yield from families.values()
     yield from _group_gauges(store, caller)
     yield from _member_gauges(store, caller)
+    yield from _transaction_gauges(store, caller)
     yield from _archive_gauges(store, prefix)
     yield GaugeMetricFamily(
         "lamina_failed_partitions",
         "Partitions that take no appends, and of groups that take no acks",
         value=sum(topic_of(name).startswith(prefix) for name in store.failures()),
     )
+
+
+def all_families(metrics: Metrics, store: Store, caller: Caller = ANYBODY) -> Iterator[Metric]:
+    """Yields all that is known of a store; to a key with a prefix, what is of its topics."""
+    yield from store_gauges(store, caller)
+    try:
+        topics = set(store.topics())
+        writers = store.writers()
+    except LaminaError:  # it is being closed
+        return
+    yield from metrics.topics.families(topics, caller.prefix)
+    if not caller.prefix:
+        yield from metrics.writers.families(writers)

@@ -6,6 +6,7 @@ import html
 import inspect
 from typing import Any
 
+from lamina.server.reloading import Reloaded
 from lamina.wire import values
 from lamina.wire.messages import Poll
 from lamina.wire.operations import OPERATIONS, Operation
@@ -186,9 +187,25 @@ def _polling() -> dict[str, Any]:
     }
 
 
+def _reloading() -> dict[str, Any]:
+    """Describes the route by which a server reads its files again."""
+    result = {"type": "object", "properties": {"result": values.schema_of(Reloaded)}}
+    return {
+        "/v1/reload": {
+            "post": {
+                "operationId": "reload",
+                "summary": "Reads keys, certificates and settings again, all of them or none.",
+                "x-scope": "admin",
+                "parameters": [],
+                "responses": _answers(result | {"required": ["result"]}),
+            }
+        }
+    }
+
+
 def document() -> dict[str, Any]:
     """Returns the whole description."""
-    paths: dict[str, Any] = _beside() | _polling()
+    paths: dict[str, Any] = _beside() | _polling() | _reloading()
     for operation in OPERATIONS.values():
         paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation)
     return {

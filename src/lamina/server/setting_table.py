@@ -59,6 +59,13 @@ class ServerSettings(Settings):
         "of topics that are made without saying how many",
         allowed=(1, 10_000),
     )
+    kafka_transaction_bytes: int = setting(
+        1 << 30,
+        "kafka.transaction.bytes",
+        "bytes of all open transactions",
+        "in memory and in files; what comes beyond is told to come back",
+        allowed=(1 << 10, 1 << 40),
+    )
     keys_file: str = setting(
         "",
         "keys.file",
@@ -145,4 +152,67 @@ class ServerSettings(Settings):
         "ms",
         "how long a stop waits for calls at work; accepted appends are answered in any case",
         allowed=(0, 3_600_000),
+    )
+    quota_produce_bytes: int = setting(
+        NO_LIMIT,
+        "quota.produce.bytes",
+        "bytes a second and key, -1 for any",
+        "a key that appends more is told to come back, a Kafka client is slowed down",
+        allowed=ANY_SIZE_OR_NONE,
+    )
+    quota_fetch_bytes: int = setting(
+        NO_LIMIT,
+        "quota.fetch.bytes",
+        "bytes a second and key, -1 for any",
+        "a key that reads more is told to come back, a Kafka client is slowed down",
+        allowed=ANY_SIZE_OR_NONE,
+    )
+    disk_warn_bytes: int = setting(
+        1 << 30,
+        "disk.free.warn.bytes",
+        "bytes",
+        "with less free space `/health` warns and the log says so",
+        allowed=(0, (1 << 63) - 1),
+    )
+    disk_min_bytes: int = setting(
+        64 << 20,
+        "disk.free.min.bytes",
+        "bytes",
+        "with less free space `/health` is 503, before appends fail",
+        allowed=(0, (1 << 63) - 1),
+    )
+    disk_ready_bytes: int = setting(
+        0,
+        "disk.free.ready.bytes",
+        "bytes, 0 for never",
+        "with less free space `/ready` is 503: a load balancer sends nobody, readers neither",
+        allowed=(0, (1 << 63) - 1),
+    )
+    metrics_topics: int = setting(
+        1000,
+        "metrics.topics.max",
+        "topics",
+        "so many have counters of their own in `/metrics`; the others are counted together",
+        allowed=(0, 1 << 20),
+    )
+    log_format: str = setting(
+        "text",
+        "log.format",
+        "text or json",
+        "json: one object per line, with an event and its fields",
+        allowed=("text", "json"),
+    )
+    log_level: str = setting(
+        "info",
+        "log.level",
+        "debug, info, warning or error",
+        "what is less important is not logged",
+        allowed=("debug", "info", "warning", "error"),
+    )
+    traces: str = setting(
+        "off",
+        "traces",
+        "off or otel",
+        "otel: spans of appends and reads by OpenTelemetry; needs the extra lamina[otel]",
+        allowed=("off", "otel"),
     )

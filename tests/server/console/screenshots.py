@@ -24,6 +24,7 @@ from tests.server.console.rig import Broker, broker
 
 WIDTH = 1280
 HEIGHTS = {"topics": 800, "layers": 960, "blocks": 860, "record": 1060, "tail": 860, "writers": 860}
+HEIGHTS |= {"narrow": 1600, "broker": 760}
 LOW = 560
 COLOURS = 224
 LOAD_S = 75
@@ -41,7 +42,11 @@ VIEWS: dict[str, tuple[str, str]] = {
     "reports": ("light", "reports"),
     "retention": ("dark", "topic/clicks/retention"),
     "jobs": ("light", "jobs"),
+    "partitions": ("light", "topic/orders/partitions"),
+    "broker": ("light", "broker"),
+    "narrow": ("dark", "topic/orders/layers"),
 }
+WIDTHS = {"narrow": 390}
 
 
 def crash(data: Path) -> None:
@@ -136,11 +141,11 @@ def taken(page: Page, live: Broker, name: str, folder: Path) -> None:
     """Takes one picture."""
     store = live.store
     address = VIEWS[name][1].format(
-        clicks=next(each.base_offset for each in store.layers("clicks") if each.state == "sealed"),
+        clicks=[each.base_offset for each in store.layers("clicks") if each.state == "sealed"][-1],
         orders=store.layers("orders")[-1].base_offset,
         offset=store.latest_offset("orders", 0) - 1,
     )
-    page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(name, LOW)})
+    page.set_viewport_size({"width": WIDTHS.get(name, WIDTH), "height": HEIGHTS.get(name, LOW)})
     page.goto(f"{live.url}/console#/{address}")
     page.wait_for_timeout(3000)
     if name == "record":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +165,97 @@ def test_a_wrong_key_is_refused_and_a_key_shows_what_it_covers(page: Page, tmp_p
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
         assert reading not in page.content() + page.evaluate("JSON.stringify({...localStorage})")
         page.goto(at(live, "topic/secret/layers"))
-        expect(page.locator("#notes")).to_contain_text("is for topics 'shop.'")
+        expect(page.get_by_role("alert")).to_contain_text("is for topics 'shop.'")
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_label("API key")).to_be_visible()
         until(lambda: page.context.cookies() == [])
+
+
+def test_a_record_is_produced_with_key_value_and_headers(page: Page, live: Broker) -> None:
+    live.store.create_topic("produced", partitions=3)
+    page.goto(at(live, "topic/produced/layers"))
+    page.get_by_role("button", name="Produce…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Partition").select_option("2")
+    dialog.get_by_label("Key").fill("c-7")
+    dialog.get_by_label("The value is").select_option("JSON")
+    dialog.get_by_label("Value", exact=True).fill('{"total": 3')
+    dialog.get_by_label("Headers").fill("source=console\nby=ö")
+    dialog.get_by_role("button", name="Produce").click()
+    expect(dialog.get_by_role("alert")).not_to_be_empty()
+    assert live.store.latest_offset("produced", 2) == 0
+    dialog.get_by_label("Value", exact=True).fill('{"total": 3}')
+    dialog.get_by_role("button", name="Produce").click()
+    expect(page.locator("#notes")).to_contain_text("at offset 0, fsynced")
+    (row,) = live.store.fetch("produced", 2, 0).to_pylist()
+    assert (row["key"], row["value"]) == (b"c-7", b'{"total": 3}')
+    assert [(each["key"], each["value"]) for each in row["headers"]] == [
+        ("source", b"console"),
+        ("by", "ö".encode()),
+    ]
+
+
+def test_a_topic_is_deleted_when_its_name_is_typed(page: Page, live: Broker) -> None:
+    live.store.create_topic("doomed")
+    live.store.append("doomed", [b"x"])
+    live.store.group("doomed", "readers")
+    page.goto(at(live, "topic/doomed/settings"))
+    page.get_by_role("button", name="Delete topic…").click()
+    dialog = page.get_by_role("dialog")
+    delete = dialog.get_by_role("button", name="Delete topic")
+    expect(delete).to_be_disabled()
+    dialog.get_by_label(re.compile("^Type doomed")).fill("doomed")
+    delete.click()
+    expect(page.get_by_role("heading", name="Topics", exact=True)).to_be_visible()
+    assert "doomed" not in live.store.topics()
+    expect(page.locator("#notes")).to_contain_text("Topic doomed was deleted.")
+
+
+def test_what_was_searched_is_exported_whole(page: Page, live: Broker) -> None:
+    live.store.create_topic("searched", partitions=2)
+    value = "value %d " + "x" * 600
+    for number in range(6):
+        row = {"key": b"key-%d" % (number % 2), "value": (value % number).encode()}
+        live.store.append("searched", [row], partition=number % 2)
+    page.goto(at(live, "topic/searched/tail"))
+    page.get_by_label("Key has").fill("key-1")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_role("button", name="Export…").click()
+    with page.expect_download() as saved:
+        page.get_by_role("dialog").get_by_role("button", name="Export").click()
+    assert saved.value.suggested_filename == "searched.jsonl"
+    rows = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
+    assert [(row["partition"], row["offset"], row["key"]) for row in rows] == [
+        (1, 0, "key-1"),
+        (1, 1, "key-1"),
+        (1, 2, "key-1"),
+    ]
+    assert rows[2]["value"] == value % 5
+    expect(page.locator("#notes")).to_contain_text("3 records were exported. That is all of them.")
+    page.goto(at(live, "topic/searched/layers?p=0&base=0&start=1&until=3"))
+    page.get_by_role("button", name="Export…").click()
+    page.get_by_role("dialog").get_by_label("Format").select_option("CSV")
+    with page.expect_download() as saved:
+        page.get_by_role("dialog").get_by_role("button", name="Export").click()
+    with Path(saved.value.path()).open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [(row["offset"], row["key"]) for row in table] == [("1", "key-0"), ("2", "key-0")]
+    assert table[1]["value"] == value % 4
+
+
+def test_a_key_of_scope_write_produces_and_deletes_nothing(page: Page, tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys.json")
+    _, writing = auth.create(keys, scope="write", note="the till")
+    with broker(tmp_path / "keyed", keys_file=keys) as live:
+        live.store.create_topic("t")
+        page.goto(f"{live.url}/console")
+        page.get_by_label("API key").fill(writing)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("link", name="t", exact=True)).to_be_visible()
+        page.goto(at(live, "topic/t/settings"))
+        expect(page.get_by_role("button", name="Produce…")).to_be_visible()
+        assert page.get_by_role("button", name="Delete topic…").count() == 0
+        page.goto(at(live, "keys"))
+        expect(page.locator("main")).to_contain_text("may write, all topics")
+        expect(page.locator("main")).to_contain_text("The keys are listed for admins")
+        assert page.get_by_text("the till").count() == 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 from lamina.errors import InvalidRequest, NotAllowed
 from lamina.server import auth
 from lamina.server.auth import Caller
-from lamina.server.console import depth, feeds, logins, tail
+from lamina.server.console import depth, feeds, found_records, logins, tail
 from lamina.server.console.history import LENGTH, History, Rings
 from lamina.server.console.logins import SESSIONS_MAX, LoggedOut, Sessions
 from lamina.server.console.looks import View
@@ -234,7 +237,7 @@ def test_scopes_and_prefixes_hold_for_feeds_tails_and_actions(tmp_path: Path) ->
             live.store.append(name, [b"x"])
             live.store.group(name, "g")
         with httpx.Client(base_url=live.url) as http:
-            for path in ("feed/topics", "feed/jobs", "tail?topic=shop.a"):
+            for path in ("feed/topics", "feed/jobs", "feed/keys", "tail?topic=shop.a", "export"):
                 assert http.get(f"/console/{path}").status_code == 401
             assert http.post("/console/do/archive", json={}, headers=MARK).status_code == 401
             assert http.post("/console/session", json={"key": "x"}, headers=MARK).status_code == 401
@@ -247,16 +250,20 @@ def test_scopes_and_prefixes_hold_for_feeds_tails_and_actions(tmp_path: Path) ->
             ]
             names = [r["name"] for r in http.get("/console/feed/writers").json()["rows"]]
             assert names == ["shop.a-0"]
-            for path in ("feed/topic", "feed/layers", "feed/retention", "tail"):
+            for path in ("feed/topic", "feed/layers", "feed/retention", "tail", "export"):
                 assert http.get(f"/console/{path}?topic=other").status_code == 403
             assert http.get("/console/feed/group?topic=other&group=g").status_code == 403
             made = {"topic": "shop.b"}
             assert http.post("/console/do/create_topic", json=made, headers=MARK).status_code == 403
+            record = {"topic": "shop.a", "record": {"value": "x"}}
+            assert http.post("/console/do/produce", json=record, headers=MARK).status_code == 403
             http.post("/console/session", json={"key": ruling}, headers=MARK)
             assert http.post("/console/do/create_topic", json=made, headers=MARK).status_code == 200
             for name, body in (
                 ("create_topic", {"topic": "other2"}),
                 ("trim", {"topic": "other", "before_offset": 1, "confirm": "other"}),
+                ("delete_topic", {"topic": "other", "confirm": "other"}),
+                ("produce", {"topic": "other", "record": {"value": "x"}}),
                 ("archive", {}),
             ):
                 answer = http.post(f"/console/do/{name}", json=body, headers=MARK)
@@ -324,3 +331,124 @@ def test_a_sample_is_the_rate_since_the_one_before(live: Broker) -> None:
     assert history.rings.last(("topic", "t", "records")) == 3.0
     assert history.rings.last(("writer", "groups")) == 0.1
     assert history.last_pulses["t-0"].records == 30
+
+
+def test_series_reach_back_a_day_in_coarser_points() -> None:
+    rings = Rings()
+    key, worst = ("topic", "t", "records"), ("group", "t", "g", "seconds")
+    for tick in range(0, 86_400 * 2, 2):
+        rings.add(float(tick), {key: float(tick % 60), worst: float(tick % 60)})
+    for window_s, points in ((60, 31), (300, 151), (900, 450), (3600, 61), (21_600, 360)):
+        drawn = rings.drawn(window_s, {"records": key, "seconds": worst})
+        assert len(drawn["times"]) == len(drawn["records"]) == points, window_s
+        assert drawn["times"][-1] == 86_400 * 2 - 2
+        assert drawn["times"][0] >= drawn["times"][-1] - window_s
+    day = rings.drawn(86_400, {"records": key, "seconds": worst})
+    assert len(day["times"]) == 288
+    assert set(day["records"]) == {29.0}
+    assert set(day["seconds"]) == {58.0}
+    rings.add(86_400 * 2.0, {})
+    assert set(rings.drawn(86_400, {"records": key})["records"]) == {None}
+
+
+def test_a_coarse_point_grows_and_skips_what_is_not_known() -> None:
+    rings = Rings()
+    for now_s, value in ((0, 4.0), (2, float("nan")), (4, 8.0)):
+        rings.add(float(now_s), {("a",): value})
+    assert rings.drawn(3600, {"a": ("a",)}) == {"times": [4.0], "a": [6.0]}
+    assert rings.drawn(60, {"a": ("a",)})["a"] == [4.0, None, 8.0]
+
+
+def test_only_the_windows_that_there_are_are_answered(http: httpx.Client) -> None:
+    assert http.get("/console/feed/writers?window_s=3600").status_code == 200
+    for wrong in ("7", "x", "-900", "9000000"):
+        assert http.get(f"/console/feed/writers?window_s={wrong}").status_code == 400
+
+
+def test_the_server_is_described_without_a_secret(tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys.json")
+    ruler, ruling = auth.create(keys, scope="admin", note="ops")
+    _, some = auth.create(keys, scope="admin", prefix="shop.")
+    with (
+        broker(tmp_path / "keyed", keys_file=keys) as live,
+        httpx.Client(base_url=live.url) as http,
+    ):
+        http.post("/console/session", json={"key": ruling}, headers=MARK)
+        told = http.get("/console/feed/keys")
+        first = told.json()["keys"][0]
+        told_of = {"id": ruler.id, "scope": "admin", "prefix": "", "note": "ops"}
+        assert first == told_of | {"produce_bytes": -2, "fetch_bytes": -2}
+        assert {row["key"]: row["used"] for row in told.json()["limits"]}["max.waiting"] == 0
+        about = http.get("/console/feed/broker")
+        assert about.json()["version"]
+        assert 0 < about.json()["disk"]["free_bytes"] < about.json()["disk"]["total_bytes"]
+        assert {row["key"]: row["value"] for row in about.json()["settings"]}["keys.file"] == keys
+        for answer in (told, about):
+            for key in auth.load(keys):
+                assert key.sha256 not in answer.text
+            assert ruling.split("_")[-1] not in answer.text
+        http.post("/console/session", json={"key": some}, headers=MARK)
+        assert http.get("/console/feed/broker").status_code == 403
+        limited = http.get("/console/feed/keys").json()
+        assert limited["keys"] is None
+        assert {row["used"] for row in limited["limits"]} == {None}
+
+
+def test_an_export_is_bounded_and_says_where_to_go_on(http: httpx.Client, live: Broker) -> None:
+    live.store.create_topic("exported", partitions=2)
+    for number in range(2):
+        rows = [{"key": b"k", "value": b"%d" % n} for n in range(300)]
+        live.store.append("exported", rows, partition=number)
+    where = "/console/export?topic=exported&limit=250"
+    first = http.get(where)
+    assert first.headers["content-disposition"] == 'attachment; filename="exported.jsonl"'
+    about = json.loads(first.headers["x-lamina-export"])
+    assert about == {"records": 250, "looked": 300, "whole": False, "next": "0:250,1:0"}
+    seen = [json.loads(line) for line in first.text.splitlines()]
+    while not about["whole"]:
+        answer = http.get(f"{where}&next={about['next']}")
+        about = json.loads(answer.headers["x-lamina-export"])
+        seen += [json.loads(line) for line in answer.text.splitlines()]
+    assert [(row["partition"], row["offset"]) for row in seen] == [
+        (number, offset) for number in range(2) for offset in range(300)
+    ]
+    assert http.get("/console/export?topic=exported&format=exe").status_code == 400
+    live.store.delete_topic("exported")
+
+
+def test_csv_is_no_formula_and_keeps_what_is_no_text(http: httpx.Client, live: Broker) -> None:
+    live.store.create_topic("cells")
+    values = [b"=1+1", b"-5", b"+cmd", b'a,"b"', b"\xff\x00", None]
+    headers = [{"key": "source", "value": b"web"}]
+    live.store.append("cells", [{"value": each, "headers": headers} for each in values])
+    answer = http.get("/console/export?topic=cells&format=csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["value"] for row in rows] == ["'=1+1", "-5", "'+cmd", 'a,"b"', "base64:/wA=", ""]
+    assert rows[0]["headers"] == '[["source", "web"]]'
+    assert datetime.fromisoformat(rows[0]["time"]).tzinfo is not None
+    live.store.delete_topic("cells")
+
+
+def test_an_export_ends_when_its_time_is_over(live: Broker) -> None:
+    clock = iter(range(0, 1000, 6))
+    made = found_records.Export(
+        "t", tail.Choice(), "jsonl", {0: 0}, {0: 2000}, clock=lambda: float(next(clock))
+    )
+    made.made(live.store)
+    assert made.is_whole
+    late = found_records.Export(
+        "t", tail.Choice(), "jsonl", {0: 0}, {0: 2000}, clock=iter([0.0, 99.0, 99.0]).__next__
+    )
+    assert late.made(live.store) == b""
+    assert not late.is_whole
+
+
+@pytest.mark.parametrize("record", [None, {}, {"value": 5}, {"value": "x", "more": 1}, ["x"]])
+def test_what_is_no_record_is_not_produced(
+    http: httpx.Client, live: Broker, record: object
+) -> None:
+    end = live.store.latest_offset("t")
+    body = {"topic": "t", "record": record}
+    assert http.post("/console/do/produce", json=body, headers=MARK).status_code == 400
+    assert live.store.latest_offset("t") == end

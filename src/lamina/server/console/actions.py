@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import InvalidRequest
-from lamina.server import telling
+from lamina.server import jsonrows, telling
 from lamina.server.auth import Caller
 from lamina.server.console import asked
 from lamina.server.console.long_work import Jobs
+from lamina.server.shared_groups import OpenGroups
 from lamina.store.store import Store
 from lamina.wire.operations import Scope
 from lamina.wire.values import to_plain
@@ -30,6 +31,7 @@ class Doing:
     jobs: Jobs
     caller: Caller
     given: Mapping[str, Any]
+    groups: OpenGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,25 @@ def _create_topic(doing: Doing) -> None:
 
 def _alter_topic(doing: Doing) -> None:
     doing.store.alter_topic(asked.text(doing.given, "topic"), _config(doing.given))
+
+
+def _delete_topic(doing: Doing) -> None:
+    topic = asked.text(doing.given, "topic")
+    doing.store.delete_topic(topic)
+    doing.groups.forget(topic, None)
+
+
+def _produce(doing: Doing) -> dict[str, Any]:
+    """Appends one record, durably: its fields are those of the HTTP API's records."""
+    topic, partition = asked.text(doing.given, "topic"), doing.given.get("partition")
+    number = None if partition is None else asked.number(doing.given, "partition")
+    rows = jsonrows.parse([doing.given.get("record")])
+    appended = doing.store.append(topic, rows, partition=number)
+    return {
+        "partition": appended.partition,
+        "offset": appended.base_offset,
+        "durability": appended.durability,
+    }
 
 
 def _trim(doing: Doing) -> dict[str, Any]:
@@ -137,6 +158,8 @@ def _cancel(doing: Doing) -> None:
 ACTIONS: dict[str, Action] = {
     "create_topic": Action("admin", _create_topic),
     "alter_topic": Action("admin", _alter_topic),
+    "delete_topic": Action("admin", _delete_topic, final=True),
+    "produce": Action("write", _produce),
     "plan_trim": Action("read", _plan_trim),
     "trim": Action("admin", _trim, final=True),
     "delete_by_tag": Action("admin", _delete_by_tag, final=True),

@@ -68,7 +68,6 @@ def topic(view: View) -> dict[str, Any]:
     name = view.topic()
     info = view.store.describe_topic(name)
     about = {row["key"]: row for row in TopicSettings.explained()}
-    rings = view.history.rings
     return {
         "name": info.name,
         "format": info.format,
@@ -84,11 +83,7 @@ def topic(view: View) -> dict[str, Any]:
             }
             for key, value in info.settings.items()
         ],
-        "series": {
-            "times": rings.times(),
-            "records": rings.series(("topic", name, "records")),
-            "bytes": rings.series(("topic", name, "bytes")),
-        },
+        "series": view.drawn({each: ("topic", name, each) for each in ("records", "bytes")}),
     }
 
 
@@ -153,18 +148,13 @@ def group(view: View) -> dict[str, Any]:
     name, group_name = view.topic(), asked.text(view.given, "group")
     telling.require_group(view.caller, view.store, name, group_name)
     info = view.store.describe_group(name, group_name)
-    rings = view.history.rings
     key = ("group", name, group_name)
     return {
         "topic": name,
         "group": group_name,
         "partitions": [to_plain(lag) for lag in info.partitions],
         "members": attendance.of_group(view, name, group_name)[:ROWS_MAX],
-        "series": {
-            "times": rings.times(),
-            "records": rings.series((*key, "records")),
-            "seconds": rings.series((*key, "seconds")),
-        },
+        "series": view.drawn({each: (*key, each) for each in ("records", "seconds")}),
     }
 
 
@@ -200,15 +190,15 @@ def writers(view: View) -> dict[str, Any]:
         rows.append(row)
     rows.sort(key=lambda row: (-row.get("records", 0), -row["total_groups"], row["name"]))
     shown, about = page_of(rows, view.given)
-    times = history.rings.times()
-    series = {name: _shared(view, ("writer", name)) for name in _WRITER_SERIES}
-    return {"rows": shown, "series": {"times": times, **series}, **about}
+    return {"rows": shown, "series": _shared(view, "writer", _WRITER_SERIES), **about}
 
 
-def _shared(view: View, key: tuple[str, ...]) -> list[float | None]:
-    """A series that sums over all topics: for a key that is for some, nothing but its length."""
-    found = view.history.rings.series(key)
-    return [None] * len(found) if view.caller.prefix else found
+def _shared(view: View, of: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Series that sum over all topics: for a key that is for some, nothing but their times."""
+    found = view.drawn({name: (of, name) for name in names})
+    if view.caller.prefix:
+        found |= {name: [None] * len(found["times"]) for name in names}
+    return found
 
 
 def tier(view: View) -> dict[str, Any]:
@@ -216,8 +206,7 @@ def tier(view: View) -> dict[str, Any]:
     rows = [to_plain(each) for each in view.store.tier_status() if view.may_see(each.topic)]
     rows.sort(key=lambda row: (-row["records_behind"], row["topic"], row["partition"]))
     shown, about = page_of(rows, view.given)
-    store_tier, rings = view.store.tier, view.history.rings
-    series = {name: _shared(view, ("tier", name)) for name in ("records", "bytes", "seconds")}
+    store_tier = view.store.tier
     return {
         "url": store_tier.objects.url if store_tier is not None else None,
         "rows": shown,
@@ -225,7 +214,7 @@ def tier(view: View) -> dict[str, Any]:
             key: sum(row[key] for row in rows)
             for key in ("objects", "size_bytes", "records_behind", "bytes_behind")
         },
-        "series": {"times": rings.times(), **series},
+        "series": _shared(view, "tier", ("records", "bytes", "seconds")),
         **about,
     }
 

@@ -1,7 +1,13 @@
-"""The last quarter of an hour, a sample every two seconds: rates, lags, group sizes, fsyncs.
+"""The last day, sampled: rates, lags, group sizes, fsyncs; the newer, the finer.
 
-One thread samples, for all viewers. What it keeps is a ring of four-byte numbers for each
-series, all with the same clock; a series whose topic or group is gone is dropped.
+    2 s a point    for a quarter of an hour
+    1 min          for six hours
+    5 min          for a day
+
+One thread samples, for all viewers. What it keeps is a ring of four-byte numbers per series and
+fineness, all with the same clock; a series whose topic or group is gone is dropped. A coarse point
+is the mean of its samples, and the last one grows until its time is over; what already is a worst
+case (a p99, a lag in time) stays one: of those the largest counts.
 
 Rules.
 1. Sampling reads counters and indexes, never records, and takes at most a fortieth of the time: if
@@ -33,51 +39,115 @@ TICK_S = 2.0
 LENGTH = 450
 SHARE = 40
 TREND = 60
+WINDOWS_S = (900, 60, 300, 3600, 21_600, 86_400)
+"""The spans of time that a page may ask for; the first is what it gets without asking."""
+_COARSE = ((60.0, 360), (300.0, 288))
+"""Seconds a point and points of the coarser rings."""
+_WORST = ("fsync_p99_us", "group_p99", "seconds")
 Key: TypeAlias = tuple[str, ...]
 """("topic", name, "records"), ("group", topic, name, "seconds"), ("writer", "p99_us"), …"""
 
 
+class _Ring:
+    """Series of one fineness: a point every `period_s`, the last `length` of them."""
+
+    def __init__(self, period_s: float, length: int) -> None:
+        self.span_s = period_s * length
+        self._period_s = period_s
+        self._length = length
+        self._points = 0
+        self._bucket = -1
+        self._times: NDArray[np.float64] = np.full(length, np.nan)
+        self._rings: dict[Key, NDArray[np.float32]] = {}
+        self._sums: dict[Key, tuple[float, int]] = {}
+
+    def add(self, now_s: float, values: Mapping[Key, float]) -> None:
+        """Adds a sample to the point that is growing, or begins the next."""
+        bucket = int(now_s // self._period_s) if self._period_s > TICK_S else self._bucket + 1
+        if bucket != self._bucket:
+            self._bucket = bucket
+            self._points += 1
+            self._sums.clear()
+        slot = (self._points - 1) % self._length
+        self._times[slot] = now_s
+        for key in [key for key in self._rings if key not in values]:
+            del self._rings[key]
+            self._sums.pop(key, None)
+        for key, value in values.items():
+            ring = self._rings.get(key)
+            if ring is None:
+                ring = self._rings[key] = np.full(self._length, np.nan, dtype=np.float32)
+            ring[slot] = self._grown(key, value) if self._period_s > TICK_S else value
+
+    def _grown(self, key: Key, value: float) -> float:
+        total, count = self._sums.get(key, (0.0, 0))
+        if not math.isnan(value):
+            worst = key[-1] in _WORST
+            total = max(total, value) if worst and count else total + value
+            count = 1 if worst else count + 1
+            self._sums[key] = total, count
+        return total / count if count else math.nan
+
+    def order(self, count: int) -> NDArray[np.int64]:
+        """Returns the slots of the last points, oldest first."""
+        count = min(count, self._points, self._length)
+        return np.arange(self._points - count, self._points) % self._length
+
+    def within(self, window_s: float) -> NDArray[np.int64]:
+        """Returns the slots of the points that are not older than a window, oldest first."""
+        slots = self.order(self._length)
+        times = self._times[slots]
+        return slots[times >= times[-1] - window_s] if len(slots) else slots
+
+    def times(self, slots: NDArray[np.int64]) -> list[float]:
+        """Returns when the points of slots were taken, in seconds."""
+        found: list[float] = self._times[slots].round(3).tolist()
+        return found
+
+    def values(self, key: Key, slots: NDArray[np.int64]) -> list[float | None]:
+        """Returns the numbers of a series; None where one is not known."""
+        ring = self._rings.get(key)
+        if ring is None:
+            return [None] * len(slots)
+        values = ring[slots].tolist()
+        return [None if math.isnan(value) else round(value, 3) for value in values]
+
+
 class Rings:
-    """Series of numbers with one clock; each keeps its last `LENGTH`."""
+    """Series of numbers with one clock; each keeps its last `LENGTH`, and coarser ones longer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ticks = 0
-        self._times: NDArray[np.float64] = np.full(LENGTH, np.nan)
-        self._rings: dict[Key, NDArray[np.float32]] = {}
+        self._fine = _Ring(TICK_S, LENGTH)
+        self._all = (self._fine, *(_Ring(*each) for each in _COARSE))
 
     def add(self, now_s: float, values: Mapping[Key, float]) -> None:
         """Adds one sample of every series there is now; others are dropped."""
         with self._lock:
-            slot = self._ticks % LENGTH
-            self._times[slot] = now_s
-            for key in [key for key in self._rings if key not in values]:
-                del self._rings[key]
-            for key, value in values.items():
-                ring = self._rings.get(key)
-                if ring is None:
-                    ring = self._rings[key] = np.full(LENGTH, np.nan, dtype=np.float32)
-                ring[slot] = value
-            self._ticks += 1
+            for each in self._all:
+                each.add(now_s, values)
 
-    def _order(self, count: int) -> NDArray[np.int64]:
-        count = min(count, self._ticks, LENGTH)
-        return np.arange(self._ticks - count, self._ticks) % LENGTH
+    def _of(self, window_s: float) -> _Ring:
+        """Returns the finest ring that reaches back so far; every one begins with the finest."""
+        return next((each for each in self._all if each.span_s >= window_s), self._all[-1])
 
     def times(self) -> list[float]:
-        """Returns when the samples were taken, oldest first, in seconds."""
+        """Returns when the samples of the shortest history were taken, oldest first, in seconds."""
         with self._lock:
-            found: list[float] = self._times[self._order(LENGTH)].round(3).tolist()
-            return found
+            return self._fine.times(self._fine.order(LENGTH))
+
+    def drawn(self, window_s: float, keys: Mapping[str, Key]) -> dict[str, list[Any]]:
+        """Returns `times` of a window and, by their names, series with a number for each time."""
+        with self._lock:
+            ring = self._of(window_s)
+            slots = ring.within(window_s)
+            lines = {name: ring.values(key, slots) for name, key in keys.items()}
+            return {"times": ring.times(slots), **lines}
 
     def series(self, key: Key, count: int = LENGTH) -> list[float | None]:
         """Returns the last numbers of a series, oldest first; None where one is not known."""
         with self._lock:
-            ring = self._rings.get(key)
-            if ring is None:
-                return [None] * len(self._order(count))
-            values = ring[self._order(count)].tolist()
-        return [None if math.isnan(value) else round(value, 3) for value in values]
+            return self._fine.values(key, self._fine.order(count))
 
     def last(self, key: Key) -> float | None:
         """Returns the newest number of a series."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from lamina.server import telling
 from lamina.server.auth import Caller
+from lamina.server.broker import Broker
 from lamina.server.connected_client import ConnectedClient
 from lamina.server.console import asked
-from lamina.server.console.history import History
+from lamina.server.console.history import WINDOWS_S, History
 from lamina.store.store import Store
 
 PAGE = 50
@@ -25,6 +26,8 @@ class View:
     caller: Caller
     given: Mapping[str, Any]
     kafka_clients: Callable[[], list[ConnectedClient]] = list
+    broker: Broker | None = None
+    started_ms: int = 0
 
     def may_see(self, topic: str) -> bool:
         """Returns whether the caller may know of a topic, or of a classic group by its name."""
@@ -35,6 +38,12 @@ class View:
         found = self.store.groups(topic)
         pairs: list[tuple[str, str]] = telling.visible(self.caller, self.store, "groups", found)
         return pairs
+
+    def drawn(self, keys: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
+        """Returns series over the span of time that is asked for."""
+        words = tuple(map(str, WINDOWS_S))
+        window_s = int(asked.one_of(self.given, "window_s", words))
+        return self.history.rings.drawn(window_s, keys)
 
     def topic(self, name: str = "topic") -> str:
         """Reads the topic that is asked for; raises NotAllowed where it is not the caller's."""

@@ -4,6 +4,7 @@
     /console/static/…        the files that it needs, and no others
     /console/session         who looks: log in, log out
     /console/feed/…          what is shown, as JSON        /console/tail   the live tail
+    /console/export          what was searched, as a file
     /console/do/…            what is done
 
 Rules.
@@ -18,7 +19,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -35,6 +37,7 @@ from lamina.server.console import asked
 from lamina.server.console.actions import ACTIONS, Doing, check_confirmed
 from lamina.server.console.depth import DEPTHS
 from lamina.server.console.feeds import FEEDS
+from lamina.server.console.found_records import KINDS, RECORDS_MAX, ROOM_BYTES, Export
 from lamina.server.console.history import History
 from lamina.server.console.logins import (
     COOKIE,
@@ -45,8 +48,10 @@ from lamina.server.console.logins import (
 )
 from lamina.server.console.long_work import Jobs
 from lamina.server.console.looks import View
+from lamina.server.console.premises import PREMISES
 from lamina.server.console.tail import Choice, Tail
 from lamina.server.sites import refuse_foreign_name
+from lamina.store.store import Store
 from lamina.wire import failures
 
 _log = logging.getLogger("lamina.server")
@@ -73,9 +78,11 @@ _TYPES = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
+_EXPORTED = {"jsonl": "application/jsonl; charset=utf-8", "csv": "text/csv; charset=utf-8"}
+MARK_MAX = 4096
 TAIL_PAUSE_S = 0.25
 BODY_BYTES = 64 << 10
-_ALL = {**FEEDS, **DEPTHS}
+_ALL = {**FEEDS, **DEPTHS, **PREMISES}
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -95,6 +102,38 @@ def _static() -> dict[str, tuple[bytes, str, str]]:
     return found
 
 
+def _choice(given: Mapping[str, Any]) -> Choice:
+    """Reads which records a tail or an export is asked for."""
+    return Choice(
+        asked.text(given, "key", ""),
+        asked.text(given, "tag", ""),
+        asked.text(given, "text", ""),
+        asked.optional_number(given, "since_ms"),
+        asked.optional_number(given, "until_ms"),
+    )
+
+
+def _partitions(store: Store, topic: str, given: Mapping[str, Any]) -> list[int]:
+    wanted = asked.optional_number(given, "partition")
+    return list(range(store.format_of(topic)[1])) if wanted is None else [wanted]
+
+
+def _begun(store: Store, topic: str, kind: str, given: Mapping[str, Any]) -> Export:
+    """Makes an export of what is asked for: without a start, from the earliest record on."""
+    tail = Tail(topic, _choice(given))
+    start = asked.optional_number(given, "start")
+    if start is None and tail.choice.since_ms is None:
+        start = 0
+    numbers = _partitions(store, topic, given)
+    tail.begin(store, numbers, start)
+    if mark := asked.text(given, "next", ""):
+        tail.go_on(mark)
+    end = asked.number(given, "end", 1 << 62)
+    ends = {number: min(end, store.latest_offset(topic, number)) for number in numbers}
+    limit = min(asked.number(given, "limit", RECORDS_MAX), RECORDS_MAX)
+    return Export(topic, tail.choice, kind, tail.next_offsets, ends, limit)
+
+
 class Console:
     """The handlers, around one broker. `failed` makes the answer to an error."""
 
@@ -106,6 +145,7 @@ class Console:
         self._history = History()
         self._jobs = Jobs(broker.stopping)
         self._threads = anyio.CapacityLimiter(8)
+        self._started_ms = time.time_ns() // 1_000_000
 
     def routes(self) -> list[Route]:
         """Returns the routes of the console."""
@@ -119,6 +159,7 @@ class Console:
             Route("/console/feed/jobs", self._guarded(self._job_rows)),
             Route("/console/feed/{name}", self._guarded(self._feed)),
             Route("/console/tail", self._guarded(self._tail)),
+            Route("/console/export", self._guarded(self._export)),
             Route("/console/do/{name}", self._guarded(self._do), methods=["POST"]),
         ]
 
@@ -181,7 +222,11 @@ class Console:
     def _caller(self, request: Request) -> Caller:
         if not self._broker.asks_for_keys:
             return ANYBODY
-        return self._sessions.caller(request.cookies.get(COOKIE))
+        caller = self._sessions.caller(request.cookies.get(COOKIE))
+        try:
+            return self._broker.renewed(caller)
+        except NotAllowed as error:  # its key was revoked: the page asks for another one
+            raise LoggedOut(str(error)) from error
 
     def _told(self, caller: Caller | None) -> Response:
         told: dict[str, Any] = {"needs_key": self._broker.asks_for_keys, "caller": None}
@@ -207,7 +252,7 @@ class Console:
             caller = self._broker.caller(key)
         except NotAllowed as error:
             peer = request.client.host if request.client else "nowhere"
-            _log.warning("refused a log-in from %s: %s", peer, error)
+            self._broker.refusals.note_stranger("console", peer, error)
             raise LoggedOut(str(error)) from error
         answer = self._told(caller)
         answer.set_cookie(
@@ -258,7 +303,10 @@ class Console:
             topic = given.get("topic") or None
             with self._broker.guarded(caller, "console", scope="read", topic=topic) as store:
                 clients = self._broker.kafka_clients
-                return _ALL[name](View(store, self._history, caller, given, clients))
+                view = View(
+                    store, self._history, caller, given, clients, self._broker, self._started_ms
+                )
+                return _ALL[name](view)
 
         return JSONResponse(await anyio.to_thread.run_sync(look, limiter=self._threads))
 
@@ -273,20 +321,11 @@ class Console:
     async def _tail(self, request: Request) -> Response:
         caller, given = self._caller(request), dict(request.query_params)
         topic = asked.text(given, "topic")
-        choice = Choice(
-            asked.text(given, "key", ""),
-            asked.text(given, "tag", ""),
-            asked.text(given, "text", ""),
-            asked.optional_number(given, "since_ms"),
-            asked.optional_number(given, "until_ms"),
-        )
-        tail = Tail(topic, choice)
+        tail = Tail(topic, _choice(given))
 
         def begin() -> None:
             with self._broker.guarded(caller, "console", scope="read", topic=topic) as store:
-                wanted = asked.optional_number(given, "partition")
-                count = store.format_of(topic)[1]
-                numbers = list(range(count)) if wanted is None else [wanted]
+                numbers = _partitions(store, topic, given)
                 tail.begin(store, numbers, asked.optional_number(given, "start"))
                 mark = request.headers.get("last-event-id") or asked.text(given, "next", "")
                 if mark:
@@ -297,7 +336,7 @@ class Console:
 
     async def _events(self, caller: Caller, tail: Tail) -> AsyncIterator[str]:
         def step() -> dict[str, Any]:
-            caller.require("read", tail.topic, "tail")
+            self._broker.renewed(caller).require("read", tail.topic, "tail")
             with telling.to(caller):
                 return tail.step(self._broker.store)
 
@@ -309,6 +348,30 @@ class Console:
                     await asyncio.sleep(0.02 if told["behind"] else TAIL_PAUSE_S)
         except LaminaError as error:
             yield f"event: refused\ndata: {json.dumps(failures.to_object(error))}\n\n"
+
+    async def _export(self, request: Request) -> Response:
+        caller, given = self._caller(request), dict(request.query_params)
+        topic = asked.text(given, "topic")
+        kind = asked.one_of(given, "format", KINDS)
+
+        def make() -> tuple[bytes, Export]:
+            with self._broker.guarded(caller, "console", scope="read", topic=topic) as store:
+                export = _begun(store, topic, kind, given)
+                with self._broker.inflight.taking(ROOM_BYTES):
+                    return export.made(store), export
+
+        body, export = await anyio.to_thread.run_sync(make, limiter=self._threads)
+        about = {
+            "records": export.records,
+            "looked": export.looked,
+            "whole": export.is_whole,
+            "next": export.mark()[:MARK_MAX],
+        }
+        headers = {
+            "content-disposition": f'attachment; filename="{topic}.{kind}"',
+            "x-lamina-export": json.dumps(about),
+        }
+        return Response(body, headers=headers, media_type=_EXPORTED[kind])
 
     # ------------------------------------------------------------------ doing
 
@@ -323,7 +386,7 @@ class Console:
         def act() -> Any:
             with self._broker.guarded(caller, name, scope=action.scope, topic=topic) as store:
                 check_confirmed(action, given)
-                return action.run(Doing(store, self._jobs, caller, given))
+                return action.run(Doing(store, self._jobs, caller, given, self._broker.groups))
 
         result = await anyio.to_thread.run_sync(act, limiter=self._threads)
         _log.info("%s did %s %s in the console", caller.name, name, topic or "")

@@ -92,7 +92,7 @@ class Tail:
         rows: list[dict[str, Any]] = []
         looked, matched, behind = 0, 0, 0
         for number, start in self.next_offsets.items():
-            batch, following = _look(store, self.topic, number, start)
+            batch, following = look(store, self.topic, number, start)
             self.next_offsets[number] = following
             behind += max(0, store.latest_offset(self.topic, number) - following)
             if batch is None or not batch.num_rows:
@@ -129,9 +129,7 @@ class Tail:
         self.next_offsets |= found
 
 
-def _look(
-    store: Store, topic: str, partition: int, start: int
-) -> tuple[pa.RecordBatch | None, int]:
+def look(store: Store, topic: str, partition: int, start: int) -> tuple[pa.RecordBatch | None, int]:
     """Fetches what is new in one partition, and says where to go on; steps over gaps."""
     fetch = partial(store.fetch, topic, partition, max_records=STEP_RECORDS, max_bytes=STEP_BYTES)
     try:

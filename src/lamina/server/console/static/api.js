@@ -39,6 +39,13 @@ export function feed(name, given = {}, signal = undefined) {
   return call(`feed/${name}?${query(given)}`, { signal });
 }
 
+/** Fetches a file that was made for this; what it holds beside what it is. */
+export async function fetchFile(path, given) {
+  const answer = await fetch(`/console/${path}?${query(given)}`, { credentials: "same-origin" });
+  if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => null));
+  return { data: await answer.blob(), about: JSON.parse(answer.headers.get("x-lamina-export")) };
+}
+
 function send(path, method, body) {
   const headers = { ...MARK, "content-type": "application/json" };
   return call(path, { method, headers, body: JSON.stringify(body ?? {}) });

@@ -2,10 +2,11 @@
 
 import uPlot from "./vendor/uplot.js";
 import { h, put } from "./dom.js";
+import { KINDS, ticks, zone } from "./format.js";
+import { chosen } from "./windows.js";
 
 let loaded = false;
-const DOUBLINGS = Array.from({ length: 50 }, (_, n) => 2 ** n);
-const clock = (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 8));
+const clock = (_, times, _axis, _space, step) => times.map((at) => new Date(at * 1000).toTimeString().slice(0, step >= 60 ? 5 : 8));
 
 function loadStyle() {
   if (loaded) return;
@@ -23,17 +24,17 @@ function colour(name) {
 }
 
 /**
- * @param {{title: string, lines: Array<{label: string, colour: string}>, show: function}} about
- *   `show` makes a number readable, for the axis, the caption and the label; `binary` numbers are
- *   ticked by powers of two.
+ * @param {{title: string, lines: Array<{label: string, colour: string}>, kind: string}} about
+ *   `kind` is one of format.js: how numbers are shown, and which steps the axis has.
  */
-export function chart({ title, lines, show, height = 170, binary = false }) {
+export function chart({ title, lines, kind, height = 170 }) {
   loadStyle();
+  const { show, steps } = KINDS[kind];
   const frame = h("div", { class: "plot" });
   const values = lines.map(() => h("span"));
   const told = lines.map((line, i) => h("span", { class: "key muted" }, h("i", { vars: { background: `var(${line.colour})` } }), `${line.label} `, values[i]));
   const when = h("span", { class: "muted" });
-  const node = h("figure", { class: "chart", role: "img" }, h("figcaption", {}, h("b", {}, title), " ", told, when), frame);
+  const node = h("figure", { class: "chart" }, h("figcaption", {}, h("b", {}, title), " ", told, when), frame);
   let plot = null;
   let data = [[], ...lines.map(() => [])];
 
@@ -42,14 +43,14 @@ export function chart({ title, lines, show, height = 170, binary = false }) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     plot = new uPlot(
       {
-        width: Math.max(240, frame.clientWidth),
+        width: Math.max(200, frame.clientWidth),
         height,
         padding: [10, 26, 0, 0],
         cursor: { drag: { x: false, y: false } },
         legend: { show: false },
         hooks: { setCursor: [(self) => tell(self.cursor.idx)] },
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
-        axes: [{ ...axis, size: 26, space: 84, values: clock }, { ...axis, size: 64, space: 28, incrs: binary ? DOUBLINGS : undefined, values: (_, ticks) => ticks.map(show) }],
+        axes: [{ ...axis, size: 26, space: 84, values: clock }, { ...axis, size: 64, space: 28, incrs: steps, values: (_, values) => ticks(kind, values) }],
         series: [
           {},
           ...lines.map((line, i) => ({
@@ -70,7 +71,7 @@ export function chart({ title, lines, show, height = 170, binary = false }) {
   function tell(index) {
     const at = index ?? data[0].length - 1;
     values.forEach((each, i) => put(each, show(data[i + 1][at] ?? null)));
-    put(when, index === null || index === undefined ? "" : clock(null, [data[0][at]])[0]);
+    put(when, index === null || index === undefined ? "" : `${clock(null, [data[0][at]])[0]} ${zone(data[0][at] * 1000)}`);
   }
 
   const resized = new ResizeObserver(() => {
@@ -90,7 +91,7 @@ export function chart({ title, lines, show, height = 170, binary = false }) {
       else if (frame.isConnected) draw();
       if (plot?.cursor.idx == null) tell(null);
       const now = lines.map((line, i) => `${line.label} ${show(series[i].at(-1) ?? null)}`).join(", ");
-      node.setAttribute("aria-label", `${title} over the last minutes; now ${now}`);
+      node.setAttribute("aria-label", `${title} over the last ${chosen().name}; now ${now}`);
     },
     stop() {
       resized.disconnect();

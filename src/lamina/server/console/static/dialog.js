@@ -33,7 +33,7 @@ export function ask({ title, text, fields = [], button, confirm = null, danger =
 
     async function changed() {
       go.disabled = confirm !== null && typed.value !== confirm;
-      if (plan) put(preview, await plan(values()).catch((error) => error.message));
+      if (plan) put(preview, await Promise.resolve(values()).then(plan).catch((error) => error.message));
     }
     form.addEventListener("input", changed);
     form.addEventListener("submit", async (event) => {
@@ -66,7 +66,7 @@ function input(field) {
     return h("select", about, field.options.map((o) => h("option", { value: o, selected: o === field.value }, o)));
   }
   if (field.rows) return h("textarea", { ...about, rows: field.rows, placeholder: field.placeholder }, field.value ?? "");
-  return h("input", { ...about, type: field.type ?? "text", value: field.value ?? "", placeholder: field.placeholder, min: field.min, required: field.required });
+  return h("input", { ...about, type: field.type ?? "text", value: field.value ?? "", placeholder: field.placeholder, inputmode: field.inputmode, min: field.min, required: field.required });
 }
 
 function label(field, control) {

@@ -3,6 +3,7 @@
 import { session } from "./api.js";
 import { h, note, put } from "./dom.js";
 import { login } from "./login.js";
+import { missing } from "./missing.js";
 
 const VIEWS = {
   topics: { label: "Topics", load: () => import("./views/topics.js") },
@@ -15,7 +16,11 @@ const VIEWS = {
   reports: { label: "Reports", load: () => import("./views/reports.js") },
   jobs: { label: "Jobs", load: () => import("./views/jobs.js") },
   clients: { label: "Clients", load: () => import("./views/clients.js") },
+  broker: { label: "Broker", load: () => import("./views/broker.js") },
+  keys: { label: "Keys", load: () => import("./views/keys.js") },
 };
+const UNKNOWN = { load: async () => ({ view: unknown }) };
+const SCOPES = ["read", "write", "admin"];
 const SHOWN = Object.entries(VIEWS).filter(([, view]) => view.label);
 const main = document.getElementById("main");
 let current = null;
@@ -25,8 +30,21 @@ let caller = null;
 /** Where the address leads: `#/topic/orders/layers?p=0` is a view, its parts and its options. */
 function route() {
   const [path, options] = location.hash.replace(/^#\/?/, "").split("?");
-  const [name, ...parts] = path.split("/").map(decodeURIComponent);
-  return { name: VIEWS[name] ? name : "topics", parts, options: new URLSearchParams(options) };
+  const [name, ...parts] = path.split("/").map(plain);
+  return { name: name || "topics", parts, options: new URLSearchParams(options) };
+}
+
+/** A part of an address as text; one that no page has made is taken as it is. */
+function plain(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function unknown(place, { name }) {
+  missing(place, { title: "There is no such page", text: `The console has no page “${name}”. The pages are in the list; a topic's are reached from its name.` });
 }
 
 async function show() {
@@ -34,24 +52,30 @@ async function show() {
   const mine = ++turn;
   const at = route();
   const same = current && current.name === at.name && current.parts.join("/") === at.parts.join("/");
-  mark(VIEWS[at.name].under ?? at.name);
+  const wanted = Object.hasOwn(VIEWS, at.name) ? VIEWS[at.name] : UNKNOWN;
+  mark(wanted.under ?? at.name);
   if (same && current.view.moved) {
     current.view.moved(at.options);
     return;
   }
-  const module = await VIEWS[at.name].load();
+  const module = await wanted.load();
   if (mine !== turn) return;
   current?.view.stop?.();
   current = { ...at, view: { stop() {} } };
   main.replaceChildren();
   try {
-    current.view = module.view(main, { ...at, caller, may: caller.scope === "admin" }) ?? current.view;
+    current.view = module.view(main, { ...at, caller, can, may: can("admin") }) ?? current.view;
   } catch (error) {
     note(error.message, "bad");
     throw error;
   }
   const title = main.querySelector("h1")?.textContent;
   document.title = title ? `${title} – Lamina` : "Lamina";
+}
+
+/** Whether the key may do what needs a scope: admin may write, write may read. */
+function can(scope) {
+  return SCOPES.indexOf(caller.scope) >= SCOPES.indexOf(scope);
 }
 
 function mark(name) {
@@ -61,9 +85,12 @@ function mark(name) {
   }
 }
 
+/** The key of a view: 1 to 9, and 0 for the tenth. */
+const digit = (i) => String((i + 1) % 10);
+
 function buildNav() {
   const links = SHOWN.map(([name, view], i) =>
-    h("a", { href: `#/${name}`, "data-view": name, "aria-keyshortcuts": String(i + 1) }, view.label, h("kbd", { "aria-hidden": "true" }, i + 1)),
+    h("a", { href: `#/${name}`, "data-view": name, "aria-keyshortcuts": digit(i) }, view.label, h("kbd", { "aria-hidden": "true" }, digit(i))),
   );
   document.getElementById("nav").replaceChildren(...links);
 }
@@ -135,7 +162,7 @@ themeButton.addEventListener("click", () => {
 });
 
 const HELP = [
-  ["1 … 8", "go to a view"],
+  ["1 … 9, 0", "go to a view"],
   ["/", "search"],
   ["Tab, Enter", "choose a row, a layer, a record"],
   ["↑ ↓", "walk through layers, blocks and records"],
@@ -153,11 +180,15 @@ function help() {
 }
 
 document.getElementById("help").addEventListener("click", help);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // an address is a view, never a place in one
+  main.focus();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.matches("input, select, textarea")) return;
-  const view = SHOWN[Number(event.key) - 1];
+  const view = /^\d$/.test(event.key) && SHOWN[(Number(event.key) + 9) % 10];
   if (view) location.hash = `#/${view[0]}`;
   else if (event.key === "/") document.querySelector("input[type=search]")?.focus();
   else if (event.key === "?") help();

@@ -36,7 +36,21 @@ export function table({ label, columns, key, empty = "Nothing here." }) {
     whole.hidden = rows.length === 0;
   }
 
-  return { node: h("div", { class: "table" }, whole, nothing), update };
+  const node = h("div", { class: "table" }, whole, nothing);
+  scrollable(node, label);
+  return { node, update };
+}
+
+/** Lets the keyboard scroll what is wider than its place, and nothing else. */
+export function scrollable(node, label) {
+  new ResizeObserver(() => {
+    const wide = node.scrollWidth > node.clientWidth + 1;
+    const about = { tabindex: "0", role: "region", "aria-label": `${label}, scrolls sideways` };
+    for (const [name, value] of Object.entries(about)) {
+      if (wide) node.setAttribute(name, value);
+      else node.removeAttribute(name);
+    }
+  }).observe(node);
 }
 
 /** Previous and next, and where one is. */

@@ -4,16 +4,17 @@ import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { h, put } from "../dom.js";
-import { bytes, count, seconds, short } from "../format.js";
+import { bytes, count, seconds } from "../format.js";
 import { pager, table, tiles } from "../table.js";
 import { watch } from "../watch.js";
+import { asked as span, windowPicker } from "../windows.js";
 import { href } from "./topics.js";
 
 export function view(main, { may }) {
   const asked = { page: 0 };
   const numbers = tiles(["Objects", "Archived", "Records behind", "Sealed bytes behind"]);
-  const behind = chart({ title: "Not archived yet", lines: [{ label: "records", colour: "--cold" }], show: short });
-  const volume = chart({ title: "Sealed, not archived yet", lines: [{ label: "bytes", colour: "--sealed" }], binary: true, show: bytes });
+  const behind = chart({ title: "Not archived yet", lines: [{ label: "records", colour: "--cold" }], kind: "count" });
+  const volume = chart({ title: "Sealed, not archived yet", lines: [{ label: "bytes", colour: "--sealed" }], kind: "bytes" });
   const list = table({
     label: "Archived partitions",
     key: (row) => `${row.topic}/${row.partition}`,
@@ -39,12 +40,13 @@ export function view(main, { may }) {
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Archive"), where, h("span", { class: "grow" }), may && now),
     numbers.node,
+    windowPicker(() => eyes.now()),
     h("div", { class: "charts two" }, behind.node, volume.node),
     list.node,
     pages.node,
   );
   const eyes = watch(async (signal) => {
-    const found = await feed("tier", asked, signal);
+    const found = await feed("tier", { ...asked, ...span() }, signal);
     now.disabled = found.url === null;
     put(where, found.url ?? "This server has no archive; start it with --set archive=…");
     numbers.update({

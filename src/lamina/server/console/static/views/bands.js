@@ -83,7 +83,6 @@ export function bands(place, label, open) {
     put(parts.state, band.block ? (band.joined > 1 ? `${count(band.joined)} blocks` : `byte ${count(band.position)}`) : `${word}${band.state === "sealed" && band.archived ? " + archived" : ""}`);
     put(parts.size, band.state === "gone" ? records : `${many}${records}, ${bytes(band.size_bytes)}${packed}`);
     put(parts.times, span(band.oldest_ms, band.newest_ms));
-    button.setAttribute("aria-label", `${band.block ? "block" : word}, offsets ${parts.offsets.textContent}, ${parts.size.textContent}, ${parts.times.textContent}`);
     button.title = band.where && band.state !== "gone" ? band.where : "";
   }
 

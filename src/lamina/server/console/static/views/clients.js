@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h, put } from "../dom.js";
-import { count, moment } from "../format.js";
+import { count, moment, zoned } from "../format.js";
 import { pager, table } from "../table.js";
 import { watch } from "../watch.js";
 
@@ -24,7 +24,7 @@ export function view(main, { caller }) {
       { label: "Version", cell: (row) => row.version || "–" },
       { label: "Host", cls: "mono", cell: (row) => row.host },
       { label: "Key", cls: "mono", cell: (row) => row.key || "none yet" },
-      { label: "Connected", cls: "mono", cell: (row) => moment(row.since_ms) },
+      { label: zoned("Connected"), cls: "mono", cell: (row) => moment(row.since_ms) },
     ],
   });
   const told = h("p", { class: "muted" });

@@ -4,16 +4,18 @@ import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { h, put } from "../dom.js";
-import { bytes, count, parseTime, seconds, short } from "../format.js";
+import { bytes, count, parseOffset, parseTime, seconds } from "../format.js";
+import { missing } from "../missing.js";
 import { table } from "../table.js";
-import { watch } from "../watch.js";
+import { EVERY_MS, watch } from "../watch.js";
+import { asked, windowPicker } from "../windows.js";
 import { memberTable } from "./members.js";
 import { href } from "./topics.js";
 
 export function view(main, { parts, may }) {
   const [topic, group] = parts;
-  const records = chart({ title: "Lag in records", lines: [{ label: "records", colour: "--sealed" }], show: short });
-  const time = chart({ title: "Lag in time", lines: [{ label: "behind", colour: "--cold" }], show: (n) => seconds(n) });
+  const records = chart({ title: "Lag in records", lines: [{ label: "records", colour: "--sealed" }], kind: "count" });
+  const time = chart({ title: "Lag in time", lines: [{ label: "behind", colour: "--cold" }], kind: "seconds" });
   const list = table({
     label: "Partitions",
     key: (row) => row.partition,
@@ -34,33 +36,37 @@ export function view(main, { parts, may }) {
   const seek = h("button", { type: "button", onclick: () => move(topic, group, () => eyes.now()) }, "Seek…");
   main.append(
     h("div", { class: "head" }, h("h1", {}, group), told, h("span", { class: "grow" }), may && seek),
+    windowPicker(() => eyes.now()),
     h("div", { class: "charts two" }, records.node, time.node),
     list.node,
     h("h2", {}, "Members"),
     members.node,
   );
   const eyes = watch(async (signal) => {
-    const found = await feed("group", { topic, group }, signal);
+    const found = await feed("group", { topic, group, ...asked() }, signal);
     list.update(found.partitions);
     members.update(found.members);
     records.set(found.series.times, found.series.records);
     time.set(found.series.times, found.series.seconds);
     const lag = found.partitions.reduce((sum, part) => sum + part.records, 0);
     put(told, ["reads ", h("a", { href: href(topic) }, topic), ` · ${count(lag)} records behind`]);
+  }, EVERY_MS, (error) => {
+    stop();
+    missing(main, { title: `There is no group ${group ?? ""}`, text: error.message, links: [["#/groups", "All groups"], ["#/topics", "All topics"]] });
   });
-  return {
-    stop() {
-      eyes.stop();
-      records.stop();
-      time.stop();
-    },
-  };
+  function stop() {
+    eyes.stop();
+    records.stop();
+    time.stop();
+  }
+  return { stop };
 }
 
 function target(to) {
   const given = to.trim();
   if (given === "earliest" || given === "latest") return { to: given };
-  if (/^\d{1,12}$/.test(given)) return { to: Number(given) };
+  const offset = /^\d{13}$/.test(given) ? null : parseOffset(given); // thirteen digits are a time
+  if (offset !== null) return { to: offset };
   const ms = parseTime(given);
   if (ms === null) throw new Error("say where to: earliest, latest, an offset or a time");
   return { time_ms: Math.round(ms) };

@@ -2,7 +2,7 @@
 
 import { act, feed } from "../api.js";
 import { h, note } from "../dom.js";
-import { bytes, count, recent, seconds } from "../format.js";
+import { bytes, count, recent, seconds, zoned } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
 
@@ -19,10 +19,10 @@ export function view(main, { may }) {
       { label: "Progress", cell: (row) => h("progress", { max: Math.max(1, row.total), value: row.state === "done" ? Math.max(1, row.total) : row.done, "aria-label": `${count(row.done)} of ${count(row.total)} records` }) },
       { label: "Records", num: true, cell: (row) => `${count(row.done)} of ${count(row.total)}` },
       { label: "Read", num: true, cell: (row) => (row.size_bytes ? bytes(row.size_bytes) : "–") },
-      { label: "Began", cls: "mono", cell: (row) => recent(row.started_ms) },
+      { label: zoned("Began"), cls: "mono", cell: (row) => recent(row.started_ms) },
       { label: "Took", num: true, cell: (row) => (row.ended_ms === null ? "–" : seconds((row.ended_ms - row.started_ms) / 1000)) },
       { label: "Found", cls: "line", cell: (row) => row.problem || (row.findings.length ? h("ul", {}, row.findings.slice(0, 10).map((each) => h("li", { class: "problem" }, each))) : row.state === "done" ? "nothing wrong" : "") },
-      { label: "", cell: (row) => (may && row.state === "running" ? h("button", { type: "button", onclick: () => stop(row) }, "Stop") : "") },
+      { label: "End it", cell: (row) => (may && row.state === "running" ? h("button", { type: "button", onclick: () => stop(row) }, "Stop") : "") },
     ],
   });
   main.append(h("div", { class: "head" }, h("h1", {}, "Jobs")), list.node);

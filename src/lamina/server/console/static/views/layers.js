@@ -4,13 +4,20 @@
 import { act, feed } from "../api.js";
 import { ask } from "../dialog.js";
 import { h, note, put } from "../dom.js";
-import { bytes, count, parseTime } from "../format.js";
-import { watch } from "../watch.js";
+import { bytes, count, parseOffset, parsePlace, parseTime, zone } from "../format.js";
+import { missing } from "../missing.js";
+import { EVERY_MS, watch } from "../watch.js";
 import { bands, core, legend } from "./bands.js";
 import { record } from "./record.js";
 import { recordList } from "./recordlist.js";
 
 const NUMBERS = ["p", "base", "first", "end", "start", "until", "offset"];
+
+function offsetOf(text) {
+  const found = parseOffset(text);
+  if (found === null) throw new Error("an offset is a whole number: 1234567 or 1,234,567");
+  return found;
+}
 
 function read(options) {
   const at = {};
@@ -65,18 +72,19 @@ export function view(main, context) {
     };
     const byOffset = (event) => {
       event.preventDefault();
-      if (/^\d+$/.test(which.value.trim())) goToRecord(Number(which.value));
-      else note("An offset is a whole number.", "bad");
+      const to = parsePlace(which.value);
+      if (to) goToRecord(to.offset, to.partition).catch((error) => note(error.message, "bad"));
+      else note("An offset is a whole number, 1234567 or 1,234,567, or partition:offset.", "bad");
     };
     return [
       h("form", { class: "find", onsubmit: byTime }, h("label", { for: "when" }, "At time"), when, h("button", { type: "submit" }, "Find")),
       h("form", { class: "find", onsubmit: byOffset }, h("label", { for: "which" }, "Offset"), which, h("button", { type: "submit" }, "Go")),
     ];
   }
-  async function goToRecord(offset) {
-    const found = await feed("layers", { topic, partition: at.p, first: offset, end: offset + 1 });
+  async function goToRecord(offset, partition = at.p) {
+    const found = await feed("layers", { topic, partition, first: offset, end: offset + 1 });
     const layer = found.layers.at(-1);
-    go({ base: layer?.base_offset, offset });
+    go({ p: partition, base: layer?.base_offset, offset });
   }
 
   // ---------------------------------------------------------------- doing
@@ -104,16 +112,16 @@ export function view(main, context) {
     ask({
       title: `Trim ${topic}, partition ${at.p}`,
       text: "Removes whole segments below an offset, for good.",
-      fields: [{ name: "before", label: "Before offset", type: "number", min: 0, value: at.base ?? "", required: true }],
+      fields: [{ name: "before", label: "Before offset", inputmode: "numeric", value: at.base ?? "", required: true }],
       button: "Trim",
       danger: true,
       confirm: topic,
       plan: async ({ before }) => {
-        const told = await act("plan_trim", { topic, partition: at.p, before_offset: Number(before) });
+        const told = await act("plan_trim", { topic, partition: at.p, before_offset: offsetOf(before) });
         return `${count(told.layers)} layers with ${count(told.records)} records would go.`;
       },
       run: async ({ before }, confirm) => {
-        const told = await act("trim", { topic, partition: at.p, before_offset: Number(before), confirm });
+        const told = await act("trim", { topic, partition: at.p, before_offset: offsetOf(before), confirm });
         eyes?.now();
         return `The earliest offset is ${count(told.earliest)} now.`;
       },
@@ -176,7 +184,7 @@ export function view(main, context) {
     core(column, found, at, go);
     const { cold, sealed, active } = found.totals;
     const told = [["cold", cold], ["sealed", sealed], ["active", active]].filter(([, t]) => t);
-    put(totals, legend(told.map(([state, t]) => [state, `${state}: ${count(t.layers)} · ${count(t.records)} records · ${bytes(t.size_bytes)}`])), ` durable up to ${count(found.durable)}`);
+    put(totals, legend(told.map(([state, t]) => [state, `${state}: ${count(t.layers)} · ${count(t.records)} records · ${bytes(t.size_bytes)}`])), ` durable up to ${count(found.durable)} · times in ${zone()}`);
     if (level === "layers") {
       inner = inner ?? bands(place, "Layers, newest first", (band) => {
         if (band.joined > 1) go({ first: band.base_offset, end: band.next_offset });
@@ -184,7 +192,8 @@ export function view(main, context) {
       });
       inner.update(found.layers);
     } else if (level === "blocks") {
-      const part = await feed("blocks", { ...where, base: at.base, first: at.first, end: at.end }, signal);
+      const part = await feed("blocks", { ...where, base: at.base, first: at.first, end: at.end }, signal).catch(segmentGone);
+      if (!part) return;
       const layer = found.outline.find((l) => l.base_offset <= at.base && at.base < l.next_offset);
       inner = inner ?? bands(place, "Blocks, newest first", (block) => {
         if (block.joined > 1) go({ base: at.base, first: block.base_offset, end: block.next_offset });
@@ -199,6 +208,15 @@ export function view(main, context) {
     refocus();
   }
 
+  /** Ends the watch of a segment that retention or a trim has removed; other errors go on. */
+  function segmentGone(error) {
+    if (error.status !== 400) throw error;
+    eyes.stop();
+    inner?.stop?.();
+    const links = [[address({ p: at.p }), "Whole history"]];
+    missing(place, { title: "This segment is gone", text: `${error.message}. Retention or a trim may have removed it.`, links });
+  }
+
   let eyes = null;
   function settle() {
     eyes?.stop();
@@ -206,7 +224,10 @@ export function view(main, context) {
     inner = null;
     place.replaceChildren();
     showCrumbs();
-    eyes = watch(look);
+    eyes = watch(look, EVERY_MS, (error) => {
+      const title = `There is no partition ${at.p}`;
+      missing(place, { title, text: error.message, links: [[address({ p: 0 }), "Partition 0"], ["#/topics", "All topics"]] });
+    });
   }
   const keys = (event) => {
     if (event.key !== "Backspace" || event.target.matches("input, textarea, select")) return;

@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h } from "../dom.js";
-import { count, moment } from "../format.js";
+import { count, moment, zoned } from "../format.js";
 import { pager, table } from "../table.js";
 import { watch } from "../watch.js";
 import { COLUMNS } from "./groups.js";
@@ -23,7 +23,7 @@ export function view(main) {
       { label: "Application", head: true, cell: (row) => row.application },
       { label: "Query", cls: "mono", cell: (row) => row.query || "batch" },
       { label: "Last transaction", num: true, cell: (row) => count(row.number) },
-      { label: "Stored", cls: "mono", cell: (row) => moment(row.stored_ms) },
+      { label: zoned("Stored"), cls: "mono", cell: (row) => moment(row.stored_ms) },
     ],
   });
   const pages = pager((page) => {

@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h, put } from "../dom.js";
-import { bytes, count, moment } from "../format.js";
+import { bytes, count, instant } from "../format.js";
 
 const HEX_MAX = 4096;
 
@@ -132,7 +132,7 @@ function show(place, found, offset, go) {
 
 function facts(it, layer, key) {
   const rows = [
-    ["Time", moment(it.timestamp_ms)],
+    ["Time", instant(it.timestamp_ms)],
     ["Key", it.key === undefined ? null : short(key)],
     ["Tag", it.tag === undefined ? null : short(decode(it.tag))],
     ["Node", it.node === undefined ? null : short(decode(it.node))],

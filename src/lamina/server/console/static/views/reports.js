@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h, put } from "../dom.js";
-import { count, moment } from "../format.js";
+import { count, moment, zoned } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
 import { href } from "./topics.js";
@@ -40,7 +40,7 @@ export function view(main) {
       { label: "Last", num: true, cell: (row) => count(row.end - 1) },
       { label: "Records", num: true, cell: (row) => count(row.end - row.first) },
       { label: "Reason", cell: (row) => h("span", { class: `chip ${row.reason === "lost" ? "bad" : ""}`, title: REASONS[row.reason] }, row.reason) },
-      { label: "Since", cls: "mono", cell: (row) => (row.at_ms ? moment(row.at_ms) : "–") },
+      { label: zoned("Since"), cls: "mono", cell: (row) => (row.at_ms ? moment(row.at_ms) : "–") },
       { label: "Detail", cell: (row) => row.detail || REASONS[row.reason] || "" },
     ],
   });

@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h, put } from "../dom.js";
-import { bytes, count, moment, seconds, setting } from "../format.js";
+import { bytes, count, moment, seconds, setting, zoned } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
 
@@ -17,7 +17,7 @@ export function view(main, { topic, partitions }) {
     columns: [
       { label: "Segment", head: true, num: true, cell: (row) => `${count(row.segment.base_offset)} … ${count(row.segment.next_offset - 1)}` },
       { label: "Size", num: true, cell: (row) => bytes(row.segment.size_bytes) },
-      { label: "Newest record", cls: "mono", cell: (row) => moment(row.segment.newest_timestamp_ms) },
+      { label: zoned("Newest record"), cls: "mono", cell: (row) => moment(row.segment.newest_timestamp_ms) },
       { label: "Age", num: true, cell: (row) => (row.segment.newest_timestamp_ms === null ? "–" : seconds(Math.max(0, now - row.segment.newest_timestamp_ms) / 1000)) },
       { label: "Decision", cell: (row) => h("span", { class: `chip ${row.goes ? "bad" : "good"}` }, row.goes ? "goes" : "stays") },
       { label: "Why", cell: (row) => row.why },

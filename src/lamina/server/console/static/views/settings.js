@@ -18,9 +18,25 @@ export function view(main, { topic, settings, may }) {
     ],
   });
   const alter = h("button", { type: "button", class: "main", onclick: () => change(topic, settings) }, "Change…");
-  main.append(h("div", { class: "bar" }, h("p", { class: "muted" }, "What is not at its default is marked."), h("span", { class: "grow" }), may && alter), list.node);
+  const remove = h("button", { type: "button", class: "danger", onclick: () => deleteTopic(topic) }, "Delete topic…");
+  main.append(h("div", { class: "bar" }, h("p", { class: "muted" }, "What is not at its default is marked."), h("span", { class: "grow" }), may && alter, may && remove), list.node);
   list.update(settings);
   return {};
+}
+
+function deleteTopic(topic) {
+  ask({
+    title: `Delete ${topic}`,
+    text: "Removes the topic with all of its records and groups; nothing brings them back. Objects in the archive are marked as deleted, and go with lamina tier orphans --execute.",
+    button: "Delete topic",
+    danger: true,
+    confirm: topic,
+    run: async (_, confirm) => {
+      await act("delete_topic", { topic, confirm });
+      location.hash = "#/topics";
+      return `Topic ${topic} was deleted.`;
+    },
+  });
 }
 
 function change(topic, settings) {
@@ -28,7 +44,7 @@ function change(topic, settings) {
   ask({
     title: `Change ${topic}`,
     text: "What is not named stays as it is. Shorter retention removes segments at the next tick.",
-    fields: [{ name: "config", label: "Settings", rows: 5, value: changed.join("\n"), hint: "One key=value a line." }],
+    fields: [{ name: "config", label: "Settings", rows: 5, value: changed.join("\n"), hint: "One key=value per line." }],
     button: "Change",
     danger: true,
     confirm: topic,

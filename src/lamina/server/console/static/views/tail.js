@@ -2,7 +2,9 @@
 
 import { query } from "../api.js";
 import { h, note, put } from "../dom.js";
-import { count, parseTime, recent } from "../format.js";
+import { count, parseOffset, parseTime, recent, zoned } from "../format.js";
+import { scrollable } from "../table.js";
+import { exportSearch } from "./exporting.js";
 import { beginning } from "./recordlist.js";
 
 const ROWS_MAX = 300;
@@ -23,22 +25,29 @@ export function view(main, { topic, partitions, format, options }) {
   const part = h("select", { "aria-label": "Partition" }, h("option", { value: "" }, "all partitions"),
     Array.from({ length: partitions }, (_, n) => h("option", { value: n, selected: options.get("p") === String(n) }, `partition ${n}`)));
   const pause = h("button", { type: "button", class: "main", onclick: toggle, "aria-keyshortcuts": "Space" }, "Pause");
+  const save = h("button", { type: "button", onclick: () => exportSearch(topic, asked) }, "Export…");
   const clear = h("button", { type: "button", onclick: () => body.replaceChildren() }, "Clear");
   const status = h("p", { class: "muted", role: "status" }, "Connecting…");
   const body = h("tbody", { id: "tail-rows" });
   const form = h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); restart(); } },
     part, fields.map(([, label, input]) => h("span", { class: "field" }, h("label", { for: input.id }, label), input)),
-    h("button", { type: "submit" }, "Apply"), h("span", { class: "grow" }), clear, pause);
-  const heads = ["Offset", "Time", format === "wal" ? "Tag" : "Key", "Value"];
-  main.append(form, status, h("div", { class: "table tail" },
-    h("table", { "aria-label": "Newest records first" }, h("thead", {}, h("tr", {}, heads.map((each, i) => h("th", { scope: "col", class: i === 0 ? "num" : null }, each)))), body)));
+    h("button", { type: "submit" }, "Apply"), h("span", { class: "grow" }), save, clear, pause);
+  const heads = ["Offset", zoned("Time"), format === "wal" ? "Tag" : "Key", "Value"];
+  const list = h("div", { class: "table tail" },
+    h("table", { "aria-label": "Newest records first" }, h("thead", {}, h("tr", {}, heads.map((each, i) => h("th", { scope: "col", class: i === 0 ? "num" : null }, each)))), body));
+  main.append(form, status, list);
+  scrollable(list, "Newest records");
 
   let source = null;
   let reached = null;
   const seen = { looked: 0, matched: 0, unshown: 0 };
 
   function asked() {
-    const given = { topic, partition: part.value, text: inputs.text.value, start: inputs.start.value.trim() };
+    const given = { topic, partition: part.value, text: inputs.text.value };
+    if (inputs.start.value.trim()) {
+      given.start = parseOffset(inputs.start.value);
+      if (given.start === null) throw new Error("an offset is a whole number: 1234567 or 1,234,567");
+    }
     if (inputs.key) given.key = inputs.key.value;
     if (inputs.tag) given.tag = inputs.tag.value;
     const [since, until] = [parseTime(inputs.since.value), parseTime(inputs.until.value)];

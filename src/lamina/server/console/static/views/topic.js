@@ -4,12 +4,16 @@ import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { h, put } from "../dom.js";
-import { bytes, count, moment, short } from "../format.js";
-import { watch } from "../watch.js";
+import { bytes, count, instant } from "../format.js";
+import { missing } from "../missing.js";
+import { EVERY_MS, watch } from "../watch.js";
+import { asked, windowPicker } from "../windows.js";
+import { produce } from "./producing.js";
 import { href } from "./topics.js";
 
 const TABS = {
   layers: { label: "Layers", load: () => import("./layers.js") },
+  partitions: { label: "Partitions", load: () => import("./partitions.js") },
   tail: { label: "Tail", load: () => import("./tail.js") },
   groups: { label: "Groups", load: () => import("./groups.js") },
   retention: { label: "Retention", load: () => import("./retention.js") },
@@ -18,17 +22,24 @@ const TABS = {
 
 export function view(main, context) {
   const [name, wanted] = context.parts;
-  const tab = TABS[wanted] ? wanted : "layers";
+  const tab = wanted || "layers";
+  if (!Object.hasOwn(TABS, tab)) {
+    missing(main, { title: "There is no such page", text: `A topic has no page “${wanted}”.`, links: [[href(name), name], ["#/topics", "All topics"]] });
+    return {};
+  }
   const about = h("p", { class: "muted" });
-  const rates = chart({ title: "Appended", lines: [{ label: "records/s", colour: "--active" }], show: short, height: 110 });
-  const volume = chart({ title: "Volume", lines: [{ label: "bytes/s", colour: "--sealed" }], binary: true, show: bytes, height: 110 });
+  const rates = chart({ title: "Appended", lines: [{ label: "records/s", colour: "--active" }], kind: "rate", height: 110 });
+  const volume = chart({ title: "Volume", lines: [{ label: "bytes/s", colour: "--sealed" }], kind: "bytes", height: 110 });
   const links = Object.entries(TABS).map(([key, each]) =>
     h("a", { href: href(name, key), "aria-current": key === tab ? "page" : null }, each.label),
   );
   const place = h("section", { class: "tab", "aria-label": TABS[tab].label });
   const verify = h("button", { type: "button", onclick: () => verifyTopic(name) }, "Verify now");
+  let shape = { partitions: 1, format: "keratin" };
+  const append = h("button", { type: "button", class: "main", onclick: () => produce(name, shape) }, "Produce…");
   main.append(
-    h("div", { class: "head" }, h("h1", {}, name), about, h("span", { class: "grow" }), context.may && verify),
+    h("div", { class: "head" }, h("h1", {}, name), about, h("span", { class: "grow" }), context.can("write") && append, context.may && verify),
+    windowPicker(() => eyes.now()),
     h("div", { class: "charts two" }, rates.node, volume.node),
     h("nav", { class: "tabs", "aria-label": `Views of ${name}` }, links),
     place,
@@ -37,27 +48,30 @@ export function view(main, context) {
   let inner = null;
   let stopped = false;
   const eyes = watch(async (signal) => {
-    const found = await feed("topic", { topic: name }, signal);
+    const found = await feed("topic", { topic: name, ...asked() }, signal);
     const size = found.partitions.reduce((sum, part) => sum + part.size_bytes, 0);
     const parts = found.partitions.length;
-    put(about, `${found.format} · ${count(parts)} partition${parts === 1 ? "" : "s"} · ${bytes(size)} · created ${moment(found.created_ms).slice(0, 19)}`);
+    put(about, `${found.format} · ${count(parts)} partition${parts === 1 ? "" : "s"} · ${bytes(size)} · created ${instant(found.created_ms).replace(/\.\d{3}/, "")}`);
+    shape = { partitions: parts, format: found.format };
     rates.set(found.series.times, found.series.records);
     volume.set(found.series.times, found.series.bytes);
     if (!inner) {
       const module = await TABS[tab].load();
       if (!stopped && !inner) inner = module.view(place, { ...context, topic: name, partitions: parts, format: found.format, settings: found.settings });
     }
+  }, EVERY_MS, (error) => {
+    stop();
+    const title = error.status === 403 ? "This topic is not for your key" : `There is no topic ${name}`;
+    missing(main, { title, text: error.message });
   });
-  return {
-    moved: (options) => inner?.moved?.(options),
-    stop() {
-      stopped = true;
-      eyes.stop();
-      inner?.stop?.();
-      rates.stop();
-      volume.stop();
-    },
-  };
+  function stop() {
+    stopped = true;
+    eyes.stop();
+    inner?.stop?.();
+    rates.stop();
+    volume.stop();
+  }
+  return { moved: (options) => inner?.moved?.(options), stop };
 }
 
 function verifyTopic(topic) {

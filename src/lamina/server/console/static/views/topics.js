@@ -40,7 +40,7 @@ export function view(main, { may }) {
       { label: "Size", num: true, cell: (row) => bytes(row.size_bytes) },
       { label: "Records/s", num: true, cell: (row) => short(row.rate) },
       { label: "Bytes/s", num: true, cell: (row) => (row.bytes_rate === null ? "–" : bytes(row.bytes_rate)) },
-      { label: "Trend", cls: "trend", cell: (row) => sparkline(row.trend, `${row.name}: records a second, the last two minutes`) },
+      { label: "Trend", cls: "trend", cell: (row) => sparkline(row.trend, `${row.name}: records per second, the last two minutes`) },
     ],
   });
   const pages = pager((page) => again({ page }));
@@ -74,7 +74,7 @@ function createTopic(then) {
       { name: "topic", label: "Name", required: true },
       { name: "format", label: "Format", options: FORMATS, value: "keratin", hint: "keratin keeps keys and headers; frame is the simplest; wal is for many small topics." },
       { name: "partitions", label: "Partitions", type: "number", value: 1, min: 1 },
-      { name: "config", label: "Settings", rows: 3, placeholder: "retention.ms=86400000", hint: "One key=value a line." },
+      { name: "config", label: "Settings", rows: 3, placeholder: "retention.ms=86400000", hint: "One key=value per line." },
     ],
     run: async ({ topic, format, partitions, config }) => {
       await act("create_topic", { topic, format, partitions: Number(partitions), config: settingsOf(config) });

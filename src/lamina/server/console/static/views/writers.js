@@ -6,6 +6,7 @@ import { h } from "../dom.js";
 import { bytes, count, micros, short } from "../format.js";
 import { pager, table } from "../table.js";
 import { watch } from "../watch.js";
+import { asked as span, windowPicker } from "../windows.js";
 
 export function view(main) {
   const asked = { search: "", page: 0 };
@@ -16,10 +17,10 @@ export function view(main) {
     oninput: () => again({ search: search.value, page: 0 }),
   });
   const whole = (n) => (n === null ? "–" : short(n));
-  const fsync = chart({ title: "fsync", lines: [{ label: "p99", colour: "--sealed" }, { label: "p50", colour: "--cold" }], show: micros });
-  const sizes = chart({ title: "Requests in a group commit", lines: [{ label: "p99", colour: "--sealed" }, { label: "p50", colour: "--cold" }], show: whole });
-  const queue = chart({ title: "Requests waiting", lines: [{ label: "queued", colour: "--accent" }], show: whole });
-  const mark = chart({ title: "Written, not yet durable", lines: [{ label: "records", colour: "--active" }], show: whole });
+  const fsync = chart({ title: "fsync", lines: [{ label: "p99", colour: "--sealed" }, { label: "p50", colour: "--cold" }], kind: "micros" });
+  const sizes = chart({ title: "Requests in a group commit", lines: [{ label: "p99", colour: "--sealed" }, { label: "p50", colour: "--cold" }], kind: "count" });
+  const queue = chart({ title: "Requests waiting", lines: [{ label: "queued", colour: "--accent" }], kind: "count" });
+  const mark = chart({ title: "Written, not yet durable", lines: [{ label: "records", colour: "--active" }], kind: "count" });
   const list = table({
     label: "Writers",
     key: (row) => row.name,
@@ -41,12 +42,13 @@ export function view(main) {
   const charts = [fsync, sizes, queue, mark];
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Writer"), h("p", { class: "muted" }, "many requests, one write, one fsync"), h("span", { class: "grow" }), search),
+    windowPicker(() => eyes.now()),
     h("div", { class: "charts two" }, charts.map((each) => each.node)),
     list.node,
     pages.node,
   );
   const eyes = watch(async (signal) => {
-    const found = await feed("writers", asked, signal);
+    const found = await feed("writers", { ...asked, ...span() }, signal);
     const s = found.series;
     fsync.set(s.times, s.fsync_p99_us, s.fsync_p50_us);
     sizes.set(s.times, s.group_p99, s.group_p50);
