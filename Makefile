@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 CHROMIUM := $(VENV)/.chromium
+AXE := $(VENV)/.axe
 KCAT := $(VENV)/.kcat
 KAFKA_CLIENTS := build/kafka-clients
 OLD_KAFKA_CLIENTS := kafka-python==2.0.2 kafka-python==2.1.5 kafka-python==2.2.15 kafka-python==2.3.0 \
 	aiokafka==0.12.0
 VENDORED := src/lamina/server/console/static/vendor
 
-.PHONY: demo lint format test test-long bench bench-growth console screenshots fuzz bench-jobs \
+.PHONY: demo lint format test test-long test-wheel bench bench-growth console screenshots fuzz bench-jobs \
 	torture torture-long mutants mutants-ast track-record bench-kafka bench-log bench-groups bench-server \
 	bench-spark bench-tier \
-	bench-wal bench-formats map clean
+	bench-typed bench-wal bench-formats map site clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,7 +23,13 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-demo: $(READY)
+# The demonstration needs Spark and none of the developers' tools, which weigh more than the rest.
+$(DEMO): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[demo]'
+	touch $@
+
+demo: $(DEMO)
 	$(BIN)/lamina warm
 	$(BIN)/lamina demo
 
@@ -39,6 +47,11 @@ $(CHROMIUM): $(READY)
 	tests/server/console/chromium.sh $(BIN)/playwright
 	touch $@
 
+# The checker of the console's accessibility, from npm. Without npm its tests are skipped.
+$(AXE): $(READY) console/package-lock.json
+	-command -v npm >/dev/null && cd console && npm ci --ignore-scripts --no-audit --no-fund --silent
+	touch $@
+
 # A Kafka client of Debian's, older than those of PyPI. Without it its tests are skipped.
 $(KCAT): $(READY)
 	-command -v kcat >/dev/null || apt-get install --yes --quiet kcat
@@ -54,12 +67,16 @@ $(KAFKA_CLIENTS)/.ready: $(READY) tests/server/kafka/node/package-lock.json
 		npm ci --ignore-scripts --no-audit --no-fund --silent
 	touch $@
 
-test: lint $(CHROMIUM) $(KCAT) $(KAFKA_CLIENTS)/.ready
+test: lint $(CHROMIUM) $(AXE) $(KCAT) $(KAFKA_CLIENTS)/.ready
 	$(BIN)/lamina warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# The wheel with its real dependencies, in a fresh environment of every Python that is here.
+test-wheel: $(READY)
+	$(BIN)/python -m pytest -m long tests/test_wheel.py
 
 # The systems beside which Lamina is measured; what cannot be installed is reported as not run.
 build/field/.ready: $(READY)
@@ -131,11 +148,19 @@ bench-spark: $(READY)
 bench-tier: $(READY)
 	$(BIN)/python -m benchmarks.tier
 
+bench-typed: $(READY)
+	$(BIN)/python -m benchmarks.typed
+
 bench-wal: $(READY)
 	$(BIN)/python -m benchmarks.wal
 
 bench-formats: $(READY)
 	$(BIN)/python -m benchmarks.formats
+
+# The documentation as pages, in build/site/site; a broken link ends it.
+site: $(READY)
+	$(BIN)/python -m tests.tidy.reference_pages build/site
+	cd build/site && $(CURDIR)/$(BIN)/zensical build --strict --config-file zensical.toml
 
 # The packages, what they import of each other, cycles, and what an append crosses.
 map: $(READY)

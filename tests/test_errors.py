@@ -11,7 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from lamina import errors
-from lamina.errors import CorruptData, LaminaError, NewerFormat, RecordsMissing, UnknownTopic
+from lamina.errors import (
+    CorruptData,
+    LaminaError,
+    NewerFormat,
+    RecordsMissing,
+    SchemaError,
+    TopicExists,
+    UnknownTopic,
+)
 
 
 def classes(base: type[LaminaError] = LaminaError) -> list[type[LaminaError]]:
@@ -50,6 +58,10 @@ def example(kind: type[LaminaError]) -> LaminaError:
         return kind("bad", path="/data/x.log", position=7, expected="1", found="2")
     if issubclass(kind, UnknownTopic):
         return kind("no such topic", ("orders", "clicks"))
+    if issubclass(kind, SchemaError):
+        return kind("no such field", field="address.city")
+    if issubclass(kind, TopicExists):
+        return kind("it is there", topic="orders", difference="partitions 1, not 2")
     return kind("it went wrong", 5)
 
 

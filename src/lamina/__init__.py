@@ -11,23 +11,27 @@ with lamina.open("data") as store:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lamina.errors import (
     Closed,
     CorruptData,
     InvalidRequest,
     LaminaError,
+    TopicExists,
     Unavailable,
 )
 
 if TYPE_CHECKING:
     from lamina.api import ProducerStamp
+    from lamina.arguments import Location
     from lamina.client.consumer import Consumer
     from lamina.client.message import TopicPartition
     from lamina.client.producer import Producer
     from lamina.client.remote_store import RemoteStore
+    from lamina.engines.open_table import dataset
     from lamina.records import RECORD_SCHEMA
+    from lamina.storage.objects import Objects
     from lamina.store.archive_store import ArchiveStore
     from lamina.store.read_only import ReadOnlyStore
     from lamina.store.store import Store
@@ -45,16 +49,22 @@ __all__ = [
     "ReadOnlyStore",
     "RemoteStore",
     "Store",
+    "TopicExists",
     "TopicPartition",
     "Unavailable",
+    "__version__",
     "connect",
+    "dataset",
     "open",
 ]
+
+__version__ = "0.1.0"
 
 _LAZY = {
     "Consumer": "lamina.client.consumer",
     "Producer": "lamina.client.producer",
     "TopicPartition": "lamina.client.message",
+    "dataset": "lamina.engines.open_table",
     "RECORD_SCHEMA": "lamina.records",
     "ProducerStamp": "lamina.api",
     "ArchiveStore": "lamina.store.archive_store",
@@ -66,18 +76,34 @@ _LAZY = {
 
 @overload
 def open(
-    path: str,
+    path: Location,
     *,
     read_only: Literal[False] = False,
-    archive: Any = None,
+    archive: Location | Objects | None = None,
     open_files: int | None = None,
 ) -> Store: ...
 @overload
 def open(
-    path: str, *, read_only: Literal[True], archive: Any = None, open_files: int | None = None
+    path: Location,
+    *,
+    read_only: Literal[True],
+    archive: Location | Objects | None = None,
+    open_files: int | None = None,
 ) -> ReadOnlyStore | ArchiveStore: ...
+@overload
 def open(
-    path: str, *, read_only: bool = False, archive: Any = None, open_files: int | None = None
+    path: Location,
+    *,
+    read_only: bool,
+    archive: Location | Objects | None = None,
+    open_files: int | None = None,
+) -> Store | ReadOnlyStore | ArchiveStore: ...
+def open(
+    path: Location,
+    *,
+    read_only: bool = False,
+    archive: Location | Objects | None = None,
+    open_files: int | None = None,
 ) -> Store | ReadOnlyStore | ArchiveStore:
     """Opens a data directory; makes it on the first boot, recovers it on later ones.
 
@@ -92,8 +118,11 @@ def open(
     path, read_only = location("path", path), flag("read_only", read_only)
     if open_files is not None:
         open_files = count("open_files", open_files)
-    if archive is not None and not hasattr(archive, "read_range"):
-        archive = location("archive", archive) if archive else text("archive", archive)
+    kept: str | Objects | None = None
+    if archive is not None and hasattr(archive, "read_range"):
+        kept = cast("Objects", archive)
+    elif archive is not None:
+        kept = location("archive", archive) if archive else text("archive", archive)
     if not read_only:
         if "://" in path:
             raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
@@ -102,7 +131,7 @@ def open(
 
         store = Store.__new__(Store)
         try:
-            Store.__init__(store, path, files=local_files(open_files), archive=archive)
+            Store.__init__(store, path, files=local_files(open_files), archive=kept)
         except BaseException:  # an interrupt right behind it, too: nobody else has it yet
             store._abandon()
             raise
@@ -111,7 +140,7 @@ def open(
         from lamina.storage.kept_file import local_files
         from lamina.store.read_only import ReadOnlyStore
 
-        return ReadOnlyStore(path, files=local_files(open_files), archive=archive)
+        return ReadOnlyStore(path, files=local_files(open_files), archive=kept)
     from lamina.archive.open_archive import open_archive
     from lamina.store.archive_store import ArchiveStore
 
@@ -152,8 +181,19 @@ def connect(
 
 def __getattr__(name: str) -> object:
     """Imports the heavier names when they are first used, so that `import lamina` is instant."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'lamina' has no attribute {name!r}")
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module("lamina.aio")
     import importlib
 
+    if name == "polars":  # a module of its own, which needs Polars
+        return importlib.import_module("lamina.polars")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'lamina' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Names what there is to use, also what was not imported yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

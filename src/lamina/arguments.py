@@ -21,18 +21,32 @@ import inspect
 import itertools
 import math
 import operator
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from lamina.errors import InvalidRequest, typed_errors
 
+
+class PathLike(Protocol):
+    """What `pathlib.Path` is, and everything else that the system takes for a path."""
+
+    def __fspath__(self) -> str:
+        """Returns the path as text."""
+        ...
+
+
+Location: TypeAlias = str | PathLike
+"""A path, or a URL as text."""
 Rule: TypeAlias = Callable[[str, Any], Any]
 _Kind = TypeVar("_Kind")
 
 WAIT_S_MAX = 1e9
 """What the system's clocks can count; longer waits are for ever."""
 _WHOLE_MAX = 1 << 63
+
+
+_SCHEMES = ("s3", "file", "memory", "grpc", "grpc+tls")
+"""How URLs begin that a user may take for paths."""
 
 
 def wait_s(wait_ms: int) -> float:
@@ -87,12 +101,14 @@ def seconds(name: str, value: Any) -> float:
 
 def location(name: str, value: Any) -> str:
     """Checks a path or URL; a `pathlib.Path` is one, too."""
-    try:
-        found: str = os.fspath(value)
-    except TypeError as error:
-        raise _refused(name, "a path or a URL", value) from error
+    found = value.__fspath__() if hasattr(type(value), "__fspath__") else value
+    if not isinstance(found, str):
+        raise _refused(name, "a path or a URL", value)
     if not text(name, found) or "\0" in found:
         raise _refused(name, "a path or a URL", found)
+    scheme = found.partition(":/")[0]
+    if not isinstance(value, str) and scheme in _SCHEMES and not found.startswith(f"{scheme}://"):
+        raise InvalidRequest(f"{name}: a Path drops a slash of {found!r}; give a URL as text")
     return found
 
 

@@ -4,11 +4,15 @@
     ├── InvalidRequest        fix the call
     │   ├── UnsupportedField    … or choose a format that keeps the field
     │   ├── UnknownTopic        … or create the topic
+    │   ├── TopicExists         … or use the topic that is there
     │   ├── UnknownRouter       … or make the router
     │   ├── UnknownGroup        … or make the group
     │   ├── OffsetOutOfRange    … or start at an offset that is there
     │   ├── OutOfSequence       … or continue where this producer left off
     │   │   └── DuplicateSequence   … or nothing: it was stored long ago
+    │   ├── SchemaError         … or the schema: it, or a row, is not what the other one says
+    │   │   ├── SchemaIncompatible  … or the compatibility: the schema cannot follow the last one
+    │   │   └── UnknownSchema       … or give the topic a schema
     │   └── NotAllowed          … or use a key that may: the server refused this one
     ├── Unavailable           try again later
     │   ├── QueueFull           … when the writer has caught up
@@ -84,6 +88,19 @@ class UnknownTopic(InvalidRequest):
         return f"{told}; there are: {', '.join(self.known)}" if self.known else told
 
 
+class TopicExists(InvalidRequest):
+    """There is a topic of this name already.
+
+    `topic` is its name; `difference` says in what it is not the one that was asked for with
+    `exist_ok=True`, and is empty otherwise.
+    """
+
+    def __init__(self, problem: str, *, topic: str = "", difference: str = "") -> None:
+        super().__init__(problem)
+        self.topic = topic
+        self.difference = difference
+
+
 class UnknownRouter(InvalidRequest):
     """The store has no such router."""
 
@@ -104,6 +121,22 @@ class DuplicateSequence(OutOfSequence):
     """An idempotent producer repeats a batch that was stored long ago; it is not stored again."""
 
 
+class SchemaError(InvalidRequest):
+    """A schema cannot be used, or a row does not fit it; `field` is the path of the field."""
+
+    def __init__(self, problem: str, *, field: str = "") -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+class SchemaIncompatible(SchemaError):
+    """A new version of a schema breaks the compatibility that was asked for; nothing was stored."""
+
+
+class UnknownSchema(SchemaError):
+    """The topic has no schema, or none of this version; the registry knows no such id."""
+
+
 class NotAllowed(InvalidRequest):
     """The key is missing or unknown, or its scope or topic prefix does not cover the call."""
 
@@ -117,7 +150,18 @@ class QueueFull(Unavailable):
 
 
 class Locked(Unavailable):
-    """Another process has the directory open for writing."""
+    """Somebody has the directory open for writing: another process, or this one.
+
+    `store` is the open store where that is this process's own, else None. `lock` is what holds it.
+    """
+
+    store: Any = None
+    lock: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leaves out what no other process could use."""
+        kept = {name: each for name, each in vars(self).items() if name not in ("store", "lock")}
+        return _rebuilt, (type(self), self.args), kept
 
 
 class StorageFull(Unavailable):
@@ -214,6 +258,11 @@ class RecordsMissing(CorruptData):
         self.first = first
         self.end = end
         self.reason = reason
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether they were durable once and are damaged or gone: the reason that is a failure."""
+        return self.reason == "lost"
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""

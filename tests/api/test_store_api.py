@@ -38,7 +38,7 @@ REFUSED = {
         *("raw_record", "extents", "writers", "sinks", "tier", "segmented", "wal_partitions"),
         *("write_ahead_log", "purge_wal", "identity", "recovery_report", "coordinator"),
         *("join_group", "sync_group", "heartbeat", "leave_group", "commit_offsets"),
-        *("describe_members", "new_producer_id"),
+        *("describe_members", "new_producer_id", "set_schema"),
     },
     "served": {
         *("path", "identity", "recovery_report", "gone_from", "layers", "blocks", "raw_record"),

@@ -413,3 +413,47 @@ def test_a_restore_names_what_it_cannot_bring_back(
                 (lost.start + made.first, lost.stop + made.first)
             ]
             assert all(gap.detail.startswith("not in the archive") for gap in told)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("how", ["gone", "another"])
+def test_a_restore_names_what_is_lost_in_front_of_everything_though_the_list_is_gone(
+    tmp_path: Path, format: str, how: str
+) -> None:
+    made = Archived(tmp_path, format)
+    (made.folder / "manifest.json").unlink()
+    if how == "gone":
+        made.objects[0].unlink()
+    else:
+        made.objects[0].write_bytes(made.objects[1].read_bytes())
+    back = str(tmp_path / "back")
+    found = CliRunner().invoke(app, ["tier", "restore", made.archive, back])
+    assert found.exit_code == 1
+    assert f"offsets {made.first} to {made.first + EACH} are lost" in found.output
+    with lamina.open(back, archive="") as store:
+        assert [(gap.first, gap.end, gap.reason) for gap in store.gaps(TOPIC, 0)] == [
+            (made.first, made.first + EACH, "lost")
+        ]
+        numbers = [
+            offset - made.first
+            for batch in store.scan(TOPIC, 0, made.first + EACH)
+            for offset in batch.column("offset").to_pylist()
+        ]
+        assert numbers == ROWS[EACH:]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_restore_calls_nothing_lost_that_was_removed_in_front_of_everything(
+    tmp_path: Path, format: str
+) -> None:
+    made = Archived(tmp_path, format)
+    with Store(made.data, archive=made.archive, tick_ms=NEVER) as store:
+        store.trim(TOPIC, 0, made.first + EACH)
+        store.archive()
+    (made.folder / "manifest.json").unlink()
+    back = str(tmp_path / "back")
+    found = CliRunner().invoke(app, ["tier", "restore", made.archive, back])
+    assert found.exit_code == 0, found.output
+    with lamina.open(back, archive="") as store:
+        assert _read(store) == (ROWS[EACH:], [])
+        assert {gap.reason for gap in store.gaps(TOPIC, 0)} == {"trim"}

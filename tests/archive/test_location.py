@@ -215,12 +215,13 @@ def test_commands_use_what_is_remembered(tmp_path: Path) -> None:
 
 def test_doctor_says_whether_the_archive_answers(tmp_path: Path) -> None:
     from lamina.cli.doctor import examine
+    from lamina.cli.target import Where
 
     data = tmp_path / "data"
     _filled(data, str(tmp_path / "archive"))
 
     def found() -> tuple[str, str]:
-        row = next(row for row in examine(str(data), None) if row["check"] == "archive")
+        row = next(row for row in examine(Where(data=str(data))) if row["check"] == "archive")
         return row["verdict"], row["finding"]
 
     assert found() == ("ok", f"{tmp_path / 'archive'} answers")

@@ -181,7 +181,7 @@ def test_a_local_copy_stays_while_the_store_gives_back_other_bytes(how: str) -> 
         objects.spoil = lambda key, data: FLIPS[how](data) if key.endswith(".seg") else data
         attempt(store)
         (status,) = store.tier_status()
-        assert "does not give back what was put" in status.last_error
+        assert "does not return what was uploaded" in status.last_error
         assert status.archived_offset == 0
         assert store._partitions[TOPIC, 0].layout.earliest_offset == 0
         assert read(store) == numbered(0, END)

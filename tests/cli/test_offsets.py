@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lamina as library
 from lamina.cli.offsets import Point, Range, parse, parse_kcat, resolve
 from lamina.cli.output import moment
 from lamina.cli.percent import KCAT, RPK, compile_format
@@ -103,22 +106,25 @@ def test_points_are_found_in_a_partition(point: Point, offset: int) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("beginning", Point("start")),
-        ("end", Point("end")),
-        ("17", Point("offset", 17)),
-        ("-17", Point("before end", 17)),
-        ("s@1700000000000", Point("time", 1_700_000_000_000)),
+        ("beginning", Range(Point("start"))),
+        ("end", Range(Point("end"))),
+        ("17", Range(Point("offset", 17))),
+        ("-17", Range(Point("before end", 17))),
+        ("s@1700000000000", Range(Point("time", 1_700_000_000_000))),
         ("e@1700000000000", Range(Point("start"), Point("time", 1_700_000_000_000))),
+        ("s@17 e@1700000000000", Range(Point("time", 17), Point("time", 1_700_000_000_000))),
     ],
 )
 def test_the_offsets_of_kcat_are_read(text: str, found: Any) -> None:
-    assert parse_kcat(text, NOW) == found
+    assert parse_kcat(text.split()) == found
 
 
 def test_other_offsets_of_kcat_are_refused() -> None:
     for text in ("stored", "first", "", "s@", "e@x", "--1"):
         with pytest.raises(InvalidRequest):
-            parse_kcat(text, NOW)
+            parse_kcat([text])
+    with pytest.raises(InvalidRequest, match="given once"):
+        parse_kcat(["5", "7"])
 
 
 ROW = {
@@ -157,3 +163,21 @@ def test_a_time_that_no_calendar_has_is_rendered_as_its_number(timestamp_ms: int
 def test_a_wrong_format_is_refused_before_anything_is_read(text: str) -> None:
     with pytest.raises(InvalidRequest):
         compile_format(text, RPK)
+
+
+@pytest.mark.parametrize("offsets", [":end", "0:end"])
+@pytest.mark.parametrize("name", ["frame", "keratin"])
+def test_a_loss_in_front_of_everything_is_told(
+    tmp_path: Path, lamina: Any, offsets: str, name: str
+) -> None:
+    data = tmp_path / "data"
+    with library.open(str(data)) as store:
+        store.create_topic("t", format=name)
+        for _ in range(2):
+            store.append("t", [b"a", b"b"])
+            store.roll("t")
+    for gone in data.rglob(f"{0:020}.*"):
+        gone.unlink()
+    ran = lamina("topic", "consume", "t", "--offset", offsets, "--data", data)
+    assert [json.loads(line)["offset"] for line in ran.out.splitlines()] == [2, 3]
+    assert "offsets 0 to 2 (lost)" in ran.err

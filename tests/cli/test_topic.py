@@ -45,6 +45,16 @@ def ok(ran: Any) -> Any:
     return ran
 
 
+def test_a_topic_may_be_there_already(lamina: Any, where: list[str]) -> None:
+    create = ("topic", "create", "orders", "-p", 2)
+    ok(lamina(*create, *where))
+    refused = lamina(*create, *where)
+    assert (refused.code, "exists already" in refused.err) == (2, True)
+    ok(lamina(*create, "--if-not-exists", *where))
+    other = lamina("topic", "create", "orders", "--if-not-exists", *where)
+    assert (other.code, "partitions 2, not 1" in other.err) == (2, True)
+
+
 def test_a_topic_lives_from_create_to_delete(lamina: Any, where: list[str], typed: Any) -> None:
     ok(lamina("topic", "create", "orders", "-p", 2, "-c", "segment.bytes=1024", *where))
     typed(b"one\ntwo\n\nlast")
@@ -185,7 +195,7 @@ def test_cat_has_the_flags_of_kcat(lamina: Any, where: list[str], typed: Any) ->
     )
     assert envelope["headers"] == ["a", "b"]
     assert ok(lamina("cat", "-C", "-t", "t", "-c", 1, *where)).out == "v1\n"
-    assert 'topic "t" with 1 partitions' in ok(lamina("cat", "-L", *where)).out
+    assert 'topic "t" with 1 partition:' in ok(lamina("cat", "-L", *where)).out
     assert ok(lamina("cat", "-Q", "-t", "t:0:0", *where)).out == "t [0] offset 0\n"
     typed(b"piped")
     ok(lamina("cat", "-t", "t", *where))

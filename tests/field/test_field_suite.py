@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from benchmarks.field.redis_streams import RedisStreams
 from benchmarks.field.results import Results
 from benchmarks.field.suite import Figures
 from benchmarks.field.system import System
+
+ROOT = Path(__file__).parents[2]
 
 
 class Kept(System):
@@ -140,7 +143,28 @@ def test_bars_compare_with_the_best_whichever_way_is_better(tmp_path: Path) -> N
     assert "served_produce_100" not in bars, "without figures there is no verdict"
 
 
-def test_only_what_is_between_the_markers_is_written_anew(tmp_path: Path) -> None:
+def test_a_compared_system_carries_its_version(tmp_path: Path) -> None:
+    results = filled(tmp_path)
+    results.row(RedisStreams, "fsync").version = "7.0.15, redis-py 7.4.1"
+    results.row(Keratin, "fsync").version = "0.1.0, in process"
+    text = report.table(results, ["produce_100"])
+    assert "| Redis Streams 7.0.15 | fsync |" in text
+    assert "| Lamina keratin 0.1.0 | fsync |" in text
+
+
+def test_versions_are_told_in_the_page_and_in_the_readme_and_so_is_kafka_s_age() -> None:
+    field = (ROOT / "docs" / "field.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    for page in (field, readme):
+        rows = [line for line in page.splitlines() if re.search(r"\| (fsync|default) \|", line)]
+        assert len(rows) > 10
+        for row in rows:
+            assert re.search(r"\d+\.\d+", row.split("|")[1]), row
+        assert "2015" in page
+        assert not re.search(r"\bbars?\b", page)
+
+
+def test_only_what_is_between_the_markers_is_written_again(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text(f"before\n{publishing.BEGIN}\nold\n{publishing.END}\nafter\n")
     publishing.publish(filled(tmp_path), page)

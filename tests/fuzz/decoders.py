@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from lamina.api import Ack, Appended, Gap, ProducerStamp
-from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing
-from lamina.formats import committed_offsets, producer_journal
+from lamina.errors import Busy, CorruptData, InvalidRequest, LaminaError, RecordsMissing
+from lamina.formats import committed_offsets, producer_journal, transaction_file
 from lamina.formats.documents import (
     archive_location,
     archive_manifest,
@@ -35,6 +35,7 @@ from lamina.formats.documents import (
     sink_transaction,
     tombstone,
     topic_file,
+    topic_schemas,
 )
 from lamina.formats.frame import index as frame_index
 from lamina.formats.frame import log as frame_log
@@ -48,6 +49,16 @@ from lamina.formats.scan import Budget, Limit, Stop
 from lamina.formats.strm import layout as strm_layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm import write as strm_write
+from lamina.formats.typed import (
+    avro_decode,
+    avro_encode,
+    avro_program,
+    avro_text,
+    json_decode,
+    json_encode,
+)
+from lamina.formats.typed.arrow_types import arrow_schema
+from lamina.formats.typed.row_faults import Decoded, Values
 from lamina.formats.wal import control, current, headers, places, routing
 from lamina.formats.wal import index as wal_index
 from lamina.formats.wal import log as wal_log
@@ -334,6 +345,17 @@ def check_offsets(data: bytes) -> None:
     committed_offsets.decode_header(data)
 
 
+def check_transaction(data: bytes) -> None:
+    """What is read whole is what was written, byte for byte but the header and the flags."""
+    placed = list(transaction_file.walk(data))
+    assert [each.position for each in placed[1:]] == [each.end for each in placed[:-1]]
+    again = b"".join(transaction_file.encode(each.entry) for each in placed)
+    head = transaction_file.encode_header(NOW)
+    assert [each.entry for each in transaction_file.walk(head + again)] == [
+        each.entry for each in placed
+    ]
+
+
 def check_kafka_batch(data: bytes) -> None:
     found = kafka_batch.decode(data, 1 << 20)
     assert found.records.num_rows > 0
@@ -446,7 +468,20 @@ def offset_journals() -> list[bytes]:
         for n in range(3)
     ]
     entries.append(committed_offsets.Entry(committed_offsets.Kind.FORGET_GROUP, "g"))
+    entries.append(committed_offsets.Entry(committed_offsets.Kind.PRODUCER, "id", partition=1))
     return [committed_offsets.encode_header(NOW) + committed_offsets.encode(entries)]
+
+
+def transaction_files() -> list[bytes]:
+    kind = transaction_file.Kind
+    entries = [
+        transaction_file.Entry(kind.PRODUCER, "id", partition=1, number=7),
+        transaction_file.Entry(kind.BATCH, "t", 1, 0, 5, b"batch"),
+        transaction_file.Entry(kind.OFFSETS, "g", body=b"offsets"),
+        transaction_file.Entry(kind.END, number=3),
+    ]
+    encoded = b"".join(map(transaction_file.encode, entries))
+    return [transaction_file.encode_header(NOW) + encoded]
 
 
 def kafka_batches() -> list[bytes]:
@@ -461,6 +496,80 @@ def kafka_batches() -> list[bytes]:
 def settings_of_groups() -> list[bytes]:
     found = {"billing": {"share.auto.offset.reset": "earliest", "share.session.timeout.ms": 9000}}
     return [group_settings.encode(found), group_settings.encode({})]
+
+
+def schemas_of_topics() -> list[bytes]:
+    entries = (topic_schemas.Entry(1, 7, SCHEMA), topic_schemas.Entry(2, 9, SCHEMA))
+    made = topic_schemas.TopicSchemas("t", NOW, "avro", "registry", "id", "BACKWARD", entries)
+    return [topic_schemas.encode(made)]
+
+
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "a", "type": "long"},
+            {"name": "b", "type": ["null", "string"], "default": None},
+            {"name": "c", "type": {"type": "array", "items": {"type": "map", "values": "int"}}},
+            {"name": "d", "type": {"type": "enum", "name": "E", "symbols": ["X", "Y"]}},
+        ],
+    }
+)
+TYPED_ROWS = [
+    {"a": 5, "b": "text", "c": [[("k", 1), ("l", -2)], []], "d": "Y"},
+    {"a": -1, "b": None, "c": [], "d": "X"},
+]
+
+
+def typed_table() -> tuple[Any, pa.Table]:
+    kind = avro_text.parse(SCHEMA)
+    return kind, pa.Table.from_pylist(TYPED_ROWS, schema=arrow_schema(kind))
+
+
+def avro_values() -> list[bytes]:
+    kind, table = typed_table()
+    found: list[bytes] = avro_encode.encode(avro_program.compiled(kind, kind), table).to_pylist()
+    return found
+
+
+def check_avro(data: bytes) -> None:
+    """A value between two good ones is taken or refused alone, and reads the same again."""
+    kind, table = typed_table()
+    program = avro_program.compiled(kind, kind)
+    good = avro_values()[0]
+    decoded = avro_decode.decode(program, Values.of(pa.array([good, data, good], pa.binary())))
+    _check_typed(decoded, table)
+    again = avro_encode.encode(program, _row_of(decoded, table.schema))
+    second = avro_decode.decode(program, Values.of(again))
+    assert _row_of(decoded, table.schema).equals(pa.table(second.columns, schema=table.schema))
+
+
+def json_values() -> list[bytes]:
+    kind, table = typed_table()
+    found: list[bytes] = json_encode.encode(json_encode.template(kind), table).to_pylist()
+    return found
+
+
+def check_json(data: bytes) -> None:
+    kind, table = typed_table()
+    good = json_values()[0]
+    decoded = json_decode.decode(kind, Values.of(pa.array([good, data, good], pa.binary())))
+    _check_typed(decoded, table)
+
+
+def _check_typed(decoded: Decoded, table: pa.Table) -> None:
+    for column in decoded.columns:
+        column.validate(full=True)
+    rows = pa.table(decoded.columns, names=table.schema.names).to_pylist()
+    assert rows[0] == rows[2] == table.to_pylist()[0]
+    if decoded.codes[1] > 0:
+        assert set(rows[1].values()) == {None}
+        raise InvalidRequest(decoded.fault(1))
+
+
+def _row_of(decoded: Decoded, schema: pa.Schema) -> pa.Table:
+    return pa.table([each.slice(1, 1) for each in decoded.columns], names=schema.names).cast(schema)
 
 
 def reserved_ids() -> list[bytes]:
@@ -564,6 +673,7 @@ _FILES = (
     ),
     Target("producers", journals, check_producers, sealing.journal),
     Target("offsets", offset_journals, check_offsets, sealing.offsets),
+    Target("transaction", transaction_files, check_transaction, sealing.transaction),
     Target("kafka-batch", kafka_batches, check_kafka_batch, sealing.kafka_batch),
     Target("CURRENT", lambda: golden("wal-current.bin"), same(current.decode, current.encode)),
 )
@@ -576,6 +686,15 @@ _DOCUMENTS = (
         sealing.document,
         True,
     ),
+    Target(
+        "topic-schemas",
+        schemas_of_topics,
+        same(topic_schemas.decode, topic_schemas.encode),
+        sealing.document,
+        True,
+    ),
+    Target("avro-values", avro_values, check_avro),
+    Target("json-values", json_values, check_json, is_text=True),
     Target(
         "producer-ids",
         reserved_ids,

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from lamina.formats import committed_offsets, producer_journal
+from lamina.formats import committed_offsets, producer_journal, transaction_file
 from lamina.formats.documents import strict_json
 from lamina.formats.frame import log as frame_log
 from lamina.formats.keratin import delta, manifest, snapshot
@@ -171,6 +171,20 @@ def offsets(data: bytes) -> bytes:
     while at + size + 4 <= len(out):
         fields = committed_offsets.ENTRY.unpack(bytes(out), at)
         end = at + size + fields["group_len"] + fields["topic_len"] + fields["metadata_len"]
+        if end + 4 > len(out):
+            break
+        out[end : end + 4] = crc32c_of(bytes(out[at + 2 : end])).to_bytes(4, "big")
+        at = end + 4
+    return bytes(out)
+
+
+def transaction(data: bytes) -> bytes:
+    """Seals the entries of a transaction's file, as far as their lengths lead."""
+    out, at = bytearray(data), transaction_file.FILE_HEADER_BYTES
+    size = transaction_file.ENTRY.size
+    while at + size + 4 <= len(out):
+        fields = transaction_file.ENTRY.unpack(bytes(out), at)
+        end = at + size + fields["name_len"] + fields["body_len"]
         if end + 4 > len(out):
             break
         out[end : end + 4] = crc32c_of(bytes(out[at + 2 : end])).to_bytes(4, "big")

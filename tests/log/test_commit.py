@@ -195,21 +195,63 @@ def test_an_event_loop_that_closed_before_its_answer_harms_nobody(rig: Rig) -> N
     assert rig.append(b"later") == Ack(3, 1, "fsynced")
 
 
-def test_asyncio_gets_queue_full_at_once() -> None:
+def test_tasks_wait_for_their_turn_however_many_they_are() -> None:
     made = Rig(queue_requests=1)
     held = made.hold()
     filler = made.start(b"filler")
     made.wait_for_depth(1)
 
-    async def one_too_many() -> None:
-        await made.writer.append_soon(request_of(b"no room"))
+    async def many() -> list[Ack]:
+        tasks = [
+            asyncio.ensure_future(made.writer.append_soon(request_of(b"%d" % n)))
+            for n in range(1_000)
+        ]
+        made.log.gate.set()
+        return await asyncio.gather(*tasks)
 
-    with pytest.raises(QueueFull):
-        asyncio.run(asyncio.wait_for(one_too_many(), SOON_S))
-    made.log.gate.set()
+    acks = asyncio.run(asyncio.wait_for(many(), SOON_S))
+    assert [ack.base_offset for ack in acks] == list(range(acks[0].base_offset, 1_000 + 2))
     held.result(SOON_S)
     filler.result(SOON_S)
-    assert b"no room" not in made.log.stored
+    assert made.writer._awaited == 0
+    close(made)
+
+
+def test_tasks_do_not_take_the_room_of_threads() -> None:
+    made = Rig(queue_requests=1)
+    held = made.hold()
+
+    async def program() -> None:
+        futures = [made.writer.append_soon(request_of(b"task")) for _ in range(10)]
+        thread = made.start(b"thread")  # one thread has room beside any number of tasks
+        made.wait_for_depth(11)
+        made.log.gate.set()
+        await asyncio.gather(*futures)
+        assert thread.result(SOON_S).count == 1
+
+    asyncio.run(asyncio.wait_for(program(), SOON_S))
+    held.result(SOON_S)
+    close(made)
+
+
+def test_a_request_that_was_taken_back_is_not_written() -> None:
+    made = Rig(queue_requests=1)
+    held = made.hold()
+
+    async def program() -> None:
+        kept, lost = request_of(b"kept"), request_of(b"taken back")
+        future = made.writer.append_soon(kept)
+        made.writer.append_soon(lost)
+        assert made.writer.withdraw(lost)
+        assert not made.writer.withdraw(lost)
+        made.log.gate.set()
+        await future
+
+    asyncio.run(asyncio.wait_for(program(), SOON_S))
+    held.result(SOON_S)
+    assert b"kept" in made.log.stored
+    assert b"taken back" not in made.log.stored
+    assert made.writer._awaited == 0
     close(made)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from lamina.api import Gap
 from lamina.errors import UNREADABLE, RecordsMissing, Unavailable
-from lamina.log.gap_walk import fetch_over, records_over, scan_over
+from lamina.log.gap_walk import fetch_over, first_not_removed, records_over, scan_over
 
 
 def batch(*offsets: int) -> pa.RecordBatch:
@@ -115,3 +116,15 @@ def test_one_step_says_where_to_go_on() -> None:
     assert at == 7
     assert fetch_over(fetch, 8)[1] == 9
     assert fetch_over(fetch, 7) == (batch(), 7), "an empty batch is no step"
+
+
+def test_a_loss_in_front_of_everything_is_where_readers_begin() -> None:
+    def gaps(*ranges: tuple[int, int, str]) -> list[Gap]:
+        return [Gap(first, end, reason, 0) for first, end, reason in ranges]
+
+    assert first_not_removed([], 7) == 7
+    assert first_not_removed(gaps((0, 7, "lost")), 7) == 0
+    assert first_not_removed(gaps((0, 3, "retention"), (3, 7, "lost")), 7) == 3
+    assert first_not_removed(gaps((0, 3, "lost"), (3, 5, "lost"), (5, 9, "lost")), 9) == 0
+    assert first_not_removed(gaps((0, 3, "lost"), (3, 7, "trim")), 7) == 7
+    assert first_not_removed(gaps((9, 12, "lost")), 7) == 7

@@ -33,6 +33,7 @@ from lamina.log.layers import (
     sealed_of,
     spans_of,
 )
+from lamina.store.read_only import ReadOnlyStore
 from tests.support.directories import Clock, opened
 
 FORMATS = ["frame", "keratin", "wal"]
@@ -151,6 +152,26 @@ def test_what_is_archived_is_in_the_pile_before_the_archive_is_asked(
         assert info.archived_segments > 0, "counting them asks"
 
 
+@EACH_FORMAT
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_is_archived_is_cold_also_while_the_archive_is_away(
+    tmp_path: Path, format_name: str, read_only: bool
+) -> None:
+    with filled(tmp_path, format_name, archive=True) as store:
+        store.append("t", [b"y"] * 5)
+    with lamina.open(str(tmp_path / "data"), read_only=True) as store:
+        there = store.segments("t")
+    (tmp_path / "archive").rename(tmp_path / "away")
+    with lamina.open(str(tmp_path / "data"), read_only=read_only) as store:
+        away = store.segments("t")
+    cold = [each for each in away if each.cold]
+    assert cold[0].base_offset == there[0].base_offset
+    assert cold[-1].next_offset == max(each.next_offset for each in there if each.cold)
+    assert (cold[0].size_bytes, cold[0].newest_timestamp_ms) == (0, None), "nobody could be asked"
+    assert there[0].size_bytes > 0, "the directory knows its archive, and it was asked"
+    assert [each for each in away if not each.cold] == [each for each in there if not each.cold]
+
+
 def test_what_was_moved_to_the_cold_directory_is_cold_and_local(tmp_path: Path) -> None:
     clock = Clock()
     wal = WalSettings.parse({"cold.dir": str(tmp_path / "cold"), "hot.segments": 1})
@@ -170,6 +191,10 @@ def test_what_was_moved_to_the_cold_directory_is_cold_and_local(tmp_path: Path) 
         assert sealed_of(pile) == [each for each in pile if each.is_sealed]
         assert store.segments("t")[0].cold
         assert store.describe_topic("t").partitions[0].archived_segments == 0
+    with ReadOnlyStore(str(tmp_path / "data"), wal=wal) as view:
+        assert hold_rules(view)[0].kind is Kind.DIRECTORY
+        sealed = [each.described() for each in pile if each.is_sealed]
+        assert view.segments("t")[: len(sealed)] == sealed
 
 
 @EACH_FORMAT
@@ -328,7 +353,7 @@ def test_bytes_are_counted_from_an_offset_on() -> None:
 
 
 def test_the_parts_of_a_pile() -> None:
-    there = object_layer(Here, archived(0, 5))  # type: ignore[arg-type]
+    there = object_layer(Here.topic, Here.partition, archived(0, 5))
     unasked = layer(Kind.OBJECT, 5, 10)
     local = [layer(Kind.DIRECTORY, 10, 15), layer(Kind.SEALED, 15, 20)]
     pile = [there, unasked, *local, layer(Kind.ACTIVE, 20, 30), layer(Kind.WAL, 30, 40)]

@@ -10,8 +10,8 @@ from lamina.formats.documents import tombstone
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.tombstone import Tomb
 from lamina.log.damage import _at, not_delivered
+from lamina.log.removal import reason_at
 from lamina.log.spares import losses
-from lamina.log.tombstones import reason_at
 from lamina_torture.simulated import SimulatedFiles
 
 GAP = Gap(10, 20, "lost", 5, "damaged")

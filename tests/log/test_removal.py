@@ -8,7 +8,7 @@ from lamina.formats.log_format import CODECS
 from lamina.log.active_segment import ActiveSegment
 from lamina.log.partition import Partition
 from lamina.log.removal import take_back
-from lamina.log.segment import SealedSegment
+from lamina.log.sealed_segment import SealedSegment
 from lamina.store.store import Store
 from lamina_torture.simulated import SimulatedFiles
 from tests.support.directories import rows

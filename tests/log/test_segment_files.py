@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.keratin import log as keratin_log
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit
 from lamina.log.segment_files import Arranger, Extent, measure, position_of
@@ -58,10 +59,12 @@ def test_every_beginning_of_a_record_begins_one(name: str) -> None:
         assert not codec.begins_log(spoilt(log, wrong), BASE)
 
 
-def test_a_frame_log_begins_with_its_own_first_record_and_a_keratin_log_with_its_magic() -> None:
+def test_a_frame_log_begins_with_its_own_first_record_and_a_keratin_log_with_its_header() -> None:
     frame, keratin = CODECS["frame"], CODECS["keratin"]
     assert not frame.begins_log(log_of(frame, 1), BASE + 1)
-    assert keratin.begins_log(log_of(keratin, 1), BASE + 1)
+    assert not keratin.begins_log(log_of(keratin, 1), BASE + 1)
+    damaged = spoilt(log_of(keratin, 1), keratin_log.FILE_HEADER.at("base_offset") + 7)
+    assert keratin.begins_log(damaged, BASE)  # its records decide
     for codec in (frame, keratin):
         log, at = log_of(codec, 1), codec.header_bytes
         flags = {"frame": 6, "keratin": 4}[codec.name]

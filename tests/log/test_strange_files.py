@@ -293,6 +293,25 @@ def test_a_foreign_file_beyond_the_end_moves_no_offset(tmp_path: Path, format_na
 
 
 @BOTH
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("base", [13, 9999])
+def test_a_copy_of_a_segment_beyond_the_end_moves_no_offset(
+    tmp_path: Path, format_name: str, number: int, base: int
+) -> None:
+    path = made(tmp_path, format_name)
+    data = log_of(path, number).read_bytes()
+    (segments(path) / f"{base:020}.log").write_bytes(data)
+    with read_only(path) as store:
+        assert (store.latest_offset("t"), store.gaps("t")) == (12, ())
+    with opened(path) as store:
+        assert values(store) == RECORDS
+        assert not store.gaps("t")
+        assert store.append("t", [b"more"]).parts[0].base_offset == 12
+    assert kept_whole(path, data)
+    quiet(path)
+
+
+@BOTH
 def test_a_torn_first_record_is_no_foreign_file(tmp_path: Path, format_name: str) -> None:
     path = made(tmp_path, format_name, rolls=())
     (path / "meta/checkpoint.json").unlink()

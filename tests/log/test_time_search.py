@@ -17,7 +17,7 @@ from lamina.log.segment import Bound
 from lamina.log.segment_pile import Layout
 from lamina.log.time_search import FIRST_LOOK, FURTHER, first_at_or_after
 from lamina.records import OUTPUT_SCHEMAS
-from lamina.store.diff import diff
+from lamina.store.reads import diff
 
 TIME = pa.timestamp("ms", "UTC")
 

@@ -9,8 +9,7 @@ import pytest
 
 import lamina
 from lamina.errors import InvalidRequest
-from lamina.records import TIMESTAMP
-from lamina.spark.columns import FARTHEST_MS, _microseconds
+from lamina.records import FARTHEST_MS, TIMESTAMP, clipped_microseconds
 from lamina.spark.commit.staging import _milliseconds
 from lamina.spark.jobs.lakes.iceberg_table import IcebergLake
 from lamina.spark.jobs.lakes.parquet_files import by_day
@@ -22,7 +21,7 @@ EARLIEST_MS, LATEST_MS = -(1 << 63), (1 << 63) - 1
 
 def microseconds(*times_ms: int) -> list[int]:
     column = pa.array(times_ms, pa.int64()).cast(TIMESTAMP)
-    found: list[int] = _microseconds(column, SPARKS).cast(pa.int64()).to_pylist()
+    found: list[int] = clipped_microseconds(column).cast(SPARKS).cast(pa.int64()).to_pylist()
     return found
 
 

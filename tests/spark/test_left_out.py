@@ -190,3 +190,18 @@ def test_a_plan_says_what_it_leaves_out(tmp_path: Path) -> None:
     plan = reading.plan()  # type: ignore[attr-defined]
     assert [tuple(each) for each in plan.left_out] == [("t/0", 0, local, "archived")]
     assert str(plan).endswith(f"{local} offsets left out")
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
+def test_a_loss_in_front_of_everything_is_told(tmp_path: Path, format_name: str) -> None:
+    with Store(str(tmp_path / "data")) as store:
+        store.create_topic("t", format=format_name)
+        for _ in range(2):
+            store.append("t", [b"a", b"b"])
+            store.roll("t")
+    for gone in (tmp_path / "data").rglob(f"{0:020}.*"):
+        gone.unlink()
+    with pytest.raises(RecordsMissing, match="offsets 0 to 2"):
+        batch_rows(tmp_path / "data", subscribe="t")
+    rows = batch_rows(tmp_path / "data", subscribe="t", failOnDataLoss="false", columns="offset")
+    assert rows == [(2,), (3,)]

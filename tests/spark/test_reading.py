@@ -105,8 +105,8 @@ def test_segments_outside_of_the_offsets_are_skipped_and_counted(log: Path) -> N
     plan = explain(str(log), subscribe="f", startingOffsets=offsets)
     whole = explain(str(log), subscribe="f")
     assert plan.sources < 3
-    assert plan.sources + plan.sources_skipped == whole.sources
-    assert f"{plan.sources_skipped} segments skipped" in str(plan)
+    assert plan.sources + plan.segments.skipped == whole.sources
+    assert f"{plan.segments.skipped} segments skipped" in str(plan)
     assert plan.size_bytes < whole.size_bytes / 10
 
 

@@ -13,13 +13,14 @@ import pytest
 
 from lamina.errors import Unavailable
 from lamina.spark import spark_session
+from lamina.storage import programs
 
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(spark_session.shutil, "which", lambda _: None)
-    monkeypatch.setattr(spark_session.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(programs.shutil, "which", lambda _: None)
+    monkeypatch.setattr(programs.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.usefixtures("no_java")
@@ -70,7 +71,7 @@ def test_workers_take_the_installed_pyspark_and_not_its_zip(tmp_path: Path) -> N
 def test_a_program_in_a_directory_of_somebody_else_is_not_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(spark_session.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(programs.tempfile, "gettempdir", lambda: str(tmp_path))
     first = Path(spark_session.python_launcher())
     assert Path(spark_session.python_launcher()) == first
     first.parent.parent.chmod(0o777)

@@ -255,6 +255,17 @@ def directory(tmp_path: Path) -> DirectoryObjects:
     return DirectoryObjects(LocalFiles(), str(tmp_path / "archive"))
 
 
+def test_what_a_file_system_refuses_for_good_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"no directory")
+    beside = DirectoryObjects(LocalFiles(), str(tmp_path / "file"))
+    with pytest.raises(ArchiveRefused, match=r"Not a directory|File exists"):
+        beside.create("a/b", b"1")
+    (tmp_path / "archive" / "a" / "b").mkdir(parents=True)
+    taken = DirectoryObjects(LocalFiles(), str(tmp_path / "archive"))
+    with pytest.raises(ArchiveRefused, match="directory"):
+        taken.read("a/b")
+
+
 def test_only_objects_are_listed_in_order(directory: DirectoryObjects, tmp_path: Path) -> None:
     for key in ("b/2", "a", "b/1"):
         directory.create(key, b"12")

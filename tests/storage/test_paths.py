@@ -25,6 +25,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "segment": paths.segment_file,
     "wal file": paths.wal_file_index,
     "wal segment": paths.wal_segment_file,
+    "transaction": paths.transaction_file,
     "wal topic": paths.wal_topic_id,
     "snapshot": paths.snapshot_number,
     "shard": paths.shard_number,
@@ -48,6 +49,12 @@ def test_a_segment_file_is_parsed_back(base_offset: int, suffix: str) -> None:
 def test_segment_files_sort_as_their_offsets_do(first: int, second: int) -> None:
     names = [SegmentFile(number, "log").name for number in (first, second)]
     assert (names[0] < names[1]) == (first < second)
+
+
+@given(NUMBERS, st.sampled_from([paths.STAGED, paths.DECIDED]))
+def test_a_transactions_file_is_parsed_back(number: int, suffix: str) -> None:
+    file = paths.TransactionFile(number, suffix)
+    assert paths.transaction_file(file.name) == file
 
 
 @given(NUMBERS, st.sampled_from(["data", "idx"]))

@@ -115,6 +115,7 @@ VALID: dict[str, Any] = {
     "records": [b"x"],
     "value": b"x",
     "frame": pa.table({"value": [b"x"]}),
+    "schema": pa.schema([("id", pa.int64())]),
     "partition": 0,
     "partitions": [0],
     "start": 0,

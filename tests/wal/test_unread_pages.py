@@ -108,7 +108,7 @@ def test_where_nothing_tells_the_end_the_store_waits_for_the_device(kind: str) -
         files.remove(f"/data/wal/{name}")
     files.remove(path_of(49, "idx"))
     files.spoil(path_of(49), PAGE_BYTES, 1 << 20)
-    with pytest.raises(Unavailable, match="nothing else tells where the segment ends"):
+    with pytest.raises(Unavailable, match="where the segment ends is not known from anything else"):
         reading(files, kind).scan("t")
     files.bad = []
     with opened("/data", BIG, files=files) as store:

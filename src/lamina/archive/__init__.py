@@ -4,7 +4,7 @@
                                                 └─▶ object_reader ─▶ records
 
 Each archived partition has a folder in the object store: compressed STRM objects, one list that
-names them (`object_list`), and copies of the small files that say how to read them
+names them (`object_list`), and copies of the small files that are needed to read them
 (`topic_copies`). With these a topic can be read, and restored, on a machine that never saw it.
 
 `tier` is the broker's side: a thread that claims each partition's list, seals what appends with
@@ -18,9 +18,9 @@ then only the blocks that are needed, read ahead and kept in a bounded cache. `j
 whether an object is sound, damaged, unreadable or foreign.
 
 `open_archive` opens the object store that a user means, and `location` remembers it in the data
-directory, so that nobody has to name it twice. `spare_copies` lends the archive's copies of small
+directory, so that it has to be named only once. `spare_copies` lends the archive's copies of small
 files to recovery where the local one is damaged, and `settle_losses` corrects ranges that were
-called lost but are in the archive. `sealed_source` is a partition as the archiver sees it.
+called lost but are in the archive.
 
 Rules.
 1. The list is the truth about what is archived, and is replaced only on the condition that it is

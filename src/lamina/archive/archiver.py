@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from lamina.archive.encode import (
     EncodedObject,
@@ -35,12 +36,41 @@ from lamina.archive.uploader import READ_BACK_TRIES, reads_back
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import Ledger
+from lamina.formats.scan import Limit
 from lamina.formats.strm import salvage
 from lamina.formats.strm import segment as strm_segment
-from lamina.log.layers import Layer
+from lamina.log.gap_walk import records_over
+from lamina.log.layers import Layer, sealed_of
+from lamina.log.sealed import Archivable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSource:
+    """A partition as the archiver sees it: its sealed layers."""
+
+    partition: Archivable
+
+    def sealed(self) -> list[Layer]:
+        """Returns the sealed local layers, oldest first; they are durable."""
+        return sealed_of(self.partition.layers())
+
+    def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yields the records of some sealed offsets, over gaps, which the ledger explains.
+
+        Raises RecordsMissing at what the device does not deliver just now: whatever is archived
+        without it would count as all there was, and the local copy would go.
+        """
+        return records_over(lambda at: self.partition.scan(at, BATCH, end=end), start, end)
+
+    def gone_from(self, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns which offsets from one on have no record any more."""
+        return self.partition.gone_from(offset)
 
 
 @dataclass(slots=True)
@@ -100,7 +130,7 @@ class Archiver:
         return encoded
 
     def join_small(self, policy: Policy, removed: Ledger, now_ms: int) -> bool:
-        """Joins small neighbours, where that is worth it; tells whether anything was joined."""
+        """Joins small neighbours if that is worth it; returns whether anything was joined."""
         old = choose(self.shelf.manifest.objects, policy)
         if not old:
             return False
@@ -116,7 +146,7 @@ class Archiver:
     def store_exactly(self, encoded: EncodedObject) -> ArchivedObject:
         """Uploads as `store` does; an unlisted object of other records of this log makes room.
 
-        For who has planned where every object begins and ends, and still has the records.
+        For a caller that has planned where every object begins and ends, and still has the records.
         """
         entry = self.store(encoded)
         if entry.max_offset == encoded.entry.max_offset:
@@ -143,7 +173,7 @@ class Archiver:
                 return encoded.entry
             self._remove_damaged(key)
         raise CorruptData(
-            "the object store does not give back what was put; the local copy stays",
+            "the object store does not return what was uploaded; the local copy stays",
             path=f"{self.shelf.objects.url}/{key}",
             expected=f"{len(encoded.data)} bytes as sent",
             found="other bytes",
@@ -166,7 +196,7 @@ class Archiver:
         except NewerFormat as error:  # sound, and not ours to remove
             raise error.at_path(f"{self.shelf.objects.url}/{key}") from error
         except CorruptData as error:
-            if salvage.is_sound(raw):  # somebody else's: nobody touches it
+            if salvage.is_sound(raw):  # somebody else's: it is left alone
                 raise error.at_path(f"{self.shelf.objects.url}/{key}") from error
             self._remove_damaged(key)
             return None
@@ -191,7 +221,7 @@ class Archiver:
         return bool(_table(map(as_strm, local)).equals(kept.combine_chunks()))
 
     def _remove_damaged(self, key: str) -> None:
-        """Removes an object that cannot be read, if the archive is still ours: nobody lists it."""
+        """Removes an unlisted object that cannot be read, if the archive is still ours."""
         self.shelf.commit(lambda now: now)
         self.shelf.objects.delete(key)
 

@@ -52,7 +52,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What an object says about where it belongs."""
+    """What an object records about where it belongs."""
 
     topic: str
     partition: int
@@ -130,7 +130,7 @@ def _fill(
 
 
 def as_strm(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Gives a batch of any topic format the columns of STRM."""
+    """Returns a batch of any topic format with the columns of STRM."""
     names = batch.schema.names
     columns = [
         batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
@@ -170,7 +170,7 @@ def check_belongs(header: layout.Header, topic: str, partition: int) -> None:
 def entry_of(
     segment: layout.Segment, index_crc32: int, marks: tuple[tuple[int, int], ...] = ()
 ) -> ArchivedObject:
-    """Makes an object's entry from what it says about itself."""
+    """Makes an object's list entry from its own header, index and footer."""
     header, footer = segment.header, segment.footer
     return ArchivedObject(
         base_offset=header.base_offset,

@@ -7,7 +7,7 @@ The same for a store, between its uploads, and for a job that rewrites whole arc
 Rules.
 1. Until the exchange nothing has changed for readers, and after it they read the same records: a
    crash at any step leaves an orphan, the new object or the old ones.
-2. The old objects are not removed here: somebody may still read by the list that names them.
+2. The old objects are not removed here: a reader may still hold the list that names them.
 3. The key of the first object is taken, so the new one is of a later generation.
 4. What was removed on purpose is left out: joining is also what erases it from the store.
 """
@@ -92,7 +92,7 @@ def join(
 ) -> Objects:
     """Makes one object of neighbours and lists it in their place; returns what is listed now.
 
-    `removed` says what is left out, as `Ledger` reasons that are a decision. Nothing is listed if
+    `removed` is what is left out: ranges whose `Ledger` reason is a decision. Nothing is listed if
     all of it was removed. Raises ObjectConflict when the list has changed, CorruptData when an old
     object cannot be read; in either case the list is as it was.
     """
@@ -124,7 +124,7 @@ def put(shelf: Shelf, encoded: EncodedObject, generation: int) -> ArchivedObject
         if reads_back(shelf.objects, key, encoded.data):
             return replace(encoded.entry, generation=later)
     raise CorruptData(
-        "the object store does not give back what was put; the list is as it was",
+        "the object store does not return what was uploaded; the list is as it was",
         path=f"{shelf.objects.url}/{shelf.key(encoded.entry.base_offset, generation)}",
         expected=f"{len(encoded.data)} bytes as sent",
         found="other bytes",

@@ -1,10 +1,10 @@
-"""What an object is, as far as it can be told: sound, damaged but known, unreadable, or foreign.
+"""What an object is, as far as that can be known: sound, damaged, unreadable, or foreign.
 
 A list that is made again must name every object that may hold the only copy of a record, also one
-that is damaged: readers get what is left of it, and nobody takes it for an orphan.
+that is damaged: readers get what is left of it, and it is not mistaken for an orphan.
 
 Rules.
-1. What a list said of an object is believed before what its damaged bytes say.
+1. A list's entry for an object is trusted more than the object's damaged bytes.
 2. An object whose header and index agree is sound, as far as a list needs it; one with holes only
    if its checksum fits, for nothing else protects the offsets in its index.
 3. Nothing here changes the archive.
@@ -42,7 +42,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judges the objects of one partition; `known` is what a sound list says of some, by key."""
+    """Judges the objects of one partition; `known` are entries of a sound list, by key."""
 
     objects: Objects
     topic: str
@@ -85,7 +85,7 @@ class Judge:
             data = bytes(self.objects.read(key).data)
             problem = "" if len(data) == known.size_bytes and _is_whole(data) else "it is damaged"
             if crc32_of(as_bytes(data[known.index_offset :])) != known.index_crc32:
-                problem = problem or "it is another one than the list says"
+                problem = problem or "it is another one than in the list"
         except ObjectMissing:
             problem = "it is gone"
         if problem:

@@ -1,8 +1,8 @@
 """Where a store's archive is, as the data directory remembers it (`meta/archive.json`).
 
 A store that is opened for writing remembers the archive that it was given. Every other way into the
-directory (readers, commands, jobs, a server) then finds it without being told: `remembered` is the
-one question that all of them ask.
+directory (readers, commands, jobs, a server) then finds it by itself: all of them call
+`remembered`.
 
 Rules.
 1. A file here that cannot be read never keeps a directory from being opened.

@@ -1,7 +1,7 @@
 """An archived object's index: by one range where it is sound, made again where it is not.
 
 Rules.
-1. What the list says of an object (its sealed entry) is believed before what the object says.
+1. The list's sealed entry for an object is trusted more than the object itself.
 2. Bytes that do not fit are fetched again before they are called damaged: a transfer may have
    failed. Only then one flipped bit is turned back, or the whole object is read and its blocks are
    walked.

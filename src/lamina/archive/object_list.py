@@ -63,7 +63,7 @@ class Shelf:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.objects.url}/{paths.archive_partition(self.about.name, self.partition)}"
 
     def key(self, base_offset: int, generation: int = 0) -> str:
@@ -124,7 +124,7 @@ class Shelf:
 
         Where objects overlap those count that span the most, of equal ones the last written.
         Damaged ones are listed as far as they are known, from `known` or from what is left of them;
-        `problems` says what is wrong with each.
+        `problems` has what is wrong with each.
         """
         removed = self.read_ledger()
         judge = self.judge(known)
@@ -178,7 +178,7 @@ class Shelf:
     def claim(self, local_end: int, gaps: Ledger) -> None:
         """Takes the archive over: from now on only this store adds to it.
 
-        `local_end` is the end of the log: an archive that holds more is not this log's. `gaps` says
+        `local_end` is the end of the log: an archive that holds more is not this log's. `gaps` is
         what the log has handed over. Of a list that had to be made again only that is believed; the
         rest is compared with the log's own records when it is archived again.
         """
@@ -232,8 +232,8 @@ class Shelf:
     def exchange(self, old: archive.Objects, new: archive.Objects) -> None:
         """Lists objects in place of neighbours that held the same records, or more of them.
 
-        For the store that has the archive, and for a job that only rewrites it: the list's owner
-        stays who it is. Either sees the other's change and makes its own to that. Raises
+        For the store that owns the archive, and for a job that only rewrites it: the owner stays
+        the same. Each sees the other's change and applies its own to that. Raises
         ObjectConflict if the list does not name the old ones any more; nothing was changed then.
         """
         for _ in range(COMMIT_TRIES):
@@ -280,7 +280,7 @@ class Shelf:
         )
 
     def save_ledger(self, gaps: Ledger) -> None:
-        """Replaces the archived copy of the ledger, if it says anything else, or nothing sound."""
+        """Replaces the archived copy of the ledger, if it differs or is not sound."""
         if self.read_ledger() != gaps or self._is_ledger_damaged:
             key = paths.archive_ledger(self.about.name, self.partition)
             self._ledger_etag = self.objects.replace(key, ledger.encode(gaps), self._ledger_etag)

@@ -1,7 +1,7 @@
 """Reading archived records: an object's index by one range, then only the blocks that are needed.
 
-A scan begins with one block, because a fetch may want no more; who goes on gets larger ranges, and
-several of them ahead of time, decoded by other threads.
+A scan begins with one block, because a fetch may want no more; one that continues reads larger
+ranges, several of them ahead of time, decoded by other threads.
 
 Rules.
 1. Every block is checked against its checksum, the index and the list before a record is returned.
@@ -188,7 +188,7 @@ class ColdLog:
                     raise
 
     def _ask_again(self) -> bool:
-        """Asks for the list; tells whether it is another one than before."""
+        """Asks for the list; returns whether it has changed."""
         before, self.entries = self.entries, self.ask()
         return self.entries != before
 

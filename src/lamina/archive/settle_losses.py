@@ -1,11 +1,11 @@
 """What became of records that no file here holds, once the archive has answered.
 
-While it cannot be reached nothing is called lost that it may hold, and a store that was opened
-without it may have called lost what it does hold. Its list decides both.
+While it cannot be reached nothing that it may hold is entered as lost, and a store that was opened
+without it may have entered as lost what it does hold. Its list decides both.
 
 Rules.
-1. Before anything is archived: an object that spans a range which nobody has would say that the
-   records in it had been deleted.
+1. It runs before anything is archived: an object that spans a range which exists nowhere would
+   imply that the records in it had been deleted.
 2. An object may have holes of its own. What was called lost is archived only where the object has
    none, or was read for it.
 """

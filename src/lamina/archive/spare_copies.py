@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from lamina.archive.object_list import Shelf
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, ObjectMissing, Unavailable
-from lamina.formats.documents import group_copy, topic_file
+from lamina.formats.documents import group_copy, topic_file, topic_schemas
 from lamina.formats.documents import ledger as ledger_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.ranges import Span
-from lamina.log.spares import SpareGroup, SpareOffsets
+from lamina.log.spares import SpareGroup, SpareOffsets, SpareSchemas
 from lamina.storage import paths
 from lamina.storage.objects import Objects
 
@@ -20,8 +20,8 @@ from lamina.storage.objects import Objects
 class ArchiveSpares:
     """Copies in an archive; none of what is missing there, damaged, or cannot be reached now.
 
-    `is_own` says that it is the archive which the log's records went to, as far as one knows. What
-    another one does not hold is not lost because of that.
+    `is_own` is set if the log's records went to this archive, as far as is known. What another
+    archive does not hold is not lost because of that.
     """
 
     objects: Objects
@@ -38,6 +38,20 @@ class ArchiveSpares:
             return None
         return None if found is None or found.deleted else found
 
+    def schemas(self, topic: str) -> SpareSchemas:
+        """Returns the copy of a topic's schemas; of a newer version it is no use."""
+        try:
+            raw = self.objects.read(paths.archive_topic_schemas(topic)).data
+            return SpareSchemas(topic_schemas.decode(raw))
+        except ObjectMissing:
+            return SpareSchemas()
+        except Unavailable as error:
+            return SpareSchemas(problem=f"the archive cannot be read now ({error})")
+        except NewerFormat:
+            return SpareSchemas(problem="the archive's copy was written by a newer version")
+        except CorruptData as error:
+            return SpareSchemas(problem=f"the archive's copy is damaged ({error.problem})")
+
     def ledger(self, topic: str, partition: int) -> Ledger | None:
         """Returns the copy of a partition's ledger, if there is a sound one."""
         raw = self._read(paths.archive_ledger(topic, partition))
@@ -49,7 +63,7 @@ class ArchiveSpares:
             return None
 
     def spans(self, about: TopicFile, partition: int) -> list[Span] | None:
-        """Returns which offsets the listed objects span; None if the archive does not say so now.
+        """Returns which offsets the listed objects span; None if the archive does not answer now.
 
         The archive of another topic of this name has nothing of this one.
         """

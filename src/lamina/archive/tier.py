@@ -25,11 +25,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from lamina.api import TierStatus
-from lamina.archive.archiver import Archiver
+from lamina.archive.archiver import Archiver, PartitionSource
 from lamina.archive.join import Policy
 from lamina.archive.object_list import Shelf, cold_log, lacking
 from lamina.archive.object_reader import BlockCache, ColdLog
-from lamina.archive.sealed_source import PartitionSource
 from lamina.archive.settle_losses import settle
 from lamina.archive.topic_copies import Metadata
 from lamina.config import TopicSettings
@@ -197,7 +196,7 @@ class Tier:
         return named
 
     def forget(self, about: TopicFile) -> None:
-        """Is told that a topic was deleted; its archive is marked so at the next tick."""
+        """Notes that a topic was deleted; its archive is marked so at the next tick."""
         self._deleted.append(about)
 
     def _mark_deleted(self) -> None:
@@ -237,7 +236,7 @@ class Tier:
         before = self._kept
         self._kept = {each: kept for each, kept in before.items() if each in open_now}
         for each, kept in before.items():
-            if not self._keeps(each):  # nobody waits for what is not archived any more
+            if not self._keeps(each):  # nothing waits for a partition that is not archived any more
                 with kept.changed:
                     kept.changed.notify_all()
         return [kept for kept in self._kept.values() if kept.partition.settings.is_archived]
@@ -259,7 +258,7 @@ class Tier:
     def holding(self) -> list[Archivable]:
         """Returns the partitions that have objects, also those that are archived no more.
 
-        All of them may still be local: then only the archive itself tells.
+        All of them may still be local: then only the archive itself knows.
         """
         with self._lock:
             self._current()
@@ -271,7 +270,7 @@ class Tier:
 
     @contextlib.contextmanager
     def hold(self, partition: Archivable, *, claim: bool = True) -> Iterator[Archiver]:
-        """Gives a partition's archive to a job: until it ends, nothing else changes the list.
+        """Hands a partition's archive to a job: until it ends, nothing else changes the list.
 
         What the job has listed is shown at its end. Appends with acks=archived wait for it. Without
         `claim` the list is only read.
@@ -314,7 +313,7 @@ class Tier:
 
     def _look_after(self, kept: _Kept, *, force: bool) -> None:
         self._claim(kept)
-        self.metadata.save_topic(kept.shelf.about)  # before objects: it says how to read them
+        self.metadata.save_topic(kept.shelf.about)  # before objects: it is needed to read them
         self._seal_for_waiting(kept)
         self._upload(kept, force=force)
         self.metadata.save(kept.shelf, kept.partition.published)

@@ -3,7 +3,7 @@
 With these and the objects a topic can be read, and restored, on a machine that never saw it.
 
 Rules.
-1. `topic.json` and `ledger.json` are copies of the local files, byte for byte.
+1. `topic.json`, `schemas.json` and `ledger.json` are copies of the local files, byte for byte.
 2. The state of a group is one object per partition, always of one moment (`group_copy`). That of
    a group which is known to be deleted goes; so do the files that earlier releases put there.
    What classic groups have committed is one object per partition for all of them.
@@ -22,7 +22,7 @@ from typing import Protocol
 from lamina.archive.object_list import Shelf
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
 from lamina.formats import committed_offsets
-from lamina.formats.documents import group_copy, topic_file
+from lamina.formats.documents import group_copy, topic_file, topic_schemas
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.storage import paths
@@ -53,6 +53,8 @@ class Metadata:
     objects: Objects
     groups: Callable[[], GroupSource]
     offsets: Callable[[], OffsetSource]
+    schemas: Callable[[TopicFile], bytes | None] = lambda about: None
+    """Returns the schemas of a typed topic as they are kept; None for any other."""
     _put: dict[str, bytes] = field(default_factory=dict)
     _copied: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     """The keys of groups' copies, and of what earlier releases kept of them, by partition."""
@@ -107,6 +109,9 @@ class Metadata:
         if about.created_ms == topic_file.UNKNOWN_MS:
             return
         self._save(paths.archive_topic_settings(about.name), topic_file.encode(about))
+        schemas = self.schemas(about)
+        if schemas is not None:
+            self._save(paths.archive_topic_schemas(about.name), schemas)
 
     def forget(self, topic_name: str, partition: int) -> None:
         """Schedules everything of a partition to be saved again: a copy was found damaged."""
@@ -115,7 +120,7 @@ class Metadata:
         self._ledgers.pop((topic_name, partition), None)
 
     def mark_deleted(self, about: TopicFile) -> None:
-        """Marks the archive of a deleted topic, if it has one: nobody is shown it any more."""
+        """Marks the archive of a deleted topic, if it has one: it is not shown any more."""
         key = paths.archive_topic_settings(about.name)
         try:
             found = topic_file.decode(self.objects.read(key).data)
@@ -159,6 +164,8 @@ class Metadata:
         try:
             if key.endswith(f"/{paths.TOPIC_SETTINGS}"):
                 topic_file.decode(data)
+            elif key.endswith(f"/{paths.TOPIC_SCHEMAS}"):
+                topic_schemas.decode(data)
             elif paths.archived_group(key) is not None:
                 group_copy.decode(data)
             elif key.endswith(f"/{paths.base_name(paths.COMMITTED_OFFSETS)}"):

@@ -1,13 +1,16 @@
 """The command line: `lamina NOUN VERB`, thin over the store.
 
     main              the program: commands, exit codes, one line per error
-    target            where a command works: `--data DIRECTORY` or `--server URL`
+    target            where a command works: `--data DIRECTORY` or `--server URL`, opened
     output            tables for people, one JSON object per line for programs
     topic_commands, group_commands, router_commands, segment_commands, tier_commands,
-    pipeline_commands (with pipeline_bulk and pipeline_running), serve_commands, cat_command
+    pipeline_commands (with pipeline_bulk and pipeline_running), serve_commands, server_commands,
+    cat_command, sql_command
                       the nouns; each function is a verb
-    offsets, percent  grammars that users know already: rpk's offsets, kcat's and rpk's formats
-    record_input, record_printing, layer_drawing, group_seek, file_reports, file_opening
+    offsets, percent, input_format
+                      grammars that users know already: rpk's offsets, kcat's and rpk's formats
+    consuming, record_input, record_printing, group_reading, group_seek, layer_drawing,
+    file_reports, file_opening, names_on_disk
                       what several commands share
     doctor, bench, warm_progress
                       `lamina doctor`, `lamina bench` and `lamina warm`

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from lamina.cli.target import Data, Server, readable, settings_of, writable
+from lamina.cli.output import counted
+from lamina.cli.target import Where, placed, readable, settings_of, writable
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from lamina.cli.percent import Row
+    from lamina.cli.record_printing import Read
 
-_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
-_POLL_RECORDS, _LEASE_MS = 100, 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Asked:
     group: str | None
     topic: list[str]
     partition: int | None
-    offset: str
+    offset: list[str]
     count: int | None
     exit_at_end: bool
     format: str | None
@@ -59,10 +58,10 @@ class Asked:
     property_: list[str]
     file: str | None
     broker: str | None
-    data: str | None
-    server: str | None
+    where: Where
 
 
+@placed
 def cat(
     names: Annotated[
         list[str] | None, typer.Argument(help="Topics for -G, files for -P.", metavar="[NAME]...")
@@ -78,12 +77,13 @@ def cat(
     topic: Annotated[list[str], typer.Option("-t", help="Topic.")] = [],  # noqa: B006
     partition: Annotated[int | None, typer.Option("-p", help="Partition.", min=-1)] = None,
     offset: Annotated[
-        str, typer.Option("-o", help="beginning, end, stored, N, -N, s@ms, e@ms.")
-    ] = "beginning",
+        list[str],
+        typer.Option("-o", help="beginning, end, stored, N, -N; s@ms and e@ms, one or both."),
+    ] = ["beginning"],  # noqa: B006
     count: Annotated[int | None, typer.Option("-c", help="Stop after this many.", min=1)] = None,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Exit at the end.")] = False,
     format: Annotated[str | None, typer.Option("-f", help="%s %S %R %k %K %T %h %t %p %o")] = None,
-    as_json: Annotated[bool, typer.Option("-J", help="JSON envelopes.")] = False,
+    as_json: Annotated[bool, typer.Option("-J", "--json", help="JSON envelopes.")] = False,
     with_offset: Annotated[bool, typer.Option("-O", help="Print offsets before keys.")] = False,
     delimiter: Annotated[str, typer.Option("-D", help="Record delimiter.")] = "\\n",
     key_delimiter: Annotated[str | None, typer.Option("-K", help="Key delimiter.")] = None,
@@ -101,8 +101,7 @@ def cat(
     ] = [],  # noqa: B006
     file: Annotated[str | None, typer.Option("-F", help="A file with such properties.")] = None,
     broker: Annotated[str | None, typer.Option("-b", help="A server, like --server.")] = None,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
 ) -> None:
     """Consumes, produces, lists and queries with kcat's flags."""
     names = names or []
@@ -121,9 +120,9 @@ def _run(asked: Asked) -> None:
     properties = _properties(asked)
     where = _where(asked, properties)
     if asked.listing:
-        _list(*where, asked.topic, as_json=asked.as_json)
+        _list(where, asked.topic, as_json=asked.as_json)
     elif asked.query:
-        _query(*where, asked.topic)
+        _query(where, asked.topic)
     elif asked.produce or (not any(modes) and not sys.stdin.isatty()):
         _produce(where, asked, properties)
     else:
@@ -145,59 +144,39 @@ def _properties(asked: Asked) -> dict[str, str]:
     return found
 
 
-def _where(asked: Asked, properties: dict[str, str]) -> tuple[str | None, str | None]:
+def _where(asked: Asked, properties: dict[str, str]) -> Where:
     named = next((properties[key] for key in _SERVERS if key in properties), None)
-    if asked.broker or (named and asked.data is None and asked.server is None):
-        return None, asked.broker or named
-    return asked.data, asked.server
+    where = asked.where
+    if asked.broker or (named and where.data is None and where.server is None):
+        return Where(server=asked.broker or named, authority=where.authority)
+    return where
 
 
-def _consume(
-    where: tuple[str | None, str | None], asked: Asked, properties: dict[str, str]
-) -> None:
+def _consume(where: Where, asked: Asked, properties: dict[str, str]) -> None:
     render = _renderer(asked)
-    stops = asked.exit_at_end and asked.offset != "end"
     topics = asked.names if asked.group is not None else [_only(asked.topic)]
     if asked.group is not None:
-        rows = _group_rows(where, asked)
+        reads = _group_reads(where, asked)
     else:
-        rows = _rows(where, asked, properties.get("group.id"), stops=stops)
-    for row in rows:
-        sys.stdout.buffer.write(render(row))
-        if asked.unbuffered or sys.stdout.isatty() or not stops:
+        reads = _reads(where, asked, properties.get("group.id"))
+    for read in reads:
+        sys.stdout.buffer.write(render(read))
+        if asked.unbuffered or sys.stdout.isatty() or not asked.exit_at_end:
             sys.stdout.buffer.flush()
-    if stops and not asked.quiet:
+    if asked.exit_at_end and not asked.quiet:
         sys.stderr.write(f"% Reached end of topic {' '.join(topics)}\n")
 
 
-def _group_rows(where: tuple[str | None, str | None], asked: Asked) -> Iterator[Row]:
+def _group_reads(where: Where, asked: Asked) -> Iterator[Read]:
     """Yields records that a group hands out; each is acked after it was printed."""
-    from lamina.cli.record_printing import rows_of
+    from lamina.cli.group_reading import group_reads
 
     if not asked.names or asked.topic:
         raise InvalidRequest("-G names a group, then its topics: -G billing orders")
-    number = 0
-    with writable(*where) as store:
-        groups = [store.group(topic, str(asked.group)) for topic in asked.names]
-        while asked.count is None or number < asked.count:
-            found = 0
-            for group in groups:
-                left = _POLL_RECORDS if asked.count is None else asked.count - number
-                wait_ms = 0 if asked.exit_at_end or len(groups) > 1 else 200
-                batch = group.poll(max(1, min(_POLL_RECORDS, left)), _LEASE_MS, wait_ms=wait_ms)
-                for row in rows_of(batch):
-                    number += 1
-                    yield row | {"topic": group.topic, "number": number}
-                if batch.num_rows:
-                    sys.stdout.buffer.flush()
-                    group.ack(batch)
-                found += batch.num_rows
-                if number == asked.count:
-                    return
-            if not found and asked.exit_at_end:
-                return
-            if not found and len(groups) > 1:
-                time.sleep(0.1)
+    with writable(where) as store:
+        yield from group_reads(
+            store, str(asked.group), asked.names, count=asked.count, ends=asked.exit_at_end
+        )
 
 
 def _only(topics: list[str]) -> str:
@@ -206,14 +185,8 @@ def _only(topics: list[str]) -> str:
     return topics[0]
 
 
-def _unescaped(text: str) -> str:
-    for written, meant in _ESCAPES.items():
-        text = text.replace(written, meant)
-    return text
-
-
-def _list(data: str | None, server: str | None, topics: list[str], *, as_json: bool) -> None:
-    with readable(data, server) as store:
+def _list(where: Where, topics: list[str], *, as_json: bool) -> None:
+    with readable(where) as store:
         names = [name for name in store.topics() if not topics or name in topics]
         described = [store.describe_topic(name) for name in names]
     if as_json:
@@ -226,16 +199,17 @@ def _list(data: str | None, server: str | None, topics: list[str], *, as_json: b
         ]
         sys.stdout.write(json.dumps({"topics": rows}) + "\n")
         return
-    sys.stdout.write(f" {len(described)} topics:\n")
+    sys.stdout.write(f" {counted(len(described), 'topic')}:\n")
     for info in described:
-        sys.stdout.write(f'  topic "{info.name}" with {len(info.partitions)} partitions:\n')
+        parts = counted(len(info.partitions), "partition")
+        sys.stdout.write(f'  topic "{info.name}" with {parts}:\n')
         for part in info.partitions:
             span = f"offsets {part.earliest_offset} to {part.durable_offset}"
             sys.stdout.write(f"    partition {part.partition}, {span}\n")
 
 
-def _query(data: str | None, server: str | None, asked: list[str]) -> None:
-    with readable(data, server) as store:
+def _query(where: Where, asked: list[str]) -> None:
+    with readable(where) as store:
         for each in asked:
             parts = each.rsplit(":", 2)
             try:
@@ -247,40 +221,27 @@ def _query(data: str | None, server: str | None, asked: list[str]) -> None:
             sys.stdout.write(f"{topic} [{partition}] offset {shown}\n")
 
 
-def _maker(asked: Asked) -> Any:
+def _produce(where: Where, asked: Asked, properties: dict[str, str]) -> None:
     from lamina.cli import record_input
+    from lamina.cli.input_format import Layout, keyed, unescaped
 
-    return record_input.Maker(
-        asked.key.encode() if asked.key is not None else None,
+    topic, delimiter = _only(asked.topic), unescaped(asked.delimiter)
+    make = record_input.Maker(
+        Layout() if asked.key_delimiter is None else keyed(asked.key_delimiter, delimiter),
+        record_input.encoded(asked.key),
         [record_input.header_of(each, "=") for each in asked.header],
         asked.null,
-        _unescaped(asked.key_delimiter).encode() if asked.key_delimiter else None,
     )
-
-
-def _produce(
-    where: tuple[str | None, str | None], asked: Asked, properties: dict[str, str]
-) -> None:
-    from lamina.cli import record_input
-
-    topic, make = _only(asked.topic), _maker(asked)
-    delimiter = _unescaped(asked.delimiter).encode()
     chosen = None if asked.partition is None or asked.partition < 0 else asked.partition
-    seen: Callable[[bytes], object] = lambda piece: None  # noqa: E731
-    if asked.tee:
-        seen = lambda piece: sys.stdout.buffer.write(piece + delimiter)  # noqa: E731
-    with writable(*where) as store:
+    with writable(where) as store:
+        producing = record_input.Producing(store, topic, chosen, properties.get("acks", "all"))
         for pieces in _inputs(asked, delimiter):
-            appended = store.append(
-                topic,
-                [make.record(piece) for piece in pieces],
-                partition=chosen,
-                acks=properties.get("acks", "all"),
-            )
-            for piece in pieces:
-                seen(piece)
-            for number, ack in appended.parts.items() if asked.verbose else ():
-                sys.stderr.write(f"% {record_input.success(number, ack)}\n")
+            producing.append(pieces, make)
+            if asked.tee:
+                sys.stdout.buffer.write(b"".join(piece + delimiter for piece in pieces))
+                sys.stdout.buffer.flush()
+            for done in producing.report() if asked.verbose else ():
+                sys.stderr.write(f"% {record_input.success(done)}\n")
 
 
 def _inputs(asked: Asked, delimiter: bytes) -> Iterator[list[bytes]]:
@@ -301,56 +262,61 @@ def _inputs(asked: Asked, delimiter: bytes) -> Iterator[list[bytes]]:
                 yield [file.read()]
 
 
-def _rows(
-    where: tuple[str | None, str | None], asked: Asked, group: str | None, *, stops: bool
-) -> Any:
+def _reads(where: Where, asked: Asked, group: str | None) -> Iterator[Read]:
     from lamina.cli import record_printing
     from lamina.cli.offsets import Point, Range, parse_kcat
-    from lamina.storage.files import wall_clock_ms
 
     topic = _only(asked.topic)
     chosen = [asked.partition] if asked.partition is not None and asked.partition >= 0 else []
-    with readable(*where) as store:
-        if asked.offset == "stored":
+    end = Point("end") if asked.exit_at_end else None
+    with readable(where) as store:
+        if asked.offset == ["stored"]:
             if group is None:
                 raise InvalidRequest("-o stored is where a group is: name it with -X group.id=NAME")
             stored = {
                 part.partition: part.committed
                 for part in store.describe_group(topic, group).partitions
             }
-            spans = record_printing.spans(store, [topic], chosen, Range(Point("start")))
+            spans = record_printing.spans(store, [topic], chosen, Range(Point("start"), end))
             for span in spans:
-                span.start = max(span.start, stored[span.partition])
-                span.end = store.latest_offset(topic, span.partition) if stops else None
+                span.start = span.first = max(span.start, stored[span.partition])
         else:
-            point = parse_kcat(asked.offset, wall_clock_ms())
-            wanted = point if isinstance(point, Range) else Range(point)
-            if wanted.end is None and stops:
-                wanted = Range(wanted.start, Point("end"))
-            spans = record_printing.spans(store, [topic], chosen, wanted)
-        yield from record_printing.rows(store, spans, asked.count)
+            wanted = parse_kcat(asked.offset)
+            spans = record_printing.spans(
+                store, [topic], chosen, Range(wanted.start, wanted.end or end)
+            )
+        yield from record_printing.reads(store, spans, asked.count)
 
 
-def _renderer(asked: Asked) -> Any:
-    from lamina.cli import percent
-    from lamina.inspect.render import render_value
+def _renderer(asked: Asked) -> Callable[[Read], bytes]:
+    from lamina.cli import percent, record_printing
 
     if asked.as_json:
-
-        def envelope(row: Row) -> bytes:
-            shown = {name: row[name] for name in ("topic", "partition", "offset")}
-            shown |= {"tstype": "create", "ts": row["timestamp_ms"], "broker": 0}
-            if row["headers"]:
-                flat = [item for pair in row["headers"] for item in pair]
-                shown["headers"] = render_value(flat)
-            shown |= {"key": render_value(row["key"]), "payload": render_value(row["value"])}
-            return json.dumps(shown).encode() + b"\n"
-
-        return envelope
+        return lambda read: b"".join(map(_envelope, record_printing.rows(read)))
     between = asked.key_delimiter
     keyed = f"%k{between}" if between else ""
-    placed = f"%o{between or chr(9)}" if asked.with_offset else ""
+    before = f"%o{between or chr(9)}" if asked.with_offset else ""
     chosen = asked.format
     if chosen is None:
-        chosen = f"{placed}{keyed}%s{asked.delimiter}"
-    return percent.compile_format(chosen, percent.KCAT, b"NULL" if asked.null else b"").render
+        chosen = f"{before}{keyed}%s{asked.delimiter}"
+    made = percent.compile_format(chosen, percent.KCAT, b"NULL" if asked.null else b"")
+    return lambda read: b"".join(map(made.render, record_printing.rows(read)))
+
+
+def _envelope(row: Row) -> bytes:
+    """Renders a record as kcat's -J does."""
+    from json.encoder import encode_basestring_ascii as quoted
+
+    from lamina.cli.record_printing import json_text
+
+    headers = ""
+    if row["headers"]:
+        flat = (f"{quoted(name)}, {json_text(value)}" for name, value in row["headers"])
+        headers = f', "headers": [{", ".join(flat)}]'
+    line = (
+        f'{{"topic": {quoted(row["topic"])}, "partition": {row["partition"]},'
+        f' "offset": {row["offset"]}, "tstype": "create", "ts": {row["timestamp_ms"]},'
+        f' "broker": 0{headers}, "key": {json_text(row["key"])},'
+        f' "payload": {json_text(row["value"])}}}\n'
+    )
+    return line.encode()

@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from lamina.cli.output import size
+from lamina.cli.output import counted, size
+from lamina.cli.target import Where, readable
 from lamina.errors import LaminaError, RecordsMissing
 
 _LOW_SPACE_BYTES = 1 << 30
 _SLOW_FSYNC_MS = 20.0
 
 
-def examine(
-    data: str | None, server: str | None, *, thorough: bool = False
-) -> Iterator[dict[str, Any]]:
+def examine(where: Where, *, thorough: bool = False) -> Iterator[dict[str, Any]]:
     """Yields a finding for each thing looked at: ok, a warning or a problem.
 
     `thorough` reads every record, here and in the archive: only that finds a page which the device
@@ -32,12 +31,12 @@ def examine(
     """
     yield _finding("versions", "ok", _versions())
     yield _processor()
-    if server is not None:
-        yield from _server(server, thorough=thorough)
-    elif data is not None and os.path.isdir(data):
-        yield from _directory(data, thorough=thorough)
+    if where.server is not None:
+        yield from _server(where, thorough=thorough)
+    elif where.data is not None and os.path.isdir(where.data):
+        yield from _directory(where.data, where.archive, thorough=thorough)
     else:
-        yield _finding("directory", "problem", f"{data} is no directory")
+        yield _finding("directory", "problem", f"{where.data} is not a directory")
 
 
 def _finding(what: str, verdict: str, text: str) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def _processor() -> dict[str, Any]:
     return _finding("processor", "ok", "has checksum instructions")
 
 
-def _directory(data: str, *, thorough: bool) -> Iterator[dict[str, Any]]:
+def _directory(data: str, archive: str | None, *, thorough: bool) -> Iterator[dict[str, Any]]:
     import lamina
     from lamina.storage import paths
     from lamina.storage.files import LocalFiles
@@ -72,19 +71,19 @@ def _directory(data: str, *, thorough: bool) -> Iterator[dict[str, Any]]:
     quarantine = os.path.join(data, "quarantine")
     kept = [name for _, _, names in os.walk(quarantine) for name in names]
     if kept:
-        text = f"{len(kept)} files of damaged bytes; see {quarantine}"
+        text = f"{counted(len(kept), 'file')} of damaged bytes; see {quarantine}"
         yield _finding("quarantine", "warning", text)
     else:
         yield _finding("quarantine", "ok", "nothing was set aside")
-    yield _archive(os.path.abspath(data))
+    yield _archive(os.path.abspath(data), archive)
     try:
-        with lamina.open(data, read_only=True) as store:
+        with lamina.open(data, read_only=True, archive=archive) as store:
             yield from _topics(store, thorough=thorough)
     except LaminaError as error:
         yield _finding("topics", "problem", str(error))
 
 
-def _archive(data: str) -> dict[str, Any]:
+def _archive(data: str, archive: str | None) -> dict[str, Any]:
     from lamina.archive.location import recalled
     from lamina.archive.open_archive import open_archive
     from lamina.storage import paths
@@ -93,20 +92,20 @@ def _archive(data: str) -> dict[str, Any]:
     url, problem = recalled(LocalFiles(), data)
     if problem:
         return _finding("archive", "problem", problem)
-    objects = open_archive(None, data=data)
+    objects = open_archive(archive, data=data)
     if objects is None:
         return _finding("archive", "ok", "the store has none")
     try:
         next(iter(objects.list(paths.ARCHIVE)), None)
     except LaminaError as error:
         return _finding("archive", "problem", f"archived records cannot be read now: {error}")
-    kept = "" if url else "; the store does not remember it, LAMINA_ARCHIVE names it"
+    kept = "" if url else "; the store does not remember it: --archive or LAMINA_ARCHIVE names it"
     return _finding("archive", "ok", f"{objects.url} answers{kept}")
 
 
 def _topics(store: Any, *, thorough: bool) -> Iterator[dict[str, Any]]:
     names = store.topics()
-    yield _finding("topics", "ok", f"{len(names)} topics")
+    yield _finding("topics", "ok", counted(len(names), "topic"))
     records = 0
     for name in names:
         try:
@@ -163,13 +162,9 @@ def _fsync(data: str) -> dict[str, Any]:
     return _finding("disk", verdict, f"write and fdatasync of 4 KiB take {middle:.2f} ms")
 
 
-def _server(url: str, *, thorough: bool) -> Iterator[dict[str, Any]]:
-    import lamina
-    from lamina.cli.target import SCHEMES
-
-    whole = url if url.startswith(SCHEMES) else f"grpc://{url}"
+def _server(where: Where, *, thorough: bool) -> Iterator[dict[str, Any]]:
     try:
-        with lamina.connect(whole, timeout_s=5) as store:
+        with readable(where) as store:
             store.topics()
             times = []
             for _ in range(10):

@@ -6,14 +6,21 @@ of `--topics`. Columns have the names of Kafka's tool.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lamina.cli.target import Data, Json, Server, Yes, readable, writable
-from lamina.errors import InvalidRequest, LaminaError, UnknownGroup
+from lamina.cli.target import (
+    Json,
+    Where,
+    Yes,
+    complete_group,
+    placed,
+    readable,
+    writable,
+)
+from lamina.errors import InvalidRequest, UnknownGroup
 
 if TYPE_CHECKING:
     from lamina.api import StoreApi
@@ -23,18 +30,6 @@ app = typer.Typer(
     no_args_is_help=True,
     epilog="Example: lamina group list --data data",
 )
-
-
-def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes the name of a group if the command line names a store."""
-    data = context.params.get("data") or os.environ.get("LAMINA_DATA")
-    server = context.params.get("server") or os.environ.get("LAMINA_SERVER")
-    try:
-        with readable(data, None if data else server) as store:
-            names = {name for _, name in store.groups()}
-    except LaminaError:
-        return []
-    return sorted(name for name in names if name.startswith(incomplete))
 
 
 GroupName = Annotated[
@@ -61,11 +56,11 @@ def _pairs(store: StoreApi, group: str, topics: list[str]) -> list[tuple[str, st
 
 
 @app.command("list", epilog="Example: lamina group list --server grpc://localhost:9300")
+@placed
 def list_groups(
     *,
     topics: Topics = [],  # noqa: B006
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Lists groups and how far they are behind."""
@@ -73,16 +68,17 @@ def list_groups(
 
     wanted = _split(topics)
     rows = []
-    with readable(data, server) as store:
+    with readable(where) as store:
         for topic, group in store.groups():
             if not wanted or topic in wanted:
                 info = store.describe_group(topic, group)
                 held = sum(part.inflight for part in info.partitions)
                 rows.append({"group": group, "topic": topic, "lag": info.lag, "inflight": held})
-    emit(rows, as_json=as_json)
+    emit(rows, as_json=as_json, none="no groups; `lamina topic consume TOPIC -g NAME` makes one")
 
 
 @app.command(epilog="Example: lamina group describe billing --data data")
+@placed
 def describe(
     group: GroupName,
     *,
@@ -90,21 +86,20 @@ def describe(
     members: Annotated[
         bool, typer.Option("--members", help="The members of a classic group, and what each reads.")
     ] = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Shows per partition what a group has acked and holds, and how far it is behind."""
     from lamina.cli.output import emit, size
 
     if members:
-        if data is not None:
+        if where.data is not None:
             raise InvalidRequest("members are known to the server that they joined: use --server")
-        with readable(data, server) as store:
+        with readable(where) as store:
             emit(_members(store, group, _split(topics), as_json=as_json), as_json=as_json)
         return
     rows: list[dict[str, Any]] = []
-    with readable(data, server) as store:
+    with readable(where) as store:
         for topic, name in _pairs(store, group, topics):
             rows += [
                 {
@@ -150,6 +145,7 @@ def _members(
 
 
 @app.command(epilog="Example: lamina group seek billing --to @-1h --yes --data data")
+@placed
 def seek(
     group: GroupName,
     *,
@@ -165,8 +161,7 @@ def seek(
         bool, typer.Option(help="Create the group in topics that do not have it.")
     ] = False,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Moves a group and forgets its leases and delivery counts. A dry run without --yes."""
@@ -175,7 +170,7 @@ def seek(
 
     if sum(each is not None for each in (to, to_group, to_file)) != 1:
         raise InvalidRequest("say where to: one of --to, --to-group and --to-file")
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         goal = group_seek.goal_of(store, to, to_group, to_file)
         there = {topic for topic, name in store.groups() if name == group}
         wanted = _split(topics) or sorted(goal.topics & there if to is None else there)
@@ -191,20 +186,20 @@ def seek(
 
 
 @app.command(epilog="Example: lamina group delete billing --yes --data data")
+@placed
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_group)],
     *,
     topics: Topics = [],  # noqa: B006
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Deletes groups and everything they have acked. A dry run without --yes."""
     from lamina.cli.output import emit
 
     rows = []
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         for pair in [pair for name in names for pair in _pairs(store, name, topics)]:
             lag = store.describe_group(*pair).lag
             if yes:

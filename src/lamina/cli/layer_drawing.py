@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from lamina.cli.output import moment, size
+from lamina.cli.output import counted, moment, size
 
 if TYPE_CHECKING:
     from lamina.api import SegmentFacts, StoreApi
@@ -29,7 +29,7 @@ def draw(store: StoreApi, topic: str, partition: int) -> None:
     total = sum(segment.size_bytes for segment in segments)
     console.print(
         Text(f"{topic}-{partition}", style="bold"),
-        Text(f"offsets {first} to {end}, {len(segments)} segments, {size(total)}"),
+        Text(f"offsets {first} to {end}, {counted(len(segments), 'segment')}, {size(total)}"),
     )
     largest = max(segment.size_bytes for segment in segments) or 1
     lines = [

@@ -152,22 +152,30 @@ def _no(text: str) -> InvalidRequest:
     )
 
 
-def parse_kcat(text: str, now_ms: int) -> Point | Range:
-    """Parses kcat's `-o`: a word, an offset, -N before the end, or `s@ms` / `e@ms`."""
+def parse_kcat(texts: list[str]) -> Range:
+    """Parses kcat's `-o`: a word, an offset, -N before the end, or `s@ms` and `e@ms`."""
+    found = [_parse_kcat(text) for text in texts]
+    ends = [each.end for each in found if each.end is not None]
+    starts = [each.start for each in found if each.end is None]
+    if len(ends) > 1 or len(starts) > 1:
+        raise InvalidRequest(f"-o is given once, or as s@ms and e@ms, not as {' and '.join(texts)}")
+    return Range(starts[0] if starts else Point("start"), ends[0] if ends else None)
+
+
+def _parse_kcat(text: str) -> Range:
     words: dict[str, Callable[[], Point]] = {
         "beginning": lambda: Point("start"),
         "end": lambda: Point("end"),
     }
     if text in words:
-        return words[text]()
+        return Range(words[text]())
     if text.startswith("s@"):
-        return Point("time", _number(text[2:], text))
+        return Range(Point("time", _number(text[2:], text)))
     if text.startswith("e@"):
         return Range(Point("start"), Point("time", _number(text[2:], text)))
     if text.startswith("-"):
-        return Point("before end", _number(text[1:], text))
-    del now_ms
-    return Point("offset", _number(text, text))
+        return Range(Point("before end", _number(text[1:], text)))
+    return Range(Point("offset", _number(text, text)))
 
 
 def resolve(point: Point, store: Offsets, topic: str, partition: int) -> int:

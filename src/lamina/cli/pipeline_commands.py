@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamina.cli import pipeline_bulk
-from lamina.cli.pipeline_running import HERE, DryRun, Master, run
-from lamina.cli.target import Archive, Data, Json, Server, TopicName, settings_of
+from lamina.cli.pipeline_running import HERE, DryRun, Master, place_of, run
+from lamina.cli.target import Json, TopicName, Where, placed, settings_of
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class TableFormat(StrEnum):
     epilog="Example: lamina pipeline convert orders orders-plain --format frame"
     " --map headers=drop --map value=empty --data data"
 )
+@placed
 def convert(
     topic: TopicName,
     target: Target,
@@ -80,9 +81,7 @@ def convert(
     rules: Rules = [],  # noqa: B006
     skip_lost: SkipLost = False,
     state: State = None,
-    data: Data = None,
-    server: Server = None,
-    archive: Archive = None,
+    where: Where,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -91,17 +90,15 @@ def convert(
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import copy, field_mapping
-        from lamina.spark.jobs.whereabouts import Place
 
         asked = copy.Conversion(topic, target, format, field_mapping.parse(rules), skip_lost, state)
-        return copy.convert(
-            spark, Place.of(data, server, archive), asked, dry_run=dry_run, progress=progress
-        )
+        return copy.convert(spark, place_of(where), asked, dry_run=dry_run, progress=progress)
 
-    run(work, master=master, as_json=as_json)
+    run(work, master=master, as_json=as_json, where=where)
 
 
 @app.command(epilog="Example: lamina pipeline replay orders orders-test -o @-2h:-1h --data data")
+@placed
 def replay(
     topic: TopicName,
     target: Target,
@@ -116,9 +113,7 @@ def replay(
     rules: Rules = [],  # noqa: B006
     skip_lost: SkipLost = False,
     state: State = None,
-    data: Data = None,
-    server: Server = None,
-    archive: Archive = None,
+    where: Where,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -127,7 +122,6 @@ def replay(
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import copy, field_mapping
-        from lamina.spark.jobs.whereabouts import Place
 
         asked = copy.Replay(
             topic,
@@ -138,11 +132,9 @@ def replay(
             skip_lost,
             state,
         )
-        return copy.replay(
-            spark, Place.of(data, server, archive), asked, dry_run=dry_run, progress=progress
-        )
+        return copy.replay(spark, place_of(where), asked, dry_run=dry_run, progress=progress)
 
-    run(work, master=master, as_json=as_json)
+    run(work, master=master, as_json=as_json, where=where)
 
 
 def _chosen(topic: str, text: str) -> Chosen:
@@ -164,6 +156,7 @@ def _chosen(topic: str, text: str) -> Chosen:
     epilog="Example: lamina pipeline ingest clicks/ clicks --format json --value json --key user"
     " --data data"
 )
+@placed
 def ingest(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A file, a directory, or a Spark table.")
@@ -186,8 +179,7 @@ def ingest(
         str, typer.Option("--id", help="Names this ingestion, which stores each file once.")
     ] = "",
     state: State = None,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -196,20 +188,18 @@ def ingest(
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import ingest as ingesting
-        from lamina.spark.jobs.whereabouts import Place
 
         fields = {"key": key, "value": value, "timestamp": timestamp}
         asked = ingesting.Ingestion(
             source, target, format.value, fields, drop, settings_of(option), name, state
         )
-        return ingesting.ingest(
-            spark, Place.of(data, server), asked, dry_run=dry_run, progress=progress
-        )
+        return ingesting.ingest(spark, place_of(where), asked, dry_run=dry_run, progress=progress)
 
-    run(work, master=master, as_json=as_json)
+    run(work, master=master, as_json=as_json, where=where)
 
 
 @app.command(epilog="Example: lamina pipeline export orders lake/orders --format delta --data data")
+@placed
 def export(
     topic: TopicName,
     target: Annotated[
@@ -225,9 +215,7 @@ def export(
         list[str], typer.Option(metavar="KEY=VALUE", help="Iceberg: a property of the catalog.")
     ] = [],  # noqa: B006
     skip_lost: SkipLost = False,
-    data: Data = None,
-    server: Server = None,
-    archive: Archive = None,
+    where: Where,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -236,11 +224,10 @@ def export(
 
     def work(spark: SparkSession, progress: Progress) -> Summary:
         from lamina.spark.jobs import export as exporting
-        from lamina.spark.jobs.whereabouts import Place
 
         return exporting.export(
             spark,
-            Place.of(data, server, archive),
+            place_of(where),
             topic,
             _lake(format, target, catalog, settings_of(option)),
             skip_lost=skip_lost,
@@ -248,7 +235,7 @@ def export(
             progress=progress,
         )
 
-    run(work, master=master, as_json=as_json)
+    run(work, master=master, as_json=as_json, where=where)
 
 
 def _lake(format: TableFormat, target: str, catalog: str, options: dict[str, str]) -> Lake:
@@ -275,6 +262,7 @@ def _lake(format: TableFormat, target: str, catalog: str, options: dict[str, str
 
 
 @app.command(epilog="Example: lamina pipeline profile orders --html orders.html --data data")
+@placed
 def profile(
     topic: TopicName,
     *,
@@ -282,9 +270,7 @@ def profile(
         str | None, typer.Option(metavar="FILE", help="Also write a page with plots.")
     ] = None,
     skip_lost: SkipLost = False,
-    data: Data = None,
-    server: Server = None,
-    archive: Archive = None,
+    where: Where,
     master: Master = HERE,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -296,12 +282,11 @@ def profile(
 
         from lamina.spark.jobs import profile as profiling
         from lamina.spark.jobs import profile_page
-        from lamina.spark.jobs.whereabouts import Place
         from lamina.storage.files import LocalFiles
 
         summary, found = profiling.profile(
             spark,
-            Place.of(data, server, archive),
+            place_of(where),
             topic,
             skip_lost=skip_lost,
             dry_run=dry_run,
@@ -311,4 +296,4 @@ def profile(
             LocalFiles().replace(os.path.abspath(html), profile_page.page(found).encode())
         return summary
 
-    run(work, master=master, as_json=as_json)
+    run(work, master=master, as_json=as_json, where=where)

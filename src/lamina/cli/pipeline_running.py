@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
 import typer
 
+from lamina.cli.target import Where, refuse_nowhere
 from lamina.errors import InvalidRequest, LaminaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lamina.spark.jobs.job import Progress, Summary
+    from lamina.spark.jobs.whereabouts import Place
 
 Master: TypeAlias = Annotated[
     str,
@@ -43,16 +45,29 @@ def run(
     *,
     master: str,
     as_json: bool,
+    where: Where | None = None,
 ) -> None:
     """Runs a job with a session and a progress bar, prints its summary, exits 1 if it failed.
 
-    Errors of Lamina pass; what else Spark raises becomes one of them.
+    Errors of Lamina pass; what else Spark raises becomes one of them. A target that is not there is
+    refused before Spark is started, which takes a while.
     """
+    if where is not None:
+        refuse_nowhere(where)
     with spark_session(master) as spark, Bar() as bar:
         summary = work(spark, bar)
     emit(summary, as_json=as_json)
     if summary.has_failed:
         raise typer.Exit(1)
+
+
+def place_of(where: Where) -> Place:
+    """Returns a target as the jobs take it; Spark's processes find the CA in the environment."""
+    from lamina.spark.jobs.whereabouts import Place
+
+    if where.authority is not None:
+        os.environ["LAMINA_CA"] = os.path.abspath(where.authority)
+    return Place.of(where.data, where.url, where.archive)
 
 
 def emit(summary: Summary, *, as_json: bool) -> None:

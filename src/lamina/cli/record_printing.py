@@ -1,14 +1,18 @@
 """Reading for commands: ranges of partitions one by one, or all partitions for ever.
 
-Every record becomes a Python object here: this is for eyes and pipes, not for speed.
+A command renders whole batches (`json_lines`, or `percent.Format` over `rows_of`) and flushes once
+per batch: what is rendered for eyes and pipes is made of Python objects, but never one by one.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
 from lamina.cli.offsets import Range, resolve
@@ -23,33 +27,70 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS, _BATCH_BYTES = 1000, 1 << 20
 _FOLLOW_MS = 200
+_FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+_OF_WAL = ("tag", "node")
 
 
 @dataclass(slots=True)
 class Span:
-    """One partition to read: the next offset, and where to stop, if ever."""
+    """One partition to read: the next offset, the first that is wanted, and where to stop."""
 
     topic: str
     partition: int
     start: int
     end: int | None
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Records of one partition; `number` is how many were read before them.
+
+    Without a `partition`, the batch says in a column which record is of which.
+    """
+
+    topic: str
+    partition: int | None
+    batch: pa.RecordBatch
+    number: int
 
 
 def spans(store: StoreApi, topics: list[str], partitions: list[int], asked: Range) -> list[Span]:
-    """Finds the offsets of a range in each partition."""
-    found = []
+    """Finds the offsets of a range in each partition.
+
+    A partition that ends before the range begins is read from its end on, without what comes before
+    the range: other partitions of the topic may be longer.
+    """
+    found, is_beyond = [], True
     for topic in topics:
         numbers = partitions or [part.partition for part in store.describe_topic(topic).partitions]
         for number in numbers:
-            start = resolve(asked.start, store, topic, number)
-            start = max(start, store.earliest_offset(topic, number))
+            first = resolve(asked.start, store, topic, number)
+            latest = store.latest_offset(topic, number)
+            earliest = _first_told(store, topic, number)
+            if asked.start.kind == "start":
+                first = earliest
+            start = max(min(first, latest), earliest)
             end = None if asked.end is None else resolve(asked.end, store, topic, number)
-            found.append(Span(topic, number, start, end))
+            found.append(Span(topic, number, start, end, first))
+            is_beyond = is_beyond and first > latest
+    if found and is_beyond:
+        wanted = f"nothing is at offset {found[0].first} yet"
+        goes_on = "" if asked.end is not None else "; waiting for it"
+        sys.stderr.write(f"lamina: {wanted}: {found[0].topic} ends before{goes_on}\n")
     return found
 
 
-def rows(store: StoreApi, wanted: list[Span], count: int | None) -> Iterator[Row]:
-    """Yields records: each range to its end; ranges without one in turn, for ever."""
+def _first_told(store: StoreApi, topic: str, partition: int) -> int:
+    """Returns where reading begins: with what is lost, if nothing is left before it."""
+    from lamina.log.gap_walk import first_not_removed
+
+    earliest = store.earliest_offset(topic, partition)
+    return first_not_removed(store.gaps(topic, partition), earliest) if earliest else 0
+
+
+def reads(store: StoreApi, wanted: list[Span], count: int | None) -> Iterator[Read]:
+    """Yields batches: each range to its end; ranges without one in turn, for ever."""
     number = 0
     while wanted and (count is None or number < count):
         is_last_round = all(span.end is not None for span in wanted)
@@ -59,9 +100,9 @@ def rows(store: StoreApi, wanted: list[Span], count: int | None) -> Iterator[Row
             if span.end is not None:
                 limit = min(limit, span.end - span.start)
             batch = _fetch(store, span, limit, wait_ms) if limit > 0 else None
-            for row in rows_of(batch) if batch is not None else ():
-                number += 1
-                yield row | {"topic": span.topic, "partition": span.partition, "number": number}
+            if batch is not None and batch.num_rows:
+                yield Read(span.topic, span.partition, batch, number)
+                number += batch.num_rows
             if _is_done(store, span):
                 wanted.remove(span)
 
@@ -84,11 +125,16 @@ def _fetch(store: StoreApi, span: Span, limit: int, wait_ms: int) -> pa.RecordBa
         max_bytes=_BATCH_BYTES,
         wait_ms=wait_ms,
     )
-    step, span.start = fetch_over(fetch, span.start)
+    step, reached = fetch_over(fetch, span.start)
+    before, span.start = span.start, reached
     if isinstance(step, RecordsMissing):
         sys.stderr.write(f"lamina: {shown(str(step))}\n")
         return None
-    return step
+    if before >= span.first:
+        return step
+    import pyarrow.compute as pc
+
+    return step.filter(pc.greater_equal(step.column("offset"), span.first))
 
 
 def rows_of(batch: Any) -> Iterator[Row]:
@@ -97,3 +143,66 @@ def rows_of(batch: Any) -> Iterator[Row]:
 
     empty: Row = {"key": None, "headers": None}
     return (empty | row for row in plain_rows(batch))
+
+
+def rows(read: Read) -> Iterator[Row]:
+    """Yields the records of a batch with where they are and how many came before them."""
+    where: Row = {"topic": read.topic}
+    if read.partition is not None:
+        where["partition"] = read.partition
+    for number, row in enumerate(rows_of(read.batch), start=read.number + 1):
+        row.update(where, number=number)
+        yield row
+
+
+def json_lines(read: Read, *, with_values: bool = True) -> bytes:
+    """Renders a batch as JSON lines, with the same fields in the same order in every line."""
+    topic, count = quoted(read.topic), read.batch.num_rows
+    columns = {name: read.batch.column(name) for name in read.batch.schema.names}
+    texts = {
+        "topic": [topic] * count,
+        "partition": map(str, _partitions(read)),
+        "offset": map(str, columns["offset"].to_pylist()),
+        "timestamp_ms": map(str, columns["timestamp"].cast("int64").to_pylist()),
+        "headers": map(_headers, columns["headers"].to_pylist() if "headers" in columns else ()),
+    }
+    for name in ("key", "value", *_OF_WAL):
+        if name in columns:
+            texts[name] = map(json_text, columns[name].to_pylist())
+    names = [*_FIELDS, *(name for name in _OF_WAL if name in columns)]
+    if not with_values:
+        names.remove("value")
+    nothing = ["null"] * count
+    chosen = [texts[name] if name in columns or name in _FIELDS[:4] else nothing for name in names]
+    line = "{" + ", ".join(f'"{name}": %s' for name in names) + "}\n"
+    return "".join([line % cells for cells in zip(*chosen, strict=True)]).encode()
+
+
+def _partitions(read: Read) -> list[int]:
+    if read.partition is None:
+        found: list[int] = read.batch.column("partition").to_pylist()
+        return found
+    return [read.partition] * read.batch.num_rows
+
+
+def json_text(value: bytes | None) -> str:
+    """Renders bytes as JSON: text where they are UTF-8, else {"base64": …}."""
+    if value is None:
+        return "null"
+    try:
+        return quoted(value.decode())
+    except UnicodeDecodeError:
+        return f'{{"base64": "{base64.b64encode(value).decode()}"}}'
+
+
+def _headers(headers: list[dict[str, Any]] | None) -> str:
+    if headers is None:
+        return "null"
+    pairs = (f"[{quoted(each['key'])}, {json_text(each['value'])}]" for each in headers)
+    return f"[{', '.join(pairs)}]"
+
+
+def pretty(lines: bytes) -> bytes:
+    """Spreads JSON lines over many, for eyes."""
+    spread = (json.dumps(json.loads(line), indent=2) for line in lines.splitlines())
+    return "".join(f"{each}\n" for each in spread).encode()

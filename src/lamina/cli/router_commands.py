@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.cli.target import Data, Json, Server, TopicName, Yes, readable, writable
+from lamina.cli.target import (
+    Json,
+    TopicName,
+    Where,
+    Yes,
+    placed,
+    readable,
+    writable,
+)
 from lamina.errors import UnknownRouter
 
 app = typer.Typer(
@@ -27,6 +35,7 @@ def _rule(tag: str | None, tag_prefix: str | None, node: str | None) -> dict[str
 
 
 @app.command(epilog="Example: lamina router create alerts sensors alarms --tag-prefix err --data d")
+@placed
 def create(
     name: RouterName,
     source: TopicName,
@@ -35,25 +44,25 @@ def create(
     tag: Tag = None,
     tag_prefix: TagPrefix = None,
     node: Node = None,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Creates a router: records appended to a topic from now on are copied to another."""
     from lamina.cli.output import emit
 
-    with writable(data, server) as store:
+    with writable(where) as store:
         store.create_router(name, source, target, **_rule(tag, tag_prefix, node))
     emit([{"router": name, "status": "OK"}], as_json=as_json)
 
 
 @app.command("list", epilog="Example: lamina router list --server grpc://localhost:9300")
-def list_routers(*, data: Data = None, server: Server = None, as_json: Json = False) -> None:
+@placed
+def list_routers(*, where: Where, as_json: Json = False) -> None:
     """Lists routers."""
     from lamina.cli.output import emit
 
     rows = []
-    with readable(data, server) as store:
+    with readable(where) as store:
         for each in store.routers():
             row: dict[str, Any] = {"router": each.name}
             row |= {"source": each.source, "target": each.target}
@@ -61,10 +70,12 @@ def list_routers(*, data: Data = None, server: Server = None, as_json: Json = Fa
                 pattern = getattr(each, key)
                 row[key] = None if pattern is None else pattern.decode(errors="backslashreplace")
             rows.append(row)
-    emit(rows, as_json=as_json)
+    none = "no routers; `lamina router create NAME SOURCE TARGET` makes one"
+    emit(rows, as_json=as_json, none=none)
 
 
 @app.command(epilog="Example: lamina router alter alerts --target alarms2 --data data")
+@placed
 def alter(
     name: RouterName,
     *,
@@ -72,31 +83,30 @@ def alter(
     tag: Tag = None,
     tag_prefix: TagPrefix = None,
     node: Node = None,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Changes which records a router copies, or where to; other options stay as they are."""
     from lamina.cli.output import emit
 
-    with writable(data, server) as store:
+    with writable(where) as store:
         store.alter_router(name, target=target, **_rule(tag, tag_prefix, node))
     emit([{"router": name, "status": "OK"}], as_json=as_json)
 
 
 @app.command(epilog="Example: lamina router delete alerts --yes --data data")
+@placed
 def delete(
     name: RouterName,
     *,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Deletes a router; its copies stay. A dry run without --yes."""
     from lamina.cli.output import emit
 
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         if name not in [each.name for each in store.routers()]:
             raise UnknownRouter(f"there is no router {name!r}")
         if yes:

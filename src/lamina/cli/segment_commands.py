@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli.target import Data, Json, Server, TopicName, readable
+from lamina.cli.target import (
+    Json,
+    TopicName,
+    Where,
+    placed,
+    readable,
+)
 
 app = typer.Typer(
     help="Segment files: what is in them and whether they are sound.",
@@ -16,12 +22,14 @@ app = typer.Typer(
 
 
 @app.command("list", epilog="Example: lamina segment list orders -p 0 --data data")
+@placed
 def list_segments(
     topic: TopicName,
     *,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
-    data: Data = None,
-    server: Server = None,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", min=0, help="Which partition.")
+    ] = 0,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Lists the segments of a partition, oldest first."""
@@ -29,7 +37,7 @@ def list_segments(
     from lamina.cli.output import emit, moment, size
     from lamina.wire.values import to_plain
 
-    with readable(data, server) as store:
+    with readable(where) as store:
         segments = store.segments(topic, partition)
     if as_json:
         emit((to_plain(segment) for segment in segments), as_json=True)

@@ -29,6 +29,9 @@ KeyFile = Annotated[
 ]
 
 
+_BEGAN_IN_TERMINAL = os.isatty(0)
+
+
 def serve(
     *,
     data: Annotated[
@@ -39,16 +42,21 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log only problems.")] = False,
 ) -> None:
     """Serves a data directory over Flight, HTTP and Kafka's protocol until SIGTERM or Ctrl-C."""
+    from lamina.server.log_lines import LogOutput
     from lamina.server.service import Service
+    from lamina.server.setting_table import ServerSettings
     from lamina.server.settings import resolve
 
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    resolved = resolve(config, os.environ, settings_of(settings))
-    service = Service(data, resolved.settings)
+    flags = ({"log.level": "warning"} if quiet else {}) | settings_of(settings)
+
+    def settle() -> ServerSettings:
+        return resolve(config, os.environ, flags).settings
+
+    chosen = settle()
+    output = LogOutput(chosen)
+    service = Service(data, chosen, settle)
+    service.on_reload = output.apply
+    service.catch_reloads(_has_lost_its_terminal)
     service.start()
     addresses = [service.flight_url, service.http_url]
     if service.kafka_address is not None:
@@ -60,6 +68,16 @@ def serve(
     # Streams of clients that are gone may still hold a thread of gRPC, which would be waited for.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _has_lost_its_terminal() -> bool:
+    """Whether SIGHUP came because the terminal that the server was started in is gone."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return _BEGAN_IN_TERMINAL
+    os.close(descriptor)
+    return False
 
 
 def config(*, config: ConfigFile = None, settings: Set = [], as_json: Json = False) -> None:  # noqa: B006
@@ -80,12 +98,24 @@ def config(*, config: ConfigFile = None, settings: Set = [], as_json: Json = Fal
     emit(rows, as_json=as_json)
 
 
+ProduceBytes = Annotated[
+    int | None,
+    typer.Option(help="Bytes it may append per second, -1 for any; else quota.produce.bytes."),
+]
+FetchBytes = Annotated[
+    int | None,
+    typer.Option(help="Bytes it may read per second, -1 for any; else quota.fetch.bytes."),
+]
+
+
 @keys.command(epilog="Example: lamina key create --scope write --prefix orders. --file keys.json")
 def create(
     *,
     scope: Annotated[str, typer.Option(help="read, write (includes read) or admin (everything).")],
     prefix: Annotated[str, typer.Option(help="Only topics whose names start with this.")] = "",
     note: Annotated[str, typer.Option(help="Who the key is for.")] = "",
+    produce_bytes: ProduceBytes = None,
+    fetch_bytes: FetchBytes = None,
     file: KeyFile = "keys.json",
     as_json: Json = False,
 ) -> None:
@@ -93,7 +123,11 @@ def create(
     from lamina.cli.output import emit, say
     from lamina.server import auth
 
-    key, text = auth.create(file, scope=scope, prefix=prefix, note=note)
+    quotas = auth.Quotas(
+        auth.AS_SETTING if produce_bytes is None else produce_bytes,
+        auth.AS_SETTING if fetch_bytes is None else fetch_bytes,
+    )
+    key, text = auth.create(file, scope=scope, prefix=prefix, note=note, quotas=quotas)
     if as_json:
         emit([{"id": key.id, "scope": key.scope, "prefix": key.prefix, "key": text}], as_json=True)
     else:
@@ -107,10 +141,18 @@ def list_keys(*, file: KeyFile = "keys.json", as_json: Json = False) -> None:
     from lamina.server import auth
 
     rows = [
-        {"id": key.id, "scope": key.scope, "prefix": key.prefix, "note": key.note}
+        {
+            "id": key.id,
+            "scope": key.scope,
+            "prefix": key.prefix,
+            "note": key.note,
+            "produce_bytes": None if key.produce_bytes == auth.AS_SETTING else key.produce_bytes,
+            "fetch_bytes": None if key.fetch_bytes == auth.AS_SETTING else key.fetch_bytes,
+        }
         for key in auth.load(file)
     ]
-    emit(rows, as_json=as_json)
+    none = "no keys; `lamina key create --scope read` makes one"
+    emit(rows, as_json=as_json, none=none)
 
 
 @keys.command(epilog="Example: lamina key delete 0123456789abcdef --yes --file keys.json")
@@ -119,9 +161,10 @@ def delete(
     *,
     yes: Yes = False,
     file: KeyFile = "keys.json",
+    as_json: Json = False,
 ) -> None:
-    """Deletes a key; a server notices when it is restarted. A dry run without --yes."""
-    from lamina.cli.output import say
+    """Deletes a key; a server notices when it reloads. A dry run without --yes."""
+    from lamina.cli.output import emit
     from lamina.errors import InvalidRequest
     from lamina.server import auth
 
@@ -129,4 +172,5 @@ def delete(
         raise InvalidRequest(f"{file} has no key {identity}")
     if yes:
         auth.delete(file, identity)
-    say(f"{identity}: {'deleted' if yes else 'would be deleted (--yes)'}")
+    status = "deleted" if yes else "would be deleted (--yes)"
+    emit([{"id": identity, "status": status}], as_json=as_json)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lamina.cli.target import Archive, Data, Json, Server, readable, writable
+from lamina.cli.output import counted, size
+from lamina.cli.target import (
+    Json,
+    Where,
+    placed,
+    readable,
+    writable,
+)
 from lamina.errors import EXIT_CODES, CorruptData, InvalidRequest, LaminaError, Unavailable
 
 if TYPE_CHECKING:
@@ -37,8 +45,8 @@ def show(archive: Url, *, as_json: Json = False) -> None:
             manifest = Shelf(objects, about, partition).load()
             _say(
                 as_json,
-                f"{name}/{partition}: {len(manifest.objects)} objects,"
-                f" {manifest.size_bytes} bytes, end offset {manifest.end_offset}",
+                f"{name}/{partition}: {counted(len(manifest.objects), 'object')},"
+                f" {size(manifest.size_bytes)}, end offset {manifest.end_offset}",
                 topic=name,
                 partition=partition,
                 objects=len(manifest.objects),
@@ -48,11 +56,10 @@ def show(archive: Url, *, as_json: Json = False) -> None:
 
 
 @app.command(epilog="Example: lamina tier status --data data --archive s3://bucket/prefix")
-def status(
-    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
-) -> None:
+@placed
+def status(*, where: Where, as_json: Json = False) -> None:
     """Shows how far the archive of each partition is behind; exits 3 on an error."""
-    with readable(data, server, archive=_needed(data, archive)) as store:
+    with readable(_archived(where)) as store:
         found = store.tier_status()
     _tell(found, as_json=as_json)
 
@@ -60,11 +67,10 @@ def status(
 @app.command(
     "archive", epilog="Example: lamina tier archive --data data --archive s3://bucket/prefix"
 )
-def archive_now(
-    *, data: Data = None, server: Server = None, archive: Archive = None, as_json: Json = False
-) -> None:
+@placed
+def archive_now(*, where: Where, as_json: Json = False) -> None:
     """Archives sealed segments now, and shows how far the archive is; exits 3 on an error."""
-    with writable(data, server, archive=_needed(data, archive)) as store:
+    with writable(_archived(where)) as store:
         try:
             store.archive()
         except LaminaError as error:  # the rows say it, too, and what was archived all the same
@@ -73,22 +79,21 @@ def archive_now(
     _tell(found, as_json=as_json)
 
 
-def _needed(data: str | None, archive: str | None) -> str | None:
-    if data is None:
-        return None  # a server knows its archive
-    if archive is None:
+def _archived(where: Where) -> Where:
+    """Refuses a directory that has no archive; a server knows its own."""
+    if where.data is not None and where.archive is None:
         from lamina.archive.location import remembered
         from lamina.storage.files import LocalFiles
 
-        if remembered(LocalFiles(), data) is None:
+        if remembered(LocalFiles(), where.data) is None:
             raise InvalidRequest(
-                f"{data} remembers no archive: name it by --archive or LAMINA_ARCHIVE"
+                f"{where.data} remembers no archive: name it with --archive or LAMINA_ARCHIVE"
             )
-    return archive
+    return where
 
 
 def _tell(found: list[TierStatus], *, as_json: bool) -> None:
-    from lamina.cli.output import emit, size
+    from lamina.cli.output import emit
 
     rows: list[dict[str, Any]] = [asdict(each) for each in found]
     for row in rows if not as_json else ():
@@ -98,27 +103,31 @@ def _tell(found: list[TierStatus], *, as_json: bool) -> None:
     raise typer.Exit(EXIT_CODES[Unavailable] if any(each.last_error for each in found) else 0)
 
 
-@app.command(epilog="Example: lamina tier orphans s3://bucket/prefix --execute")
+@app.command(epilog="Example: lamina tier orphans s3://bucket/prefix --yes")
 def orphans(
     archive: Url,
     *,
-    execute: Annotated[bool, typer.Option(help="Remove them, not only list them.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--yes", "-y", "--execute", help="Remove them, not only list them.")
+    ] = False,
     age_ms: Annotated[int, typer.Option(help="Leave younger ones alone.", min=0)] = 3_600_000,
     as_json: Json = False,
 ) -> None:
-    """Lists objects that a crash has left and no list names; removes them with --execute."""
+    """Lists objects that a crash has left and no list names; removes them with --yes."""
     from lamina.storage.files import wall_clock_ms
     from lamina.store import orphans as finding
 
     objects = _opened(archive)
     found = finding.orphans(objects, wall_clock_ms(), age_ms)
     for info in found:
-        line = f"{info.key} ({info.size_bytes} bytes)"
+        line = f"{info.key} ({size(info.size_bytes)})"
         _say(as_json, line, key=info.key, size_bytes=info.size_bytes, removed=execute)
     if execute:
         finding.clean(objects, found)
     elif found and not as_json:
-        typer.echo(f"{len(found)} objects; --execute removes them")
+        typer.echo(
+            f"{counted(len(found), 'object')}; --yes removes {'it' if len(found) == 1 else 'them'}"
+        )
 
 
 @app.command(epilog="Example: lamina tier rebuild s3://bucket/prefix orders")
@@ -136,7 +145,7 @@ def rebuild(
 
     rebuilt = finding.rebuild(_opened(archive), topic)
     problems = [{"key": key, "problem": problem} for key, problem in rebuilt.problems]
-    line = f"{topic}: {rebuilt.objects} objects listed"
+    line = f"{topic}: {counted(rebuilt.objects, 'object')} listed"
     _say(as_json, line, topic=topic, objects=rebuilt.objects, problems=problems)
     for key, problem in rebuilt.problems if not as_json else ():
         typer.echo(f"{key}: {problem}", err=True)
@@ -156,8 +165,6 @@ def restore(
 
     What the archive cannot give back is listed and entered as lost; then the exit code is 1.
     """
-    import os
-
     from lamina.storage.files import LocalFiles, wall_clock_ms
     from lamina.store import restore as restoring
     from lamina.store.opening import Boot
@@ -165,7 +172,8 @@ def restore(
     boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
     restored = restoring.restore(_opened(archive), boot, topics or None)
     for done in restored:
-        line = f"{done.topic}: {done.records} records in {done.partitions} partitions"
+        held = counted(done.records, "record")
+        line = f"{done.topic}: {held} in {counted(done.partitions, 'partition')}"
         fields = {"records": done.records, "end_offsets": done.end_offsets}
         losses = [{"partition": each.partition, **asdict(each.gap)} for each in done.losses]
         groups = [each._asdict() for each in done.lost_groups]
@@ -183,6 +191,8 @@ def restore(
 def _opened(archive: str) -> Objects:
     from lamina.archive.open_archive import open_archive
 
+    if "://" not in archive and not os.path.isdir(archive):
+        raise InvalidRequest(f"{archive} is neither a directory nor a URL like s3://bucket/prefix")
     objects = open_archive(archive)
     assert objects is not None, "an argument is never empty"
     return objects

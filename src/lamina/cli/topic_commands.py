@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lamina.cli.target import (
-    Archive,
-    Data,
     Json,
-    Server,
     TopicName,
+    Where,
     Yes,
+    complete_group,
     complete_topic,
+    placed,
     readable,
     settings_of,
     writable,
 )
-from lamina.errors import InvalidRequest
+from lamina.errors import InvalidRequest, TopicExists
 
 if TYPE_CHECKING:
     from lamina.api import StoreApi
@@ -40,34 +39,59 @@ Config = Annotated[
 
 
 @app.command(epilog="Example: lamina topic create orders -p 4 -c retention.ms=86400000 --data data")
+@placed
 def create(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of new topics.")],
     *,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")
+    ] = 1,
     format: Annotated[str, typer.Option(help="keratin, frame or wal.")] = "keratin",
     config: Config = [],  # noqa: B006  # typer copies it
-    data: Data = None,
-    server: Server = None,
+    if_not_exists: Annotated[
+        bool,
+        typer.Option("--if-not-exists", help="Leave a topic that is there, if it is the same."),
+    ] = False,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Creates topics, and the data directory with the first one."""
     from lamina.cli.output import emit
 
     rows = []
-    with writable(data, server, create=True) as store:
+    with writable(where, create=True) as store:
         for name in names:
             settings = settings_of(config)
-            store.create_topic(name, partitions=partitions, format=format, config=settings)
+            try:
+                store.create_topic(
+                    name,
+                    partitions=partitions,
+                    format=format,
+                    config=settings,
+                    exist_ok=if_not_exists,
+                )
+            except TopicExists as error:
+                raise _there(error, name, if_not_exists=if_not_exists) from error
             rows.append({"topic": name, "status": "OK"})
     emit(rows, as_json=as_json)
 
 
+def _there(error: TopicExists, name: str, *, if_not_exists: bool) -> TopicExists:
+    """Says what the command line offers about a topic that exists."""
+    if if_not_exists:
+        return error
+    return TopicExists(
+        f"topic {name!r} exists already; --if-not-exists leaves it as it is", topic=name
+    )
+
+
 @app.command("list", epilog="Example: lamina topic list --server grpc://localhost:9300")
-def list_topics(*, data: Data = None, server: Server = None, as_json: Json = False) -> None:
+@placed
+def list_topics(*, where: Where, as_json: Json = False) -> None:
     """Lists topics."""
     from lamina.cli.output import emit, size
 
-    with readable(data, server) as store:
+    with readable(where) as store:
         rows = []
         for name in store.topics():
             info = store.describe_topic(name)
@@ -76,17 +100,16 @@ def list_topics(*, data: Data = None, server: Server = None, as_json: Json = Fal
             row: dict[str, Any] = {"topic": name, "format": info.format}
             row |= {"partitions": len(info.partitions), "records": records}
             rows.append(row | {"size": total if as_json else size(total)})
-    emit(rows, as_json=as_json)
+    emit(rows, as_json=as_json, none="no topics; `lamina topic create NAME` makes one")
 
 
 @app.command(epilog="Example: lamina topic describe orders --segments --data data")
+@placed
 def describe(
     name: TopicName,
     *,
     segments: Annotated[bool, typer.Option("--segments", help="Draw the layers.")] = False,
-    data: Data = None,
-    server: Server = None,
-    archive: Archive = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Describes a topic: its settings, its partitions and, with --segments, their layers."""
@@ -94,7 +117,7 @@ def describe(
     from lamina.cli.output import emit, say
     from lamina.wire.values import to_plain
 
-    with readable(data, server, archive=archive) as store:
+    with readable(where) as store:
         info = store.describe_topic(name)
         if as_json:
             described = to_plain(info)
@@ -112,47 +135,50 @@ def describe(
 
 
 @app.command(epilog="Example: lamina topic alter orders -c retention.bytes=1073741824 --data data")
-def alter(name: TopicName, *, config: Config, data: Data = None, server: Server = None) -> None:
+@placed
+def alter(name: TopicName, *, config: Config, where: Where, as_json: Json = False) -> None:
     """Changes settings of a topic; the others stay as they are."""
-    from lamina.cli.output import say
+    from lamina.cli.output import emit
 
-    with writable(data, server) as store:
-        store.alter_topic(name, settings_of(config))
-    say(f"{name}: {', '.join(config)}")
+    changed = settings_of(config)
+    with writable(where) as store:
+        store.alter_topic(name, changed)
+    rows = [{"topic": name, "setting": key, "value": value} for key, value in changed.items()]
+    emit(rows, as_json=as_json)
 
 
 @app.command(epilog="Example: lamina topic add-partitions orders --total 8 --data data")
+@placed
 def add_partitions(
     topic: TopicName,
     *,
     total: Annotated[int, typer.Option("--total", min=1, help="How many it has then.")],
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Adds partitions to a topic; keys go by the new count from then on."""
     from lamina.cli.output import emit
 
-    with writable(data, server) as store:
+    with writable(where) as store:
         before = store.format_of(topic)[1]
         store.add_partitions(topic, total)
     emit([{"topic": topic, "before": before, "partitions": total}], as_json=as_json)
 
 
 @app.command(epilog="Example: lamina topic delete orders --yes --data data")
+@placed
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topic)],
     *,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Deletes topics and all their records. A dry run without --yes."""
     from lamina.cli.output import emit
 
     rows = []
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         for name in names:
             info = store.describe_topic(name)
             records = sum(part.durable_offset - part.earliest_offset for part in info.partitions)
@@ -164,39 +190,64 @@ def delete(
 
 
 @app.command(epilog="Example: echo hello | lamina topic produce orders -k user-1 --data data")
+@placed
 def produce(
     topic: TopicName,
     *,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     header: Annotated[
-        list[str], typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
+        list[str],
+        typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header; repeatable."),
     ] = [],  # noqa: B006
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
-    acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Which one; by default, by key or in turn."),
+    ] = None,
+    acks: Annotated[str, typer.Option(help="0, 1, all or archived.")] = "all",
     tombstone: Annotated[
-        bool, typer.Option("--tombstone", "-Z", help="Take an empty line as a null value.")
+        bool, typer.Option("--tombstone", "-Z", help="Take an empty value as null.")
     ] = False,
-    data: Data = None,
-    server: Server = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option(
+            "--key-delimiter", "-K", help="What separates the key from the value, as in kcat."
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", "-f", help="How a record is written, as in rpk: '%k %v\\n'."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag of every record (wal topics).")] = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Appends a record for each line of standard input."""
     from lamina.cli import record_input
+    from lamina.cli.input_format import Layout, keyed, parsed
 
-    headers = [record_input.header_of(each, ":") for each in header]
-    make = record_input.Maker(key.encode() if key is not None else None, headers, tombstone)
-    with writable(data, server) as store:
-        for ack in record_input.append_lines(store, topic, make, partition=partition, acks=acks):
-            for number, part in sorted(ack.parts.items()):
-                if as_json:
-                    row = {"partition": number, "offset": part.base_offset, "count": part.count}
-                    line = json.dumps(row | {"durability": part.durability})
-                else:
-                    line = record_input.success(number, part)
-                sys.stdout.write(line + "\n")
+    if format is not None and key_delimiter is not None:
+        raise InvalidRequest("-f says where the key is: leave out -K")
+    layout = Layout() if key_delimiter is None else keyed(key_delimiter)
+    make = record_input.Maker(
+        layout if format is None else parsed(format),
+        record_input.encoded(key),
+        [record_input.header_of(each, ":") for each in header],
+        null_if_empty=tombstone,
+        tag=record_input.encoded(tag),
+    )
+    with writable(where) as store:
+        producing = record_input.Producing(store, topic, partition, acks)
+        for pieces in record_input.pieces(sys.stdin.buffer, make.layout.delimiter):
+            producing.append(pieces, make)
+            for fields in producing.report():
+                sys.stdout.write(
+                    f"{json.dumps(fields) if as_json else record_input.success(fields)}\n"
+                )
+            sys.stdout.flush()
 
 
 @app.command(epilog="Example: lamina topic consume orders -o @-1h:end -f '%k %v\\n' --data data")
+@placed
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topic)],
     *,
@@ -218,39 +269,25 @@ def consume(
     ] = False,
     meta_only: Annotated[bool, typer.Option("--meta-only", help="Leave out the values.")] = False,
     pretty_print: Annotated[bool, typer.Option(help="Print JSON over many lines.")] = False,
-    data: Data = None,
-    server: Server = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Consume with a group; records are acknowledged after they were printed.",
+            autocompletion=complete_group,
+        ),
+    ] = None,
+    where: Where,
+    as_json: Json = False,
 ) -> None:
     """Prints records, and waits for more unless the offsets have an end."""
-    from lamina.cli import percent, record_printing
-    from lamina.cli.offsets import parse
-    from lamina.inspect.render import render_value
-    from lamina.storage.files import wall_clock_ms
+    from lamina.cli.consuming import Wanted, consume
 
-    asked = parse(offset, wall_clock_ms())
-    compiled = None if format == "json" else percent.compile_format(format, percent.RPK)
-    with readable(data, server) as store:
-        names = _matching(store.topics(), topics) if regex else topics
-        for row in record_printing.rows(
-            store, record_printing.spans(store, names, partitions, asked), num
-        ):
-            if compiled is not None:
-                sys.stdout.buffer.write(compiled.render(row))
-            else:
-                del row["number"]
-                if meta_only:
-                    row.pop("value")
-                text = json.dumps(render_value(row), indent=2 if pretty_print else None)
-                sys.stdout.buffer.write(text.encode() + b"\n")
-            sys.stdout.buffer.flush()
-
-
-def _matching(known: list[str], patterns: list[str]) -> list[str]:
-    try:
-        compiled = [re.compile(pattern) for pattern in patterns]
-    except re.error as error:
-        raise InvalidRequest(f"no regular expression: {error}") from error
-    return [name for name in known if any(each.search(name) for each in compiled)]
+    if as_json and format != "json":
+        raise InvalidRequest("--json is -f json: give one of them")
+    wanted = Wanted(topics, offset, num, partitions, group, regex=regex)
+    consume(where, wanted, format, with_values=not meta_only, spread=pretty_print)
 
 
 Before = Annotated[
@@ -259,14 +296,14 @@ Before = Annotated[
 
 
 @app.command(epilog="Example: lamina topic trim orders --before 1000 --yes --data data")
+@placed
 def trim(
     topic: TopicName,
     *,
     before: Before,
     partition: Partition = 0,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Removes whole segments below an offset. A dry run without --yes."""
@@ -279,19 +316,19 @@ def trim(
         # The first segment may begin below what was deleted inside of it.
         return max(store.earliest_offset(topic, partition), left), "would be trimmed (--yes)"
 
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         _cut_below(store, (topic, partition), before, cut, as_json=as_json)
 
 
 @app.command(epilog="Example: lamina topic delete-records orders --before 1000 --yes --data data")
+@placed
 def delete_records(
     topic: TopicName,
     *,
     before: Before,
     partition: Partition = 0,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Deletes all records below an offset, even inside a segment. A dry run without --yes."""
@@ -304,7 +341,7 @@ def delete_records(
             raise InvalidRequest(f"{topic}/{partition} ends at {end}, below {at}")
         return max(store.earliest_offset(topic, partition), at), "would be deleted (--yes)"
 
-    with writable(data, server) if yes else readable(data, server) as store:
+    with writable(where) if yes else readable(where) as store:
         _cut_below(store, (topic, partition), before, cut, as_json=as_json)
 
 
@@ -330,19 +367,19 @@ def _cut_below(
 
 
 @app.command(epilog="Example: lamina topic retention orders --data data")
+@placed
 def retention(
     topic: TopicName,
     *,
     partition: Partition = 0,
     yes: Yes = False,
-    data: Data = None,
-    server: Server = None,
+    where: Where,
     as_json: Json = False,
 ) -> None:
     """Shows why each segment stays or goes; with --yes, removes those that go."""
     from lamina.cli.output import emit, say, size
 
-    with writable(data, server) as store:
+    with writable(where) as store:
         rows = [
             {
                 "segment": decision.segment.base_offset,

@@ -9,6 +9,7 @@ with annotated dumps; tests compare both with the code.
     wal/       the write-ahead log: frames of many topics, control frames, snapshots, `.data`
     strm/      compressed objects for an object store
     kafka/     record batches as Kafka clients send and read them; never written to disk
+    typed/     values as columns: schemas, and Avro's bytes to Arrow and back
     documents/ the small JSON files: topics, ledgers, checkpoints, lists of archived objects
     kernels/   what the inner loops share: compilation, checksums, hashes, Arrow columns
 
@@ -19,7 +20,8 @@ end, and why the walk stopped. `scan.runs` is the only walk that continues after
 records an index points to, and `sparse_index` looks them up. `ranges` is a set of offsets as merged
 ranges, `envelope` carries fields for which a format has no room, `partitioning` maps keys to
 partitions, `producer_journal` is the journal of idempotent producers, and `committed_offsets` is
-the journal of offsets that classic groups commit.
+the journal of offsets that classic groups commit, and of where transactional producers stand;
+`transaction_file` is what one transaction holds.
 
 Rules.
 1. No I/O, no clock, no logging, no randomness: a test forbids the imports.

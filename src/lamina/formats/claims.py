@@ -1,4 +1,4 @@
-"""Where a damaged record ends, by what its own header still says: what a search may believe.
+"""Where a damaged record ends, by its own header: what a search behind it may trust.
 
 A value may hold the bytes of a sound record. So a search behind damage first asks the damaged
 record for its end, and looks into it only where that cannot be: where its lengths are out of range,

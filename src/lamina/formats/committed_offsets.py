@@ -1,6 +1,6 @@
 """The journal of committed offsets (`groups/offsets.log`): where classic groups stand.
 
-Truth: without it consumers begin where `auto.offset.reset` says; records are never affected.
+Truth: without it consumers begin where `auto.offset.reset` puts them; records are not affected.
 The file begins with keratin's header (`keratin.header`), whose magic is `KOFFSET` and a zero byte;
 entries follow, all integers big-endian. The last entry for a (group, topic, partition) counts.
 
@@ -8,7 +8,7 @@ entries follow, all integers big-endian. The last entry for a (group, topic, par
     |----|------|--------------|------|------------------------------------------------------|
     |  0 |    2 | magic        | u16  | 0x4B4F, "KO"                                         |
     |  2 |    2 | version      | u16  | 1                                                    |
-    |  4 |    2 | kind         | u16  | 1 commit, 2 forget a partition, 3 forget a group     |
+    |  4 |    2 | kind         | u16  | 1 commit, 2 forget a partition, 3 a group, 4 and 5 below |
     |  6 |    2 | flags        | u16  | written as 0, ignored                                |
     |  8 |    2 | group_len    | u16  | bytes of the group's name                            |
     | 10 |    2 | topic_len    | u16  | bytes of the topic's name                            |
@@ -20,6 +20,12 @@ entries follow, all integers big-endian. The last entry for a (group, topic, par
     | 34 |    8 | time_ms      | i64  | when it was committed                                |
 
     followed by: group, topic, metadata (UTF-8), crc32c u32 over everything from version on
+
+Kind 5 forgets a transactional id. An entry of kind 4 says where the transactions of a producer
+stand: group is the transactional id, offset the producer's id, leader_epoch its epoch, topic_epoch
+its timeout in milliseconds, partition a `Standing`, and metadata the number of the last
+transaction, in decimal digits. It is written here so that the offsets of a transaction and the note
+that it is done are one write.
 
 The archive keeps one such file per partition, with the last entry of each group; the time in its
 header is when the topic was created (see `groups.offset_copies`).
@@ -72,11 +78,22 @@ _CHECKSUM_BYTES = 4
 
 
 class Kind(IntEnum):
-    """What an entry says."""
+    """What an entry records."""
 
     COMMIT = 1
     FORGET_PARTITION = 2
     FORGET_GROUP = 3
+    PRODUCER = 4
+    FORGET_PRODUCER = 5
+
+
+class Standing(IntEnum):
+    """Where the last transaction of a transactional id stands, as far as it is written down."""
+
+    NONE = 0
+    ONGOING = 1
+    COMMITTED = 2
+    ABORTED = 3
 
 
 class Entry(NamedTuple):
@@ -94,7 +111,7 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of the file: an entry, or bytes that are none."""
+    """A part of the file: an entry, or bytes that are none."""
 
     position: int
     end: int
@@ -140,7 +157,7 @@ def _encode(entry: Entry) -> bytes:
 
 
 def walk(buffer: Buffer, start: int = FILE_HEADER_BYTES) -> Iterator[Piece]:
-    """Yields the entries from `start` on, and the stretches between them that are none.
+    """Yields the entries from `start` on, and the bytes between them that are none.
 
     Space that was prepared with zeros is not yielded. Raises NewerFormat for a sound entry that
     this version does not know.
@@ -190,7 +207,7 @@ def _at(data: bytes, position: int) -> tuple[Entry, int] | None:
     checked = data[position + _CHECKED_FROM : end - _CHECKSUM_BYTES]
     if end > len(data) or int.from_bytes(data[end - 4 : end], "big") != crc32c_of(checked):
         return None
-    if fields["version"] != VERSION or fields["kind"] not in Kind._value2member_map_:
+    if not _is_known(fields):
         raise NewerFormat(
             "an entry of an unknown kind",
             position=position,
@@ -198,6 +215,14 @@ def _at(data: bytes, position: int) -> tuple[Entry, int] | None:
             found=f"version {fields['version']}, kind {fields['kind']}",
         )
     return _entry(data, texts, fields), end
+
+
+def _is_known(fields: dict[str, int]) -> bool:
+    """Whether an entry is one of this version: of a newer one nothing is guessed."""
+    kind = fields["kind"]
+    if fields["version"] != VERSION or kind not in Kind._value2member_map_:
+        return False
+    return kind != Kind.PRODUCER or fields["partition"] in Standing._value2member_map_
 
 
 def _entry(data: bytes, position: int, fields: dict[str, int]) -> Entry:

@@ -45,12 +45,12 @@ class Codec(Protocol):
         """Returns what a new `.log` begins with."""
 
     def check_log_header(self, head: Buffer, base_offset: int) -> int | None:
-        """Checks the beginning of a `.log`; returns when it was created, where it says so."""
+        """Checks the beginning of a `.log`; returns when it was created, if it records that."""
 
     def begins_record(self, buffer: Buffer, position: int, offset: int) -> bool:
         """Tells whether the bytes there, as many as there are, begin a record of this offset.
 
-        So does what is left of one that was being written; nothing is said of its soundness.
+        So does what is left of one that was being written; its soundness is not checked.
         """
 
     def begins_log(self, head: Buffer, base_offset: int) -> bool:
@@ -104,7 +104,7 @@ class Codec(Protocol):
         """Returns what the two index files begin with."""
 
     def created_by_index(self, head: Buffer) -> int | None:
-        """Reads from an index when its segment was created, where it says so."""
+        """Reads from an index when its segment was created, if it records that."""
 
     def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:
         """Reads one entry of the offset index: (offset, position)."""
@@ -253,9 +253,12 @@ class KeratinCodec:
         )
 
     def begins_log(self, head: Buffer, base_offset: int) -> bool:
-        """Compares the magic of the file header."""
-        magic = keratin_log.FILE_MAGIC
-        return _begins(head, 0, magic, (0, len(magic)))
+        """Compares the magic; a header that its own checksum vouches for names its file, too."""
+        try:
+            return keratin_log.decode_header(head).base_offset == base_offset
+        except CorruptData:  # torn, damaged, or newer: what follows it decides
+            magic = keratin_log.FILE_MAGIC
+            return _begins(head, 0, magic, (0, len(magic)))
 
     def offset_at(self, buffer: Buffer, position: int) -> int:
         """Reads the offset of a sound record."""

@@ -58,7 +58,7 @@ class Ranges:
         return int(clipped[1::2].sum() - clipped[::2].sum())
 
     def contains(self, sequences: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tells for each sequence whether it is in the set."""
+        """Returns for each sequence whether it is in the set."""
         inside: NDArray[np.bool_] = np.searchsorted(self.bounds, sequences, side="right") % 2 == 1
         return inside
 

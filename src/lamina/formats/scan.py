@@ -77,7 +77,7 @@ class Budget:
         return max(0, self._total - self.spent)
 
     def spend(self, checked_bytes: int) -> None:
-        """Takes note of bytes that were checksummed."""
+        """Counts bytes that were checksummed."""
         self.spent += checked_bytes
 
 
@@ -116,7 +116,7 @@ WHOLE = Limit(max_records=1 << 24, max_bytes=1 << 30)
 class Scan:
     """The good records of a buffer, from where the scan started.
 
-    `positions` are bytes in the buffer, one a record, ascending. `end` is one past the last good
+    `positions` are bytes in the buffer, one per record, ascending. `end` is one past the last good
     record, and where the next scan starts. `column_bytes` are the sizes of the variable columns, in
     the format's order, so that decoding allocates exactly. `timestamps` are those of the records,
     one each, if the limit was `Timed`, otherwise none.
@@ -138,7 +138,7 @@ _LIMIT = int(Stop.LIMIT)
 _STOPS = tuple(Stop)
 
 ScanKernel = Callable[..., tuple[tuple[int, ...], int, int]]
-"""Walks on from a state: (data, positions, timestamps, state, bounds) gives the state it came to,
+"""Walks on from a state: (data, positions, timestamps, state, bounds) returns the state it reached,
 the stop, and how many bytes were wasted.
 
 A state begins with the position and the count of records so far; what else it holds is the
@@ -155,7 +155,7 @@ def walk(
     limit: Limit,
     record_bytes_min: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...], Stop]:
-    """Runs a scan kernel; gives positions, timestamps, the state after the last one, and the stop.
+    """Runs a scan kernel; returns positions, timestamps, the state after the last, and the stop.
 
     There is more room only as it is filled: bounded by real bytes, never by a length field, and
     small for a scan that stops at once, as many do in a damaged file. Records are taken to go on
@@ -196,7 +196,7 @@ def search(
     budget: Budget | None,
     *wanted: Any,
 ) -> int | None:
-    """Runs a resync kernel: (data, start, budget, …) gives (position or -1, bytes checksummed)."""
+    """Runs a resync kernel: (data, start, budget, …) returns (position or -1, bytes checked)."""
     refuse_start(start, len(data))
     budget = Budget(len(data)) if budget is None else budget
     found, spent = kernel(data, start, budget.left, *wanted)
@@ -211,7 +211,7 @@ def refuse_start(start: int, size: int) -> None:
 
 
 def as_expected(offset: int | None) -> int:
-    """Gives a kernel the offset that must come next: None is any; one that none can have, none."""
+    """Encodes the next offset for a kernel: None is any; an impossible one matches none."""
     if offset is None:
         return ANY_OFFSET
     return offset if 0 <= offset <= OFFSET_MAX else _NO_OFFSET
@@ -223,8 +223,8 @@ def as_expected(offset: int | None) -> int:
 class Walkable(Protocol):
     """A log in a buffer, as `runs` walks it.
 
-    Records have numbers that ascend, which tell a record behind damage from a leftover of older
-    times. In a log without such numbers every number is 0.
+    Records have ascending numbers, which distinguish a record behind damage from an old leftover.
+    In a log without such numbers every number is 0.
     """
 
     data: memoryview
@@ -257,7 +257,7 @@ class Damage:
 
     `expected` is the number that the record there should have had, as far as one is known.
     `following` is that of the sound record at `end`; None if nothing sound follows, and then `end`
-    is that of the buffer. `is_blank` says that all of it is zero: prepared space, or records gone.
+    is that of the buffer. `is_blank` is set if all of it is zero: prepared space, or records gone.
     """
 
     position: int
@@ -283,7 +283,7 @@ def runs(
 
     `number` is that of the first record, where it is known. `limit` bounds each run, not the walk:
     a run that ends by it is followed by the next one. Behind damage a record from `end_number` on
-    does not count: a misplaced file must not speak for its neighbours' records. Damage is the last
+    does not count: a misplaced file must not vouch for its neighbours' records. Damage is the last
     step if nothing sound follows it. All of the walk shares one budget.
     """
     size = log.data.nbytes
@@ -319,7 +319,7 @@ def _damage(
 
 
 def is_prepared_space(data: Buffer, position: int) -> bool:
-    """Tells whether a file holds only zeros from a position on, as a prepared tail does."""
+    """Returns whether a file holds only zeros from a position on, as a prepared tail does."""
     tail = np.frombuffer(data, dtype=np.uint8)[position:]  # type: ignore[call-overload]
     if tail[:64].any():  # so it is at nearly every damaged spot, and there may be many
         return False

@@ -8,7 +8,7 @@ between two batches is a small frozen value, passed in and returned:
     offsets, times, state = select(more_positions, more_timestamps, state, stride, ...)
 
 Rules.
-1. The same records give the same entries, however they are cut into batches: an index that was
+1. The same records yield the same entries, however they are cut into batches: an index that was
    written live and one that was rebuilt at once are the same bytes.
 2. To continue the index of a file, select over its records from the last indexed one on, from
    START (that one is chosen again; drop it): the state is then the one the writer had.
@@ -86,9 +86,9 @@ def select(
     base_offset: int,
     origin: int,
 ) -> tuple[Entries, Entries, Sparse]:
-    """Gives the entries that the next records of a file add to both indexes, and the state after.
+    """Returns the entries that the next records of a file add to both indexes, and the new state.
 
-    `positions` ascend, one a record, counted from byte `origin` of the file; so what `encode`
+    `positions` ascend, one per record, counted from byte `origin` of the file; so what `encode`
     returns goes in as it is, with the position at which the batch is written as origin. The records
     have consecutive offsets from `base_offset`. The time of an entry is the greatest one up to and
     including its record.

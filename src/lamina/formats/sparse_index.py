@@ -10,7 +10,7 @@ record with the wanted offset, and fails; it never returns a wrong one. Timestam
 back; the running maximum never does, so that a binary search stays right: it finds where a time was
 first reached.
 
-Rule: live writing and rebuilding go through the same functions, so that both give the same bytes.
+Rule: live writing and rebuilding use the same functions, so that both produce the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def times_agree(times: Entries, offsets: Entries) -> bool:
 
 
 def rebuild(log: LogModule, stride: Stride, buffer: Buffer) -> tuple[Entries, Entries]:
-    """Makes both indexes of a whole `.log` anew, over damaged spots too."""
+    """Rebuilds both indexes from a whole `.log`, over damaged spots too."""
     offsets, times = [np.empty(0, dtype=OFFSET_ENTRY)], [np.empty(0, dtype=TIME_ENTRY)]
     state = START
     for step in runs(OffsetLog(log, buffer), log.FILE_HEADER_BYTES):

@@ -7,13 +7,13 @@ The commands `dump`, `verify` and `doctor`, the jobs `verify` and `repair`, and 
 
 `kinds` recognises a file by its content first and its name second. Each of the others reads one
 family of files: `logs` the frames of frame, keratin and wal logs, `object_files` the blocks of
-STRM objects, `documents` the small files that are decoded at once, `producer_files` the journal of
-idempotent producers, `offset_files` that of committed offsets. All yield rows (`render` makes them
-plain text or JSON) and `findings`.
+STRM objects, `documents` the small files that are decoded at once, `journal_files` the journals of
+idempotent producers and of committed offsets, `transaction_files` what a transaction holds. All
+yield rows (`render` makes them plain text or JSON) and `findings`.
 
 `segment_check` looks at more than one file: it walks a segment's log once and holds both indexes
-against it. What no file can tell by itself (a segment that is missing in the middle, two that
-overlap, files of another store) is found by `lamina.store.directory_check`.
+against it. What no single file shows (a segment that is missing in the middle, two that overlap,
+files of another store) is found by `lamina.store.directory_check`.
 
 Rules.
 1. Nothing here changes a file, takes a lock, or needs a store to be open.

@@ -22,6 +22,7 @@ from lamina.formats.documents import (
     producer_ids,
     tombstone,
     topic_file,
+    topic_schemas,
 )
 from lamina.formats.wal import current
 from lamina.inspect.findings import FileKind, Finding, Named, Row, described, named
@@ -40,7 +41,7 @@ def _no_contradiction(_: Any, __: Named) -> str | None:
 class WholeFile:
     """A small file that is decoded at once: JSON documents, manifests, snapshots.
 
-    `contradiction` says what in a value is not what the file's name says, or None. `checksum` is
+    `contradiction` returns what in a value contradicts the file's name, or None. `checksum` is
     what a sound file has: "ok" for one under a checksum, "none" for one without.
     """
 
@@ -98,6 +99,7 @@ _BY_PATH: dict[str, FileKind] = {
         "cold directory's location", cold_location.decode, checksum="ok"
     ),
     paths.TOPIC_SETTINGS: WholeFile("topic settings", topic_file.decode, checksum="ok"),
+    paths.TOPIC_SCHEMAS: WholeFile("topic schemas", topic_schemas.decode, checksum="ok"),
     paths.LEDGER: WholeFile("ledger of gaps", ledger.decode, checksum="ok"),
     paths.ROSTER: WholeFile("list of groups", group_roster.decode, checksum="ok"),
     paths.PRODUCER_IDS: WholeFile("ids of producers", producer_ids.decode, checksum="ok"),

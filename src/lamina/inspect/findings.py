@@ -1,4 +1,4 @@
-"""What looking into a file finds, and what its name and directory say that its bytes must confirm.
+"""Findings about a file, and the facts in its name and directory that its bytes must confirm.
 
 Imports neither formats nor Arrow: a JSON document is looked into without waiting for a compiler.
 """
@@ -57,7 +57,7 @@ class FileKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the name and the directory of a file say; None where they say nothing.
+    """The facts in the name and the directory of a file; None where they have none.
 
     `number` is a segment's base offset, or the first sequence of a wal segment.
     """

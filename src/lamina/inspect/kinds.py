@@ -38,8 +38,8 @@ from lamina.inspect.findings import (
     salvage_file,
     with_holes,
 )
-from lamina.inspect.offset_files import OffsetsJournal
-from lamina.inspect.producer_files import ProducersJournal
+from lamina.inspect.journal_files import OffsetsJournal, ProducersJournal
+from lamina.inspect.transaction_files import TransactionEntries
 from lamina.storage import machine, paths
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def _no_check(_: Entries) -> None:
 
 @dataclass
 class IndexFile:
-    """An index: entries that must agree with what its log gives today.
+    """An index: entries that must agree with its log as it is now.
 
-    `rebuild` takes the log, what its name says, and the entries to compare with. `check` raises
+    `rebuild` takes the log, the facts in its name, and the entries to compare with. `check` raises
     CorruptData for entries that contradict each other.
     """
 
@@ -84,7 +84,7 @@ class IndexFile:
                 return None
             try:
                 return self.rebuild(load_file(log), facts, entries)
-            except InvalidRequest:  # no index can be made of this log: its own findings say why
+            except InvalidRequest:  # no index can be made of this log: its own findings tell why
                 return None
 
         return self.compare(path, data, anew, lambda: not verify_file(log))
@@ -96,7 +96,7 @@ class IndexFile:
         anew: Callable[[Entries, Named], Entries | None],
         is_log_sound: Callable[[], bool],
     ) -> Iterator[Finding]:
-        """Compares the entries with what a log gives; None is no log to compare with."""
+        """Compares the entries with those of a log; None is no log to compare with."""
         facts = named(path)
         try:
             contents = self.decode(data)
@@ -144,7 +144,7 @@ class IndexFile:
 
 
 def _base_offset(contents: Contents, facts: Named) -> int | None:
-    """The segment that an index is of: as its header says, or as far as its entries can tell."""
+    """The segment that an index belongs to: by its header, or as far as its entries show it."""
     if contents.base_offset is not None:
         return contents.base_offset
     entries = contents.entries
@@ -253,8 +253,11 @@ _WAL_INDEX = IndexFile(
     entry_bytes=wal_index.ENTRY.itemsize,
     check=_check_wal_entries,
 )
-_PRODUCERS = ProducersJournal()
-_OFFSETS = OffsetsJournal()
+_JOURNALS: dict[str, FileKind] = {
+    paths.PRODUCERS: ProducersJournal(),
+    paths.base_name(paths.COMMITTED_OFFSETS): OffsetsJournal(),
+}
+_TRANSACTION = TransactionEntries()
 _MAGIC_BYTES_MAX = 8
 
 
@@ -267,10 +270,10 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return logs.WAL_DATA if wal_segment.suffix == "data" else _WAL_INDEX
     if document := documents.recognise(path):
         return document
-    if name == paths.PRODUCERS:
-        return _PRODUCERS
-    if name == paths.base_name(paths.COMMITTED_OFFSETS):
-        return _OFFSETS
+    if name in _JOURNALS:
+        return _JOURNALS[name]
+    if paths.transaction_file(name) is not None:
+        return _TRANSACTION
     if name.endswith(".seg"):
         return object_files.STRM
     for magic, kind in _BY_MAGIC.items():
@@ -297,7 +300,7 @@ def _may_be(path: str, kind: FileKind) -> bool:
 
 
 def _segment_kind(path: str, suffix: str) -> FileKind | None:
-    """A segment's file without a magic number: its neighbours say which format it has."""
+    """A segment's file without a magic number: its neighbours show which format it has."""
     stem = paths.split_suffix(path)[0]
     keratin = machine.exists(stem + ".tidx") or machine.exists(
         paths.join(paths.parent(paths.parent(path)), paths.MANIFEST)

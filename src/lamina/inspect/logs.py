@@ -1,7 +1,7 @@
 """Looks into the logs that Lamina writes: what they hold, where they are damaged.
 
 Thin policies over `formats.scan.runs` and the formats' own `decode`. Used by `lamina dump`,
-`lamina verify` and the bulk jobs; `inspect.kinds` tells which kind a file is.
+`lamina verify` and the bulk jobs; `inspect.kinds` recognises which kind a file is.
 
 Rules.
 1. Nothing here changes a file, and no damage raises: damage is what this module reports.
@@ -47,7 +47,7 @@ _ONE = Limit(max_records=1)
 class Begun:
     """A log that is about to be walked: its records, and the number of the first; None is any.
 
-    `is_numbered` is False where no number tells the order of records.
+    `is_numbered` is False if no number shows the order of records.
     """
 
     records: Walkable
@@ -62,7 +62,7 @@ class LogFormat(Protocol):
     header_bytes: int
 
     def begin(self, facts: Named, data: Buffer) -> Begun:
-        """Checks the header and the first record against the name; says what to expect first.
+        """Checks the header and the first record against the name; returns what to expect first.
 
         Where they differ, a sound first record is believed: a dump of a misnamed file shows it.
         Raises NewerFormat for a header that is not ours.
@@ -219,7 +219,7 @@ class DeltaFile(LogFile):
     """The state journal of a consumer group."""
 
     def rows(self, data: Buffer, found: Scan, first: int) -> Iterator[Row]:
-        """Renders events; `first` counts the offsets that events speak of."""
+        """Renders events; `first` counts the offsets that events refer to."""
         events = delta.decode(data, found)
         columns = (column.tolist() for column in events)
         sizes = np.diff(found.positions, append=found.end).tolist()
@@ -291,7 +291,7 @@ def _control_row(kind: FrameType, body: bytes) -> Row:
 
 
 def _lost(first: int | None, end: int | None) -> tuple[int, int] | None:
-    """The offsets that a damaged spot may have held, as far as numbers tell."""
+    """The offsets that a damaged spot may have held, as far as numbers show it."""
     return None if first is None or end is None or end <= first else (first, end)
 
 

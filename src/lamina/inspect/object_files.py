@@ -24,7 +24,7 @@ class ColdFile:
     name = "strm segment"
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
-        """Checks the object as a whole, then says which blocks are damaged, if it is blocks."""
+        """Checks the object as a whole, then finds which blocks are damaged, if any."""
         try:
             segment = strm_segment.verify(data)
         except NewerFormat as error:
@@ -83,7 +83,7 @@ class ColdFile:
 
 
 def _contradictions(header: layout.Header, facts: Named) -> Iterator[tuple[str, str]]:
-    """Yields each field of a header that is not what the object's key says."""
+    """Yields each field of a header that contradicts the object's key."""
     if facts.number not in (None, header.base_offset):
         yield "base_offset", f"the object begins at offset {header.base_offset}, its name does not"
     if facts.topic is None:

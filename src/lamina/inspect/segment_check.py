@@ -5,7 +5,7 @@ checks everything looks at the three files together, and walks the log once.
 
 Rules.
 1. Nothing here changes a file, and no damage raises.
-2. A segment may grow. Its indexes are read before its log, which then has all that they speak of.
+2. A segment may grow. Its indexes are read before its log, which then has all that they refer to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODECS = {logs.FRAME_LOG: CODECS["frame"], logs.KERATIN_LOG: CODECS["keratin"]}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a walk over a segment found: damaged spots, and the index that its log gives."""
+    """What a walk over a segment found: damaged spots, and the index rebuilt from its log."""
 
     codec: Codec
     findings: tuple[Finding, ...]
@@ -91,4 +91,4 @@ def _read(path: str) -> bytes | None:
     except OSError as error:
         if not is_unreadable(error):
             raise
-        return None  # the file's own check says so
+        return None  # the file's own check reports it

@@ -12,10 +12,10 @@ has `encoder` assign offsets and encode them, writes once, syncs once, and answe
 next one, and removes what retention or a trim lets go.
 
 Reading. `partition_reader` streams over the segments that `segment_pile` lists at one moment, and
-over the archive where nothing local holds a record. A segment reads itself by windows (`segment`),
-finds its place by two sparse indexes (`segment_index`), and never looks beyond the bound that its
-reader may see. What no layer holds is a gap: it is reported with its reason, and whoever wants to
-go on behind it walks over gaps (`gap_walk`).
+over the archive where nothing local holds a record. A segment reads itself in windows (`segment`),
+finds its place by two sparse indexes (`segment_index`; `sealed_segment` rebuilds them), and never
+looks beyond the bound that its reader may see. What no layer holds is a gap: it is reported with
+its reason, and callers that want to go on behind it walk over gaps (`gap_walk`).
 
 Opening. `segment_files` decides which files are segments and `settling` carries that out;
 `quick_check` looks at the end of each sealed segment; `recovery` walks the tail, cuts what is
@@ -26,7 +26,7 @@ touching a file.
 Shared by these: `data_directory` (files, root and clock), `directory` (the same for one partition,
 with its ledger), `manifest_file`, `damage` (what a reader gets instead of a damaged record),
 `sound_copies` (what replaces such records when a segment is mended), `cold` (the archive as a
-reader sees it), `spares` (copies of small files), `tombstones`, `time_search`, `batch_offsets`,
+reader sees it), `spares` (copies of small files), `time_search`, `batch_offsets`,
 `document_names` (`append_batch` and `scan_from`), and `router_rule`.
 
 Rules.

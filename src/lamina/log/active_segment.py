@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from lamina.errors import NO_DESCRIPTORS
 from lamina.formats.log_format import Codec
-from lamina.log.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment, Segment
+from lamina.log.sealed_segment import INDEX_ENTRY_BYTES, SealedSegment
+from lamina.log.segment import Bound, Segment
 from lamina.log.segment_index import Mark, SegmentIndex
 from lamina.storage.files import File, Files, prepare_space
 
@@ -82,7 +83,7 @@ class ActiveSegment(Segment):
     def resume(self, file: File, end: Bound, index: SegmentIndex, *, indexes_wait: bool) -> None:
         """Takes over a log that recovery has checked, cut and synced.
 
-        Index files that `wait` say nothing wrong: they are opened when there is more to write.
+        With `indexes_wait` the index files are right as they are, and opened with the next entry.
         """
         self._file = file
         self.tail = self.written = self.durable = end
@@ -165,7 +166,7 @@ class ActiveSegment(Segment):
     def prepare(self, length: int) -> None:
         """Writes zeros ahead of a small append: its fsync then need not change the size.
 
-        As much again as was appended already: who opens a log for a record pays for little more.
+        As much again as was appended so far: opening a log for one record costs little more.
         """
         start = self.tail.position
         if start + length <= self._prepared:
@@ -218,7 +219,7 @@ class ActiveSegment(Segment):
             with contextlib.suppress(OSError):
                 for suffix in self._suffixes:
                     with contextlib.closing(self.files.open(self.path(suffix))) as file:
-                        file.sync()
+                        file.sync()  # protects no record, but the next open from a walk
         self._has_indexes = False
         self._unsynced = False
         return SealedSegment(

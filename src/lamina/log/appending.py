@@ -1,4 +1,4 @@
-"""From what a user hands in to requests: checked, given a partition, sized.
+"""Turns what a user passes in into requests: checked, assigned to a partition, sized.
 
 Plain values (`bytes` or a list of them) take the short way: they stay Python bytes until the writer
 joins them with those of other producers. Everything else becomes the format's exact Arrow batch
@@ -69,7 +69,7 @@ def make_request(
 
 
 class AppendsBatch:
-    """A partition that is written, by the name that the log's document gives it."""
+    """Adds `append_batch`, the name that the log's document has for appending."""
 
     __slots__ = ()
 
@@ -80,13 +80,15 @@ class AppendsBatch:
         acks: object = OF_TOPIC,
         timeout_s: float | None = None,
     ) -> tuple[int, int]:
-        """Appends records; returns the first one's offset and how many they are.
+        """Appends records; returns the offset of the first one and how many were appended.
 
         See the store's `append`, which also knows the archive: `acks` here are 0, 1 or "all". With
-        0 nothing is waited for, and the offset is -1.
+        0 the call does not wait, and the offset is -1.
         """
         if acks == UNTIL_ARCHIVED and type(acks) is str:
-            raise InvalidRequest("acks=archived is for a store's append: it knows the archive")
+            raise InvalidRequest(
+                "acks=archived is for the append of a store, which knows the archive"
+            )
         timeout_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
         request = make_request(
             records,
@@ -144,6 +146,6 @@ def _refuse_large(size_bytes: int, settings: TopicSettings) -> None:
 
 
 def merged(answers: list[tuple[dict[int, Ack], int]]) -> Appended:
-    """Joins the answers of several partitions."""
+    """Merges the acks of several partitions into one."""
     parts = {number: ack for acks, _ in answers for number, ack in acks.items()}
     return Appended(parts, sum(count for _, count in answers))

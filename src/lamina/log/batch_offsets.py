@@ -1,4 +1,4 @@
-"""Small questions about a batch of records, the same in every format's reading."""
+"""Where a batch of records begins, ends and has holes, for readers of every format."""
 
 from __future__ import annotations
 

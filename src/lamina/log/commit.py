@@ -89,7 +89,7 @@ class Writer:
     """The queue in front of a log; its users take turns in leading.
 
     `_leader` is the owner of the tail: a request (its thread leads), a token (a pool thread leads,
-    or an exclusive action runs), or None. Only the owner gives the tail away, in `_pass_on`.
+    or an exclusive action runs), or None. Only the owner hands the tail over, in `_pass_on`.
 
     `_crowd` is the size of the last group, `_taken` the group that the leader is committing,
     `_reserved` counts exclusive actions that wait for the tail, `_sleepers` the threads that wait
@@ -106,6 +106,7 @@ class Writer:
         self._sleepers = 0
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
+        self._awaited = 0
         self._leader: object | None = None
         self._taken: list[Request] = []
         self._reserved = 0
@@ -142,13 +143,25 @@ class Writer:
         return unwrap(request)
 
     def append_soon(self, request: Request) -> asyncio.Future[Ack]:
-        """Appends from a running event loop; the future gets the answer."""
+        """Appends from a running event loop; the future gets the answer.
+
+        There is always room: whoever awaits holds its records anyway and sends no more meanwhile,
+        so tasks bound the queue by themselves. One that is cancelled must `withdraw` its request.
+        """
         import asyncio  # a caller with a running loop has loaded it already
 
         future = asyncio.get_running_loop().create_future()
         request.waiter = future
-        self._submit(request, NO_WAIT)
+        self._submit(request, AWAITED)
         return future
+
+    def withdraw(self, request: Request) -> bool:
+        """Takes a request back; returns False if it is being written already, or has to lead."""
+        with self._mutex:
+            if self._leader is request or request not in self._queue:
+                return False
+            self._drop(request)
+            return True
 
     def exclusively(self, action: Callable[[], Result]) -> Result:
         """Runs an action as the only owner of the tail, between two groups."""
@@ -244,7 +257,10 @@ class Writer:
     def _submit(self, request: Request, deadline: float | None) -> bool:
         """Queues a request; returns True if the calling thread must lead now."""
         with self._mutex:
-            while len(self._queue) >= self._queue_requests and self._refusal is None:
+            # The requests of tasks take no room of threads: see `append_soon`.
+            while deadline != AWAITED and len(self._queue) - self._awaited >= self._queue_requests:
+                if self._refusal is not None:
+                    break
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if (remaining is not None and remaining <= 0) or not self._sleep(remaining):
                     raise QueueFull(f"{len(self._queue)} requests are waiting to be written")
@@ -253,6 +269,8 @@ class Writer:
                 raise copy.copy(refusal)
             self._queue.append(request)
             self._queued_bytes += request.size_bytes
+            if deadline == AWAITED:
+                self._awaited += 1
             if self._leader is not None or self._reserved:
                 if self._sleepers and not self._expects_more():
                     self._tell()
@@ -271,24 +289,17 @@ class Writer:
     def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
         remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
         if not waiter.acquire(timeout=remaining):
-            if self._withdraw(request):
+            if self.withdraw(request):
                 raise Unavailable("the append was not written in time; nothing was stored")
             waiter.acquire()
         if self._leader is request:
             self._lead(request)
 
-    def _withdraw(self, request: Request) -> bool:
-        """Takes a request back; returns False if it is being written already, or has to lead."""
-        with self._mutex:
-            if self._leader is request or request not in self._queue:
-                return False
-            self._drop(request)
-            return True
-
     def _drop(self, request: Request) -> None:
         """Takes a request out of the queue. The caller holds the mutex."""
         self._queue.remove(request)
         self._queued_bytes -= request.size_bytes
+        self._awaited -= _is_awaited(request)
         self._tell()
 
     def _lead(self, leader: object) -> None:
@@ -330,12 +341,14 @@ class Writer:
             self._taken = group = list(itertools.islice(self._queue, count))
             for _ in range(count):
                 self._queued_bytes -= self._queue.popleft().size_bytes
+            if self._awaited:
+                self._awaited -= sum(map(_is_awaited, group))
             self._crowd = max(1, count)
             self._tell()
             return group
 
     def _expects_more(self) -> bool:
-        """Whether to wait for more: the queue is shorter than the last group, and still small."""
+        """Returns whether to wait for more: the queue is shorter than the last group, and small."""
         return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
 
     def _gather(self) -> None:
@@ -365,7 +378,7 @@ class Writer:
             self._borrow_thread(helper)
 
     def _pass_on(self, owner: object) -> None:
-        """Gives the tail away: to an exclusive action, a waiting request, or nobody. Idempotent."""
+        """Hands the tail over: to an exclusive action, a waiting request, or nobody. Idempotent."""
         with self._mutex:
             helper = self._appoint() if self._leader is owner else None
         if helper is not None:
@@ -377,7 +390,7 @@ class Writer:
         # the tail sees `_leader` empty and takes it (`_take_over`).
         if not self._reserved:
             # The heir's lock is released for either of two reasons, "you are answered" or "lead":
-            # `_await_turn` tells them apart by `_leader`, which is set first.
+            # `_await_turn` distinguishes them by `_leader`, which is therefore set first.
             for heir in self._queue:
                 waiter = heir.waiter
                 if isinstance(waiter, LOCK):
@@ -462,5 +475,9 @@ GATHER_SLICE_S = 0.0005
 """A group stops waiting when no request has come for this long."""
 GATHER_BYTES = 256 << 10
 """A group of this size does not wait for more: writing it takes longer than a sync."""
-NO_WAIT = 0.0
-"""A deadline in the past: without room in the queue a request is refused at once."""
+AWAITED = -1.0
+"""The deadline of a request that a task awaits: it needs no room of its own in the queue."""
+
+
+def _is_awaited(request: Request) -> bool:
+    return request.waiter is not None and not isinstance(request.waiter, LOCK)

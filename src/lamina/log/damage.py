@@ -1,8 +1,8 @@
-"""What a reader makes of a record that is not sound: damage, or a page that was not delivered.
+"""What a reader gets in place of a record that is not sound, and what is entered about it.
 
 Damage is entered as lost (or as archived, where the archive has a copy), once, and its bytes are
-set aside. What the device does not deliver is no damage: it is entered nowhere, and may be sound
-when it is read again.
+set aside. A page that the device does not deliver is not damage: nothing is entered, and the
+record may be sound when it is read again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lamina.log.segment import Bound, Damaged, Segment
 
 
 class Reader(Protocol):
-    """The reader that met it."""
+    """The reader that found it."""
 
     place: Place
     ledger: Ledger
@@ -68,7 +68,7 @@ def _at(missing: RecordsMissing, known: Ledger, offset: int) -> RecordsMissing:
 
 
 def not_delivered(path: str, position: int, error: OSError) -> str:
-    """Returns the error for bytes that could not be read, with what to do about it."""
+    """Returns the message for bytes that could not be read, with what to do about it."""
     return (
         f"{path}: byte {position}: the device does not deliver it ({error.strerror or error});"
         " read again, or look at the device"

@@ -1,4 +1,4 @@
-"""Where a partition lives and what it stands on: the files, the clock, its directories, the ledger.
+"""Where a partition lives and what it needs: the files, the clock, its directories, the ledger.
 
 Shared by recovery and by the running partition, so that both keep reasons and set damage aside in
 the same way.
@@ -60,7 +60,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """How messages call the partition."""
+        """The partition's name in messages."""
         return f"{self.topic}/{self.partition}"
 
     def read_ledger(self, report: RecoveryReport) -> Ledger:
@@ -85,19 +85,19 @@ class Place:
             return found
 
     def with_floor(self, known: Ledger, floor: int, report: RecoveryReport) -> Ledger:
-        """Returns the ledger with what was removed on request, where it does not say so any more.
+        """Returns the ledger with what was removed on request, if it has lost that entry.
 
         A segment that reaches over the floor would serve it, and nothing else would notice.
         """
         if known.serves_nothing_below(floor):
             return known
-        why = f"it did not say that all below {floor} was removed; the checkpoint does"
+        why = f"the entry that all below {floor} was removed is missing; the checkpoint has it"
         report.add("rebuilt", self.ledger_path, why)
         detail = "known to the checkpoint"
         return self.enter_gap(known, Gap(0, floor, ledger.TRIM, self.now_ms(), detail))
 
     def peek_ledger(self) -> Ledger:
-        """Reads the ledger without changing anything; a damaged one gives no reasons."""
+        """Reads the ledger without changing anything; a damaged one counts as empty."""
         try:
             raw = self.files.read(self.ledger_path)
         except OSError:
@@ -110,7 +110,7 @@ class Place:
             return self._spare_ledger(raw) or Ledger()
 
     def _spare_ledger(self, damaged: bytes) -> Ledger | None:
-        """Finds out what a damaged ledger said: one bit away, or from a copy elsewhere."""
+        """Restores a damaged ledger: by flipping one bit back, or from a copy elsewhere."""
         found = one_flip_away(damaged, ledger.decode)
         if found is None and self.copies is not None:
             found = self.copies.ledger()
@@ -119,15 +119,15 @@ class Place:
     def losses(self, known: Ledger, gap: Gap) -> list[Gap]:
         """Returns what to enter of a range that no file here holds any more; asks the archive.
 
-        What the ledger has a reason for keeps it. Of an archived topic nothing is lost before the
-        archive has said that it does not have it either.
+        Ranges that have a reason in the ledger keep it. Nothing of an archived topic counts as lost
+        before the archive has answered that it does not have it either.
         """
         is_doubtful = gap.reason == ledger.LOST and known.unexplained(gap.first, gap.end)
         spans = self.copies.spans() if self.copies is not None and is_doubtful else None
         return self.suspicions(known, gap, spans)
 
     def suspicions(self, known: Ledger, gap: Gap, spans: list[Span] | None = None) -> list[Gap]:
-        """Returns the same without asking: `spans` is what the archive has, if it has said so."""
+        """Returns the same without asking: `spans` is what the archive has, None if not known."""
         found = _parts(known, gap)
         if self.copies is None or gap.reason != ledger.LOST:
             return found

@@ -1,11 +1,12 @@
-"""The two primitives of a log under the names that its document gives them.
+"""The two primitives of a log under the names that its document uses for them.
 
     append_batch(...) -> (base_offset, count)
     scan_from(topic, partition, from_offset, max_bytes | max_msgs) -> a stream of batches
 
-Thin: both are `append` and `scan`. A scan's limits here bound the whole stream, not each batch.
-A store has both, and so has a partition, without the topic and the number: `ScansFrom` is what
-every partition that is read adds, `appending.AppendsBatch` what every one that is written adds.
+Both are thin wrappers of `append` and `scan`; the limits of `scan_from` bound the whole stream, not
+each batch. A store has both, and so does a partition, without topic and partition number:
+`ScansFrom` is mixed into every partition that can be read, `appending.AppendsBatch` into every one
+that can be written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ScansFrom:
-    """A partition that is read, by the name that the log's document gives it."""
+    """Adds `scan_from`, the name that the log's document has for reading."""
 
     __slots__ = ()
 

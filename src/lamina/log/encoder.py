@@ -1,6 +1,6 @@
-"""From requests to bytes: gives offsets, joins small requests, encodes, and cuts at segment ends.
+"""From requests to bytes: assigns offsets, joins small requests, encodes, cuts at segment ends.
 
-Pure, but for the producers it asks. Requests of plain values (`list[bytes]`) that stand next to
+Pure, except that it asks the producers. Requests of plain values (`list[bytes]`) that stand next to
 each other become one batch, so that a thousand small producers cost one encode. Large ones are
 encoded piece by piece into the same memory, which stays in the processor's cache, and one piece is
 on its way to the disk while the next is encoded.
@@ -36,7 +36,7 @@ class Judge(Protocol):
         """Returns the answer to a repeat or a zombie, None for what is new."""
 
     def note(self, stamped: Stamped) -> None:
-        """Takes note of what was new and where it goes, until the group is kept or taken back."""
+        """Notes what was new and where it goes, until the group is kept or taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class GroupEncoder:
         self._out = np.empty(2 * PIECE_BYTES, dtype=np.uint8)
 
     def judge(self, group: Sequence[Request], base_offset: int) -> Judged:
-        """Gives every new request its offsets."""
+        """Assigns offsets to every new request."""
         outcomes: list[Outcome] = []
         stamps: list[Stamped] = []
         accepted: list[Request] = []

@@ -5,7 +5,7 @@ that go on behind gaps (archiving, groups, restoring, Spark, the console) consum
 of catching the error themselves, and decide what each gap means to them.
 
 Rules.
-1. The walk always gets on: behind a gap, whatever its bounds say, at least one offset further.
+1. The walk always advances: after a gap, whatever its bounds are, by at least one offset.
 2. A gap is yielded as the error itself: it has bounds, a reason and a sentence, and a caller that
    does not tolerate it raises it.
 3. Any other error ends the walk: what is only out of reach is not missing.
@@ -18,8 +18,13 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from lamina.api import Gap
 from lamina.errors import UNREADABLE, RecordsMissing
+from lamina.formats.documents.ledger import LOST
 from lamina.log.batch_offsets import after
+
+NO_LOSS = frozenset({"deleted", "truncated", "compacted", "aborted"})
+"""Reasons that take nothing from a reader: erased on purpose, or never durable."""
 
 ScanFrom: TypeAlias = Callable[[int], Iterable[pa.RecordBatch]]
 """Yields batches from an offset on; raises RecordsMissing at a gap."""
@@ -30,8 +35,8 @@ def scan_over(
 ) -> Iterator[pa.RecordBatch | RecordsMissing]:
     """Yields batches from an offset on and each gap between them, up to `end` if one is given.
 
-    `scan` is called again behind each gap; without `end` it must bear being called at any offset
-    that a gap ends at.
+    `scan` is called again after each gap; without `end` it is called at whatever offset a gap
+    ends at, so it must accept any.
     """
     at = start
     while end is None or at < end:
@@ -47,12 +52,26 @@ def scan_over(
         yield gap
 
 
+def first_not_removed(gaps: Iterable[Gap], earliest: int) -> int:
+    """Returns the first offset that was not removed on purpose: the earliest, or what is lost.
+
+    Readers of everything begin there, so that a loss is told also where nothing is left before it.
+    A loss that lies behind what retention removed has grown too old as well.
+    """
+    at = earliest
+    for gap in sorted(gaps, key=lambda gap: gap.first, reverse=True):
+        if gap.reason == LOST and gap.first < at <= gap.end:
+            at = gap.first
+    return at
+
+
 def fetch_over(
     fetch: Callable[[int], pa.RecordBatch], at: int
 ) -> tuple[pa.RecordBatch | RecordsMissing, int]:
     """Makes one step of a walk: what a fetch returns, or the gap that it meets; and where to go on.
 
-    For walks that somebody else drives, a screen or a terminal; an empty batch means no step.
+    For walks that are driven from outside, by a screen or a terminal; an empty batch means that
+    there was nothing to do.
     """
     try:
         batch = fetch(at)

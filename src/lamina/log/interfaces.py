@@ -1,4 +1,4 @@
-"""What a store asks of a partition, whatever its format: to be read, written, kept and removed.
+"""What a store needs from a partition, whatever its format: reading, writing, keeping, removing.
 
 A segmented partition (`log.partition.Partition`) and one behind the write-ahead log
 (`wal.wal_partition.WalPartition`) both implement it; the store sees no other difference between
@@ -69,7 +69,7 @@ class LogReader(Protocol):
         """The first offset that may be read."""
 
     def first_readable(self) -> int:
-        """As `earliest_offset`, with the archive asked where it decides and answers."""
+        """The same as `earliest_offset`, but asks the archive if the answer depends on it."""
 
     def end_offset(self, isolation: Isolation = "durable") -> int:
         """One past the last offset that readers of an isolation see."""
@@ -127,7 +127,7 @@ class Deletion:
     tag_prefix: bytes | None = None
     offsets: tuple[int, ...] | None = None
     archived: Searched | None = None
-    """What was found of it in the archive, before anything was held up for it."""
+    """What the archive holds of it, searched before any append had to wait."""
 
 
 class Searched(NamedTuple):
@@ -154,7 +154,7 @@ class LogWriter(LogReader, Protocol):
         """Runs an action while nobody else changes the partition."""
 
     def level(self, acks: int | None) -> int:
-        """Returns how far an append goes that asks for this much, or for nothing special."""
+        """Returns the durability of an append that asks for this one, or for none in particular."""
 
     def admit(self, request: Request) -> None:
         """Refuses, in the producer's own thread, what the partition could not store."""
@@ -162,7 +162,7 @@ class LogWriter(LogReader, Protocol):
     def append_batch(
         self, records: Records | bytes, *, acks: object = "topic", timeout_s: float | None = None
     ) -> tuple[int, int]:
-        """Appends records; returns the first one's offset and how many they are."""
+        """Appends records; returns the offset of the first one and how many were appended."""
 
     def producer_position(self, producer_id: int) -> tuple[int, int] | None:
         """Returns an idempotent producer's epoch and the sequence it must go on with."""
@@ -180,7 +180,7 @@ class LogWriter(LogReader, Protocol):
         """Removes all below an offset, up to the durable end; returns the earliest one left."""
 
     def search_archive(self, deletion: Deletion) -> Deletion:
-        """Looks for what a deletion means in the archive; for the caller's own thread."""
+        """Searches the archive for what a deletion covers; runs in the caller's own thread."""
 
     def delete(self, deletion: Deletion) -> int:
         """Deletes single records; returns how many. InvalidRequest where the format cannot."""

@@ -2,16 +2,16 @@
 
     archived objects ── cold directory ── sealed segments ── active segment ── write-ahead log
 
-Every format and every kind of store gives its pile by `layers()`: retention, lag, the archiver,
-counts, `topic describe --segments`, the console's picture and Spark's planner ask for it, and none
-of them for files. What no layer holds is a gap, and the ledger has its reason.
+Every format and every kind of store returns its pile from `layers()`. Retention, lag, the archiver,
+counts, `topic describe --segments`, the console's picture and Spark's planner all call it, and none
+of them looks at files. What no layer holds is a gap, and the ledger has its reason.
 
 Rules.
 1. Layers are in order and do not overlap. They reach from the earliest offset that can be read, or
    below it where a layer was removed in part, to the written end; the last one may be empty.
 2. Local layers win: an archived object counts as far as nothing local holds its records.
 3. What is archived is in the pile also before the archive has been asked: as the ranges that the
-   ledger names, whose bytes nobody knows yet.
+   ledger names, whose sizes are not known yet.
 4. Making a layer reads no file. Its times may: a sealed segment's index is loaded when asked for.
 """
 
@@ -91,7 +91,7 @@ class Layer(NamedTuple):
     """Offsets from `base_offset` up to `next_offset`, exclusive, that lie in one place.
 
     `removed` counts those of its offsets that have no record any more: deleted singly, or trimmed.
-    `archived` says of a local layer that the archive has all of it.
+    `archived` is set for a local layer if the archive has all of it as well.
     """
 
     kind: Kind
@@ -144,7 +144,7 @@ class Layer(NamedTuple):
         )
 
     def described(self) -> SegmentFacts:
-        """Returns it as users are told of it."""
+        """Returns it as the public API describes it."""
         return SegmentFacts(
             self.base_offset,
             self.next_offset,
@@ -178,9 +178,9 @@ def is_timed(entry: ArchivedObject) -> bool:
     return (entry.min_timestamp_ms, entry.max_timestamp_ms) != (0, 0)
 
 
-def object_layer(place: Place, entry: ArchivedObject) -> Layer:
+def object_layer(topic: str, partition: int, entry: ArchivedObject) -> Layer:
     """Returns the layer that an archived object is."""
-    key = ObjectKey(place.topic, place.partition, entry.base_offset, entry.generation)
+    key = ObjectKey(topic, partition, entry.base_offset, entry.generation)
     source = ObjectSource(entry, key.name)
     return Layer(
         Kind.OBJECT, entry.base_offset, entry.next_offset, entry.size_bytes, source, archived=True
@@ -194,7 +194,8 @@ def archived_layers(
     earliest, local = bounds
     if cold is not None and cold.entries:
         found = only_archived(cold.entries, earliest, local)
-        return [object_layer(place, each).cut(each.base_offset, local) for each in found]
+        every = (object_layer(place.topic, place.partition, each) for each in found)
+        return [each.cut(each.base_offset, local) for each in every]
     if cold is not None and cold.is_loaded:
         return []
     spans = [(max(gap.first, earliest), min(gap.end, local)) for gap in ledger.archived()]
@@ -231,8 +232,8 @@ def sealed_of(pile: Iterable[Layer]) -> list[Layer]:
 def bytes_from(pile: Sequence[Layer], offset: int, before: Callable[[Layer, int], int]) -> int:
     """Returns about how many bytes there are from an offset on.
 
-    `before` says how many bytes of a layer are not its records from the offset on: those in front
-    of them, and a header.
+    `before` returns how many bytes of a layer do not count: those of records before the offset, and
+    a header.
     """
     above = [each for each in pile if offset < each.next_offset]
     return sum(max(0, each.size_bytes - before(each, offset)) for each in above)

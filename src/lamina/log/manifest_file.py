@@ -1,8 +1,8 @@
 """Derived: rebuilt from the segments. The manifest of a keratin partition (`manifest.bin`).
 
 It is written only after an fsync, on roll and close, so that its `next_offset` is a durable
-watermark: if the records say less, durable data was lost. It is replaced, never deleted first. On
-open it stays as it is while it lists the segments that there are: the checkpoint knows the rest.
+watermark: if the records end below it, durable data was lost. It is replaced, never deleted first.
+On open it is left alone as long as it lists the segments that exist: the checkpoint has the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import manifest
 from lamina.formats.keratin.manifest import Manifest, SealedSegment
 from lamina.formats.log_format import Codec
-from lamina.log import segment as engine_segment
+from lamina.log import sealed_segment
 from lamina.log.directory import Place
 from lamina.log.segment_pile import Layout
 from lamina.storage import paths
@@ -45,7 +45,7 @@ def read(place: Place, report: RecoveryReport) -> Manifest | None:
 
 
 def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) -> None:
-    """Replaces the manifest by what the layout says now."""
+    """Replaces the manifest with one that describes the layout as it is now."""
     kept = min(place.files.kept.limit, OPEN_FILES_TOLD_MAX)
     written = replace(_told(place.now_ms(), codec, layout, settings), open_segments_max=kept)
     place.files.replace(paths.join(place.directory, MANIFEST), manifest.encode(written))
@@ -54,7 +54,8 @@ def save(place: Place, codec: Codec, layout: Layout, settings: TopicSettings) ->
 def lists(known: Manifest | None, codec: Codec, layout: Layout, settings: TopicSettings) -> bool:
     """Returns whether a manifest lists a layout's segments; its watermark may be an older one.
 
-    How many files are kept open is said by whoever wrote it last: that alone is no reason to write.
+    The number of files to keep open is that of the last writer: a difference in it alone is no
+    reason to write.
     """
     if known is None:
         return False
@@ -74,8 +75,8 @@ def _told(created_ms: int, codec: Codec, layout: Layout, settings: TopicSettings
     )
 
 
-def _recorded(segment: engine_segment.SealedSegment) -> SealedSegment:
-    """What a manifest says of a sealed segment: the same every time, so it is made once."""
+def _recorded(segment: sealed_segment.SealedSegment) -> SealedSegment:
+    """Returns a sealed segment's entry in a manifest; it never changes, so it is made once."""
     if segment.recorded is not None:
         return segment.recorded
     try:

@@ -44,7 +44,8 @@ from lamina.log.recovery import Recovered
 from lamina.log.removal import remove_files, require_within, unfinished
 from lamina.log.requests import Outcome, Request
 from lamina.log.retention import Verdict
-from lamina.log.segment import Damaged, SealedSegment, extend_index
+from lamina.log.sealed_segment import SealedSegment, extend_index
+from lamina.log.segment import Damaged
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
 from lamina.storage import paths
@@ -82,11 +83,11 @@ class Partition(AppendsBatch, PartitionReader):
         return self.writer.exclusively(action)
 
     def level(self, acks: int | None) -> int:
-        """How far an append goes: what it asks for, fsynced if it does not say."""
+        """The durability of an append: what it asks for, or else fsynced."""
         return DURABLE if acks is None else acks
 
     def admit(self, request: Request) -> None:
-        """Takes any request of the format's records."""
+        """Accepts every request: a segmented log stores whatever its format can hold."""
 
     def search_archive(self, deletion: Deletion) -> Deletion:
         """Looks for nothing: the delete is refused."""
@@ -203,6 +204,8 @@ class Partition(AppendsBatch, PartitionReader):
     def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
         """Makes the next segment, once all of the current one is durable."""
         with self._poisoning():
+            # A crash must not leave a later segment durable behind a torn one: recovery cuts only
+            # the last, and would take the hole before it for a loss.
             current.file.sync()
         return ActiveSegment.create(
             self.codec,
@@ -236,9 +239,9 @@ class Partition(AppendsBatch, PartitionReader):
     # ------------------------------------------------------------------ rolling and removing
 
     def save_manifest(self) -> None:
-        """Replaces the manifest, where the format has one; it speaks of durable records only.
+        """Replaces the manifest, if the format has one; it describes durable records only.
 
-        Without space the old one stays: it is derived, and says less, but nothing wrong.
+        On a full disk the old one stays: it is derived, and out of date, but not wrong.
         """
         if not self.codec.has_manifest:
             return
@@ -331,8 +334,9 @@ class Partition(AppendsBatch, PartitionReader):
     def delete_records(self, before: int) -> int:
         """Removes all below an offset; returns the new earliest one. For the leader.
 
-        The ledger's entry is what counts: from then on nobody sees them. Segments that lie below
-        it go, as after a trim; one that reaches over it stays on disk until it does, too.
+        The ledger's entry is what counts: from then on no reader sees the records. Segments below
+        the offset are removed, as by a trim; one that it lies in stays on disk until a later
+        deletion or retention covers all of it.
         """
         require_within(self.place.name, before, self.end_offset("durable"))
         first = self.earliest_offset()

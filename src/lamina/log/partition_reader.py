@@ -1,4 +1,4 @@
-"""Reading a partition: one stream over its segments, gaps named, the end waited for.
+"""Reading a partition: one stream over its layers, which reports gaps and can wait at the end.
 
 Rules.
 1. The layout (which segments there are) is an immutable value, replaced as a whole: a reader takes
@@ -52,7 +52,7 @@ _Step: TypeAlias = tuple[pa.RecordBatch | None, int]
 
 
 class PartitionReader(ScansFrom):
-    """The reading half of a partition; who owns it keeps `layout` and `ledger` current."""
+    """The reading half of a partition; its owner keeps `layout` and `ledger` current."""
 
     def __init__(self, place: Place, codec: Codec, layout: Layout, ledger: Ledger) -> None:
         self.place = place
@@ -223,7 +223,7 @@ class PartitionReader(ScansFrom):
     def _look_for_copy(self, missing: RecordsMissing) -> None:
         """Loads the archive's list unless it is loaded already.
 
-        Raises ArchiveUnavailable rather than call lost what the archive may have.
+        Raises ArchiveUnavailable rather than report as lost what the archive may have.
         """
         if self.cold is not None and not self.cold.is_loaded:
             self.cold.load()
@@ -244,7 +244,7 @@ class PartitionReader(ScansFrom):
         return not removed and self.cold is not None and self.cold.entry_for(offset) is not None
 
     def _scan_cold(self, offset: int, stop: int, limit: Limit) -> Iterator[_Step]:
-        """Yields archived records up to an offset, and at last how far there are no more of them.
+        """Yields archived records up to an offset; the last step is where they end.
 
         Raises RecordsMissing at a hole, with its reason.
         """
@@ -269,7 +269,7 @@ class PartitionReader(ScansFrom):
         """Raises RecordsMissing if offsets are missing between archived ones.
 
         A sound object that does not hold them was made without them: they had been deleted. One
-        that was rewritten (its generation says so) may have more holes than the ledger names.
+        that was rewritten (its generation is not 0) may have more holes than the ledger names.
         """
         while offset < end:
             missing = self._gone(offset, end, otherwise="deleted")
@@ -279,7 +279,7 @@ class PartitionReader(ScansFrom):
             offset = missing.end
 
     def _explained(self, missing: RecordsMissing, offset: int) -> RecordsMissing:
-        """Gives what an object does not hold its reason, which may be new."""
+        """Adds the reason to an error about what an object does not hold; it may be new."""
         self.reread_ledger()
         first = max(offset, missing.first)
         gap = self.ledger.at(first)
@@ -294,7 +294,7 @@ class PartitionReader(ScansFrom):
     def _ask_archive(self, gap: Gap | None) -> bool:
         """Looks for archived records that are not listed yet; False if the list is loaded.
 
-        Raises ArchiveUnavailable rather than call missing what only cannot be reached.
+        Raises ArchiveUnavailable rather than report as missing what is only out of reach.
         """
         if gap is None or (self.cold is not None and self.cold.is_loaded):
             return False
@@ -322,7 +322,7 @@ class PartitionReader(ScansFrom):
         )
 
     def _removed(self, offset: int, bound: Bound) -> RecordsMissing:
-        """Finds that a segment was removed before it could be held."""
+        """Returns the error for a segment that was removed before its file could be opened."""
         is_there = self.place.files.exists(self.place.segments) and not self.is_deleted()
         self.reread_ledger()
         return self._gone(offset, bound.next_offset, otherwise=LOST if is_there else "deleted")
@@ -338,7 +338,7 @@ class PartitionReader(ScansFrom):
             return False
 
     def reread_ledger(self) -> None:
-        """Is told that reasons may have been entered by somebody else."""
+        """Called where another process may have entered reasons; a view reads the ledger again."""
 
     def note_damage(self, gap: Gap, error: Damaged, damaged: bytes) -> None:
         """Notes newly found damage; a reader alone cannot write it down."""

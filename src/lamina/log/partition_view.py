@@ -1,8 +1,8 @@
 """A partition read without a writer's lock: beside a live writer, or with none.
 
 Beside a live writer the durable end is what the writer last published (`checkpoint.json`, at most a
-tick old). Without one, nobody will change the files: the sound records of the tail are synced and
-count as durable up to where recovery would cut, so that none of them vanishes when a writer comes.
+tick old). Without one, the files do not change: the sound records of the tail are synced and count
+as durable up to where recovery would cut, so that none of them vanishes when a writer opens it.
 Nothing is cut, rebuilt on disk, or entered in the ledger: what recovery would enter as missing is
 named in memory.
 """
@@ -17,19 +17,15 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents.ledger import LOST, TRIM, Ledger
 from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
-from lamina.formats.scan import Limit
-from lamina.log import manifest_file, tombstones
+from lamina.formats.scan import Timed
+from lamina.log import manifest_file
 from lamina.log.directory import Place
 from lamina.log.partition_reader import PartitionReader
 from lamina.log.producers import Producers
 from lamina.log.quick_check import CheapCheck
-from lamina.log.segment import (
-    Bound,
-    Damaged,
-    SealedSegment,
-    extend_index,
-    load_entries,
-)
+from lamina.log.removal import reason_at
+from lamina.log.sealed_segment import SealedSegment, extend_index, load_entries
+from lamina.log.segment import Bound, Damaged
 from lamina.log.segment_files import Arranger, Extent
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
@@ -52,32 +48,29 @@ class TailView(SealedSegment):
     def _identify(self, file: File) -> tuple[int, ...]:
         return file.identity()[:GROWING]
 
-    def walk(self, stop: int, *, watermark: int) -> None:
-        """Walks on over sound records to an offset, below the watermark over damaged spots.
+    def follow(self, stop: int, *, watermark: int) -> None:
+        """Goes on over sound records to an offset, below the watermark over damaged spots.
 
-        What the device does not deliver is no end: raises OSError where nothing sound follows it,
-        unless a live writer says how far the log reaches.
+        A page that the device does not deliver is not the end: raises OSError if nothing sound
+        follows it, unless a live writer has published how far the log reaches.
         """
         index = self._index or SegmentIndex(self.codec, self.base_offset)
-        offset, position = self.end.next_offset, self.end.position
-        bound = Bound(stop, self.file.size())
-        while position < bound.position and offset < stop:
-            limit = Limit(max_records=min(1 << 16, stop - offset), max_bytes=1 << 22)
-            try:
-                found, shift, buffer = self.scan(position, offset, limit, bound)
-            except Damaged:
-                sound = self.sound_after(position, offset, bound)
-                unread = self.read_error(position, bound.position if sound is None else sound[1])
+        end, bound = self.end, Bound(stop, self.file.size())
+        for step in self.walk(end, bound, Timed(max_records=1 << 16, max_bytes=1 << 22)):
+            if isinstance(step, Damaged):
+                sound = step.following
+                unread = self.read_error(end.position, (sound or bound).position)
                 if unread is not None and sound is None and stop > watermark:
                     raise unread from None  # nobody knows where the log ends
-                if sound is None or sound[0] >= stop or (unread is None and offset >= watermark):
+                is_end = unread is None and end.next_offset >= watermark
+                if sound is None or sound.next_offset >= stop or is_end:
                     break
-                offset, position = sound
+                end = sound
                 continue
-            timestamps = self.codec.timestamps_at(buffer, found.positions)
-            index.extend(found.positions, timestamps, base_offset=offset, origin=shift)
-            offset, position = offset + len(found), found.end + shift
-        self.end, self._index = Bound(offset, position), index
+            times = step.found.timestamps
+            index.extend(step.found.positions, times, base_offset=step.offset, origin=step.origin)
+            end = step.end
+        self.end, self._index = end, index
 
     @property
     def segment(self) -> SealedSegment:
@@ -126,8 +119,8 @@ class PartitionView(PartitionReader):
     def refresh(self, published: int, *, live: bool) -> None:
         """Looks at the directory again.
 
-        `published` is the end that the checkpoint gives: of a live writer's durable records, or
-        (without one) of those that are not a torn tail.
+        `published` is the end in the checkpoint: that of a live writer's durable records, or
+        (without a writer) the end below which nothing is a torn tail.
         """
         watermark = published
         known = None
@@ -218,7 +211,7 @@ class PartitionView(PartitionReader):
         self.ledger = self.ledger.with_gaps(found)
 
     def _doubt_front(self) -> None:
-        """Calls a front without a reason archived: no loss before the archive has said so."""
+        """Takes a missing front without a reason for archived, until the archive has answered."""
         if self.place.copies is not None:
             self.ledger = self.ledger.with_archived(0, self.layout.earliest_offset, 0)
 
@@ -258,7 +251,7 @@ class PartitionView(PartitionReader):
 
     def _tomb_reason(self, base_offset: int) -> str:
         path = paths.join(self.place.segments, SegmentFile(base_offset, "tomb").name)
-        return tombstones.reason_at(self.place.files, path)
+        return reason_at(self.place.files, path)
 
     def _sealed(self, base_offset: int, following: int) -> SealedSegment:
         files, folder = self.place.files, self.place.segments
@@ -282,7 +275,7 @@ class PartitionView(PartitionReader):
         )
 
     def _refuse_newer(self, path: str, head: Buffer, base_offset: int) -> None:
-        """Refuses a newer format; of a damaged header the records speak for themselves."""
+        """Refuses a newer format; with a damaged header the records themselves decide."""
         try:
             self.codec.check_log_header(head, base_offset)
         except NewerFormat as error:
@@ -304,7 +297,7 @@ class PartitionView(PartitionReader):
         self._refuse_newer(view.path("log"), head, base_offset)
         if not live:  # what a killed writer left in the page cache: once served, it must not vanish
             view.file.sync()
-        view.walk(watermark if live else stop, watermark=watermark)
+        view.follow(watermark if live else stop, watermark=watermark)
         return view
 
     def reread_ledger(self) -> None:

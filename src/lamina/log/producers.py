@@ -11,8 +11,8 @@ Rules.
    opening where it was idle before: by a clock that does not jump, so never too early.
 4. A producer that stores transactions (`TRANSACTIONAL` in its id) is not forgotten for being idle:
    a transaction that was decided and cut off may be finished at any later time, and only what is
-   known here says how much of it is stored. Of those that are idle, the last `TRANSACTIONAL_MAX`
-   are kept.
+   recorded here tells how much of it is stored. Of those that are idle, the last
+   `TRANSACTIONAL_MAX` are kept.
 5. A producer of Kafka's protocol (`KAFKA` in its id) counts with 31 bits, from 0 in every epoch:
    the sequence after 2^31-1 is 0, and one below the expected one is a repeat, not a gap.
 """
@@ -39,9 +39,9 @@ COMPACT_ENTRIES = 65_536
 PREPARE_BYTES = 64 << 10
 _NOWHERE = -1
 TRANSACTIONAL = 1 << 62
-"""The bit of a producer's id that says that it stores transactions; sessions never have it."""
+"""The bit in the id of a producer that stores transactions; sessions never have it."""
 KAFKA = 1 << 63
-"""The bit of a producer's id that says that its sequences are those of Kafka's protocol."""
+"""The bit in the id of a producer whose sequences are those of Kafka's protocol."""
 KAFKA_SEQUENCES = 1 << 31
 TRANSACTIONAL_MAX = 10_000
 """A client may choose any id: more idle ones than this expire as others do."""
@@ -89,7 +89,7 @@ class Producers:
         )
 
     def recover(self, log_end_offset: int, report: RecoveryReport | None = None) -> None:
-        """Reads the journal, drops what speaks of records that are not there, and rewrites it."""
+        """Reads the journal, drops entries whose records are not there, and rewrites it."""
         entries = self.entries()
         stored = [each for each in entries if each.base_offset + each.count <= log_end_offset]
         self.restore(stored, report)
@@ -142,8 +142,8 @@ class Producers:
         return known.epoch, _following(known.batches[-1])
 
     def highest_of_kafka(self) -> int:
-        """Returns the highest remembered id of Kafka's producers, without its mark; or -1."""
-        found = [each & ~KAFKA for each in list(self._known) if each & KAFKA]
+        """Returns the highest remembered id of Kafka's producers, without its marks; or -1."""
+        found = [each & ~(KAFKA | TRANSACTIONAL) for each in list(self._known) if each & KAFKA]
         return max(found, default=-1)
 
     def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
@@ -264,7 +264,7 @@ class Producers:
         self._compact_beyond = max(COMPACT_ENTRIES * journal.ENTRY.size, 2 * len(data))
 
     def has_idle(self, idle_ms: int) -> bool:
-        """Tells, mostly without looking at each, whether a producer may have been idle so long."""
+        """Returns whether a producer may have been idle so long, mostly without checking each."""
         return bool(self._known) and self._clock() - self._all_seen_since_s > idle_ms / 1000
 
     def forget_idle(self, idle_ms: int) -> int:
@@ -312,7 +312,7 @@ def _following(entry: Entry) -> int:
 
 
 def _is_behind(stamp: ProducerStamp, expected: int) -> bool:
-    """Tells a gap from a repeat too old to remember; where counts wrap, by the nearer one."""
+    """Distinguishes a gap from a repeat too old to remember; if counts wrap, by the nearer one."""
     if stamp.producer_id & KAFKA:
         return (expected - stamp.sequence) % KAFKA_SEQUENCES < KAFKA_SEQUENCES // 2
     return stamp.sequence < expected

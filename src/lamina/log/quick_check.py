@@ -1,4 +1,4 @@
-"""The cheap check of a sealed segment, which opening makes of each: no more than its end is read.
+"""The cheap check that every sealed segment gets when a store opens: only its end is read.
 
 A manifest that knows the segment vouches for it by sizes; otherwise the last index entry and the
 records behind it must end where the next segment begins. What passes neither is walked.
@@ -14,7 +14,8 @@ from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
 from lamina.formats.scan import Limit, Stop
 from lamina.log.directory import Place
-from lamina.log.segment import INDEX_ENTRY_BYTES, Bound, SealedSegment
+from lamina.log.sealed_segment import INDEX_ENTRY_BYTES, SealedSegment
+from lamina.log.segment import Bound
 from lamina.storage.files import Files
 
 CHEAP_CHECK_BYTES = 4 << 20
@@ -25,8 +26,9 @@ CHEAP_CHECK_BYTES = 4 << 20
 class CheapCheck:
     """Takes sealed segments that are as they were left.
 
-    `recorded` are those of a sound manifest, by their first offset. `explained_from` gives, for the
-    first offset of the next segment, where the range begins before it that the ledger explains.
+    `recorded` are those of a sound manifest, by their first offset. `explained_from` takes the
+    first offset of the next segment and returns where the range before it begins that the ledger
+    explains.
     """
 
     place: Place
@@ -52,10 +54,10 @@ class CheapCheck:
         return segment
 
     def _is_as_recorded(self, segment: SealedSegment, following: int) -> bool:
-        """Takes a segment whose files are as long as the manifest says: it was durable by then.
+        """Accepts a segment whose files are as long as in the manifest: it was durable by then.
 
-        A manifest is written behind the sync of all that it names, and has a checksum. What bytes
-        have become since is found by whoever reads them, as everywhere else in a segment.
+        A manifest has a checksum and is written after everything that it names is synced. Bytes
+        that went bad since are found when they are read, as everywhere else in a segment.
         """
         known = self.recorded.get(segment.base_offset)
         if known is None or known.next_offset != following:

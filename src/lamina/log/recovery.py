@@ -14,7 +14,7 @@ Before that, `settling` deals with files that are not segments and with segments
 
 Rules.
 1. Bytes are set aside durably before they are cut. Nothing else is ever removed, except files
-   whose tombstone says so. A sealed segment loses only what lies behind its last record: the zeros
+   that have a tombstone. A sealed segment loses only what lies behind its last record: the zeros
    that a roll left if it did not finish.
 2. Recovered records are fsynced before they are served: they may be in the page cache and not on
    the disk. Those above the watermark are written again first, because a failed fsync may have left
@@ -41,18 +41,12 @@ from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
 from lamina.formats.offset_log import OffsetLog
 from lamina.formats.scan import OFFSET_MAX, Run, Stop, Timed, is_prepared_space, runs
-from lamina.log import tombstones
 from lamina.log.active_segment import ActiveSegment
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck, holds
-from lamina.log.removal import finish_trim, remove_files
-from lamina.log.segment import (
-    INDEX_ENTRY_BYTES,
-    Bound,
-    SealedSegment,
-    load_entries,
-    newer_record,
-)
+from lamina.log.removal import finish_trim, reason_at, remove_files
+from lamina.log.sealed_segment import INDEX_ENTRY_BYTES, SealedSegment, load_entries
+from lamina.log.segment import Bound, newer_record
 from lamina.log.segment_files import measure
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.settling import Settling, cut_behind
@@ -172,7 +166,7 @@ class Recovery:
             parsed = segment_file(name)
             if parsed and parsed.suffix == "tomb":
                 path = paths.join(self.place.segments, name)
-                reason = tombstones.reason_at(self.place.files, path)
+                reason = reason_at(self.place.files, path)
                 end = self._end_of_segment(parsed.base_offset, _bases(left))
                 known = self.ledger.at(parsed.base_offset)
                 if end is not None and end > (known.end if known else parsed.base_offset):
@@ -194,8 +188,8 @@ class Recovery:
             return measure(self.codec, file.load(), base_offset, None, path).next_offset
 
     def _first_offset(self) -> int:
-        """Returns where an empty partition goes on: behind every offset that it ever gave out."""
-        # A segment that was set aside proves by its name that all offsets below it were given out.
+        """Returns where an empty partition continues: above every offset that it ever assigned."""
+        # A segment that was set aside proves by its name that all offsets below it were assigned.
         known = max(self.watermark, self._settling.dropped, self._last_gap_end())
         if known > 0:
             self._lose(0, known, self.place.segments)
@@ -249,7 +243,7 @@ class Recovery:
         return sealed
 
     def _restore_index(self, segment: SealedSegment, created_ms: int) -> None:
-        """Rewrites the index files of a sealed segment if they differ from what the log says."""
+        """Rewrites the index files of a sealed segment if they do not match the log."""
         files, index = self.place.files, segment.index
         headers = self.codec.index_headers(segment.base_offset, created_ms)
         for suffix, header, entries in zip(
@@ -260,10 +254,10 @@ class Recovery:
             if not is_there or (index.trusted and not holds(files, path, right)):
                 with contextlib.suppress(OSError):  # without it, the next open walks the log again
                     files.replace(path, right)
-                self.report.add("rebuilt", path, "the index was not what the log says")
+                self.report.add("rebuilt", path, "the index did not match the log")
 
     def _explained_from(self, following: int) -> int:
-        """Returns where the ranges begin that lie before an offset and that the ledger explains."""
+        """Returns where the unbroken run of explained offsets begins that ends at an offset."""
         while following and (gap := self.ledger.at(following - 1)) is not None:
             following = gap.first
         return following
@@ -339,7 +333,7 @@ class Recovery:
         self.report.add("rebuilt", path, "the segment's creation had not finished")
         file.truncate(0)
         file.write_at(0, self.codec.log_header(base_offset, created_ms))
-        file.sync()
+        file.sync()  # before records follow it, as when a segment is created
 
     def _check_header(self, path: str, whole: Salvaged, base_offset: int) -> int | None:
         """Refuses a newer format; rewrites a damaged header, as no record depends on it."""

@@ -1,7 +1,7 @@
-"""Takes away what recovery or a running partition has decided about: whole segments, or a tail.
+"""Removes what recovery or a running partition has decided to remove: whole segments, or a tail.
 
 Rule: each step is durable before the next, so that a crash in between leaves no hole that the next
-opening does not understand. Bytes that were never acknowledged are set aside before they go.
+opening cannot explain. Bytes that were never acknowledged are set aside before they go.
 """
 
 from __future__ import annotations
@@ -9,14 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.api import RecoveryReport
-from lamina.errors import NO_SPACE, PASSING, OffsetOutOfRange, StorageFull, Unavailable
+from lamina.errors import (
+    NO_SPACE,
+    PASSING,
+    CorruptData,
+    OffsetOutOfRange,
+    StorageFull,
+    Unavailable,
+)
+from lamina.formats.documents import tombstone
 from lamina.formats.log_format import Codec
 from lamina.log.active_segment import ActiveSegment
 from lamina.log.directory import Place
-from lamina.log.segment import SealedSegment
+from lamina.log.sealed_segment import SealedSegment
 from lamina.storage import paths
-from lamina.storage.files import settle_names
+from lamina.storage.files import Files, settle_names
 from lamina.storage.paths import SegmentFile
+
+
+def reason_at(files: Files, path: str) -> str:
+    """Reads why a segment goes from its tombstone; one that is damaged means retention."""
+    try:
+        reason = tombstone.decode(files.read(path)).reason or "retention"
+    except CorruptData:
+        return "retention"
+    return "deleted" if reason == "delete" else reason
 
 
 def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
@@ -26,13 +43,13 @@ def remove_files(place: Place, codec: Codec, base_offset: int) -> None:
         if place.files.exists(path):
             place.files.remove(path)
     settle_names(place.files, place.segments)
-    # The tombstone goes last: while any file of the segment may come back, it says "removed".
+    # The tombstone goes last: any file of the segment that a crash brings back is known as removed.
     place.files.remove(paths.join(place.segments, SegmentFile(base_offset, "tomb").name))
     settle_names(place.files, place.segments)
 
 
 def require_within(name: str, before: int, end: int) -> None:
-    """Refuses to delete records that are not there yet: they would be gone when they come."""
+    """Refuses to delete records that do not exist yet: they would vanish when appended."""
     if not 0 <= before <= end:
         raise OffsetOutOfRange(
             f"{name}: records can be deleted up to the durable end {end}, not up to {before}"
@@ -52,7 +69,7 @@ def finish_trim(
 ) -> list[SealedSegment]:
     """Removes the segments below the ledger's floor, which a crash has left; returns the others.
 
-    They need no tombstone: the ledger says that they are removed, until the last of their files is.
+    They need no tombstone: the ledger has them as removed until the last of their files is gone.
     """
     for segment in sealed:
         if segment.next_offset <= floor:
@@ -86,9 +103,10 @@ def take_back(
             for suffix in ("idx", codec.time_suffix, "log"):
                 if files.exists(segment.path(suffix)):
                     files.remove(segment.path(suffix))
+            # Gone for good before an earlier one is cut: otherwise it could return behind a hole.
             files.sync_directory(place.segments)
         else:
             file = files.open(segment.path("log"))
             file.truncate(position)
-            file.sync()
+            file.sync()  # what was cut must not return behind records that are appended next
             file.close()

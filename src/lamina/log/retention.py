@@ -9,7 +9,7 @@ Rules.
    cap, so one that straddles it stays.
 2. A layer that a group is waited for stays until the group has acked all of it, or until its
    newest record is older than `retention.wait.ms`: one that stands still does not fill the disk.
-3. Cold and local layers are one pile: while the archive has not said what it holds of the front,
+3. Cold and local layers are one pile: until the archive has answered what it holds of the front,
    nothing goes.
 4. A layer is as old as its newest record, by the record's own time. A time in the future makes a
    layer young, never old: a clock that jumps ahead cannot make retention delete early.
@@ -53,7 +53,7 @@ GOING = frozenset({Reason.AGE, Reason.BYTE_CAP, Reason.RECORD_CAP})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is decided of a layer, for which reason, and the sentence that says so."""
+    """What is decided about a layer, the reason, and a sentence for people."""
 
     layer: Layer
     reason: Reason
@@ -65,7 +65,7 @@ class Verdict:
         return self.reason in GOING
 
     def described(self) -> Decision:
-        """Returns it as users are told of it."""
+        """Returns it as the public API describes it."""
         return Decision(self.layer.described(), self.goes, self.why)
 
 
@@ -81,7 +81,7 @@ def explain(
     now_ms: int,
     waits: Mapping[str, int] | None = None,
 ) -> list[Verdict]:
-    """Decides for each layer, oldest first; `waits` says what groups have acked up to."""
+    """Decides for each layer, oldest first; `waits` has the offset that each group has acked to."""
     verdicts = _by_age_and_bytes(layers, settings, now_ms, waits or {})
     if settings.discard == "new":
         return [_kept_by_discard(each) for each in verdicts]
@@ -187,7 +187,7 @@ def _by_records(verdicts: Sequence[Verdict], cap: int, held: set[int]) -> list[V
         beyond = is_beyond_cap(each.layer.records, excess)
         verdict = each
         if front and may_go and beyond and not each.goes:
-            why = f"the partition is {excess} records over retention.records"
+            why = f"the partition is over retention.records by {excess}"
             verdict = Verdict(each.layer, Reason.RECORD_CAP, why)
         elif front and may_go and excess > 0 and not each.goes:
             why = "without it less than retention.records would be left"

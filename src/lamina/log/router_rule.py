@@ -10,7 +10,7 @@ from lamina.formats.wal.routing import NAME_BYTES_MAX, Match, Router
 
 
 class Rule(NamedTuple):
-    """What of a record is looked at, and what it has to be."""
+    """Which field of a record is compared, and with what."""
 
     match: Match
     pattern: bytes
@@ -23,7 +23,7 @@ def info_of(name: str, source: str, target: str, rule: Router) -> RouterInfo:
 
 
 def rule_of(tag: bytes | None, tag_prefix: bytes | None, node: bytes | None) -> Rule | None:
-    """Makes a rule of what a user gives; None where nothing is given."""
+    """Makes a rule from a user's arguments; None if there are none."""
     given = [
         Rule(match, pattern)
         for match, pattern in (
@@ -42,7 +42,7 @@ def rule_of(tag: bytes | None, tag_prefix: bytes | None, node: bytes | None) -> 
 
 
 def require_name(name: object) -> str:
-    """Refuses what is no name of a router."""
+    """Raises InvalidRequest for what cannot be a router's name."""
     if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise InvalidRequest(f"a router's name is a text of 1 to {NAME_BYTES_MAX} bytes")
     if name == "-":

@@ -20,7 +20,7 @@ class Archivable(LogWriter, Protocol):
     """Its archived part, as readers see it."""
 
     ledger: Ledger
-    """What was entered of it: also which ranges only the archive holds."""
+    """Its missing ranges with their reasons, and those that only the archive holds."""
 
     @property
     def published(self) -> Ledger:

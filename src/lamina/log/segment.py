@@ -2,33 +2,28 @@
 
     active ──seal──▶ sealed ──tomb──▶ gone
 
-A sealed segment never changes; `active_segment` has the one that grows. Both are read by windows.
+What sealed and active segments share is here: they are read in windows, and walked over damage.
+`sealed_segment` has the one that never changes again, `active_segment` the one that grows.
 
 Rules.
 1. A reader names the bound up to which it may look; what lies beyond is never scanned.
 2. Pages that the device cannot deliver cost the records on them: `window` has `FILLER` there, so
-   that these are `Damaged` as if their bytes were wrong. `read_error` tells one from the other.
-3. A segment's file is opened when it is needed and kept within the store's limit. What is opened
-   again must be the same file: one that was replaced since is as one that is gone.
+   that these are `Damaged` as if their bytes were wrong. `read_error` distinguishes the two.
+3. `Segment.walk` is the only walk over damage in a file. What lies in memory as a whole, as in
+   recovery, is walked by `formats.scan.runs`.
 """
 
 from __future__ import annotations
 
-import errno
-import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.keratin import manifest
 from lamina.formats.log_format import Codec
-from lamina.formats.offset_log import OffsetLog
-from lamina.formats.scan import Damage, Limit, Scan, Stop, Timed, runs
-from lamina.formats.sparse_choice import Entries
-from lamina.formats.sparse_index import times_agree
+from lamina.formats.scan import Budget, Limit, Scan, Stop
 from lamina.log.segment_index import SegmentIndex
 from lamina.storage import bad_pages, paths
 from lamina.storage.files import File, Files
@@ -43,7 +38,8 @@ RECORD_BYTES_GUESS = 1 << 10
 NEAR_BYTES = 1 << 20
 RECORD_BYTES_MAX = 40 << 20
 """More than a record of any format takes."""
-INDEX_ENTRY_BYTES = 16
+SEARCH_BYTES = 16 << 20
+"""How much more a search behind damage reads, for the next one: damage is seldom alone."""
 _HEAD_BYTES = 64
 """At least as much as the header of a record takes."""
 
@@ -65,17 +61,62 @@ class Chunk:
 
 
 class Damaged(CorruptData):
-    """A record's bytes are not sound; `offset` is the one it should have had."""
+    """A record's bytes are not sound; `offset` is the one it should have had.
 
-    def __init__(self, segment: Segment, position: int, offset: int, stop: Stop) -> None:
+    `following` is where the next sound record is, as (offset, position); None if there is none.
+    """
+
+    def __init__(
+        self, segment: Segment, at: Bound, stop: Stop, following: Bound | None = None
+    ) -> None:
         super().__init__(
             "a record is damaged",
             path=segment.path("log"),
-            position=position,
+            position=at.position,
             expected="a sound record",
             found=stop.name,
         )
-        self.offset = offset
+        self.offset = at.next_offset
+        self.following = following
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Sound records in a row, from `offset` on, in a window that begins at the byte `origin`."""
+
+    offset: int
+    found: Scan
+    origin: int
+    buffer: Buffer
+
+    @property
+    def end(self) -> Bound:
+        """Where the record behind them would be."""
+        return Bound(self.offset + len(self.found), self.found.end + self.origin)
+
+
+Step: TypeAlias = Sound | Damaged
+
+
+class Searched:
+    """The bytes of the last search behind damage, and what a walk may still check in vain."""
+
+    start = 0
+    buffer: Buffer = b""
+    is_rest = False
+    """Whether they reach to the end of what may be looked at."""
+    budget = Budget(0)
+
+    @property
+    def end(self) -> int:
+        """One past the last byte."""
+        return self.start + memoryview(self.buffer).nbytes
+
+    def read(self, segment: Segment, position: int, reach: int, bound: Bound) -> None:
+        """Reads some bytes from a position on."""
+        self.start, self.buffer = position, segment.window(position, reach, bound)
+        self.is_rest = self.end - position < reach
+        self.budget = Budget(self.end - position)
 
 
 def newer_record(path: str, position: int) -> NewerFormat:
@@ -139,7 +180,7 @@ class Segment:
         return bad_pages.read_error(self.file, first, end)
 
     def distrust_index(self) -> None:
-        """Is told that an index entry is not what the log says."""
+        """Called for an index entry that does not match the log; a sealed segment rebuilds it."""
 
     def locate(self, offset: int, bound: Bound) -> int:
         """Returns the byte at which a record starts that the bound includes.
@@ -147,19 +188,45 @@ class Segment:
         Steps over damaged records before it; raises Damaged if it is one of them.
         """
         at, position = self._start_for(offset, bound)
-        while at < offset:
-            limit = Limit(min(offset - at, 1 << 16), max_bytes=self.codec.stride.bytes)
+        if at == offset:
+            return position
+        end = Bound(at, position)
+        window = Limit(1 << 16, max_bytes=self.codec.stride.bytes)
+        for step in self.walk(end, Bound(offset, bound.position), window):
+            if isinstance(step, Sound):
+                end = step.end
+            elif step.following is None or step.following.next_offset > offset:
+                raise step
+            else:
+                end = step.following
+        if end.next_offset < offset:  # the file is shorter than it was
+            raise Damaged(self, end, Stop.TORN)
+        return end.position
+
+    def walk(self, start: Bound, bound: Bound, limit: Limit) -> Iterator[Step]:
+        """Walks to a bound, window by window: sound records, and the damage between them.
+
+        `limit` is that of each window. The last step is damage if nothing sound follows it within
+        the bound. Raises NewerFormat at a sound record of a newer version.
+        """
+        at, reach, searched = start, limit.max_bytes, Searched()
+        while at.next_offset < bound.next_offset and at.position < bound.position:
+            records = min(limit.max_records, bound.next_offset - at.next_offset)
+            capped = type(limit)(records, reach)
             try:
-                found, shift, _ = self.scan(position, at, limit, bound)
-            except Damaged as error:
-                sound = self.sound_after(error.position, error.offset, bound)
-                if sound is None or sound[0] > offset:
-                    raise
-                at, position = sound
+                found, origin, buffer = self.scan(
+                    at.position, at.next_offset, capped, bound, searched
+                )
+            except Damaged as damage:
+                yield damage
+                if damage.following is None:
+                    return
+                # More may follow soon, and what was read behind it would be read again.
+                at, reach = damage.following, min(READ_AHEAD_BYTES, limit.max_bytes)
                 continue
-            at += len(found)
-            position = found.end + shift
-        return position
+            step = Sound(at.next_offset, found, origin, buffer)
+            yield step
+            at, reach = step.end, min(2 * reach, limit.max_bytes)
 
     def _start_for(self, offset: int, bound: Bound) -> tuple[int, int]:
         """Returns (offset, position) of a record not above an offset, proven by the log itself."""
@@ -198,7 +265,7 @@ class Segment:
         return self.base_offset
 
     def _time_holds(self, row: int, bound: Bound) -> bool:
-        """Returns whether a time entry is the running maximum that the log gives for it."""
+        """Returns whether a time entry is the running maximum of the log's timestamps up to it."""
         offsets, times = self.index.offsets(), self.index.times()
         first = max(row - 1, 0)
         at, position = (int(number) for number in offsets[first].tolist())
@@ -223,14 +290,22 @@ class Segment:
         return Chunk(batch, offset + len(found), found.end + start)
 
     def scan(
-        self, position: int, offset: int, limit: Limit, bound: Bound
+        self,
+        position: int,
+        offset: int,
+        limit: Limit,
+        bound: Bound,
+        searched: Searched | None = None,
     ) -> tuple[Scan, int, Buffer]:
-        """Scans at least one record; returns the scan, what to add to its positions, its buffer."""
+        """Scans at least one record; returns the scan, what to add to its positions, its buffer.
+
+        Raises Damaged if there is none, and NewerFormat for one that a newer version wrote.
+        """
         most = min(limit.max_bytes, 1 << 26) + RECORD_BYTES_GUESS
         length = min(most, READ_AHEAD_BYTES + limit.max_records * RECORD_BYTES_GUESS)
         while True:
             if position > bound.position:  # the file is shorter than it was
-                raise Damaged(self, position, offset, Stop.TORN)
+                raise Damaged(self, Bound(offset, position), Stop.TORN)
             buffer = self.window(position, length, bound)
             found = self.codec.scan(buffer, 0, expected_offset=offset, limit=limit)
             if len(found) and found.stop is Stop.LIMIT:
@@ -245,220 +320,38 @@ class Segment:
             if found.stop is Stop.BAD_VERSION:
                 raise newer_record(self.path("log"), position)
             if is_whole or found.stop is not Stop.TORN:
-                sound = self.sound_after(position, offset, bound)
-                if sound is None or sound[0] != offset:
-                    raise Damaged(self, position, offset, found.stop)
-                position = sound[1]  # only leftovers stood before it
+                sound = self.sound_after(position, offset, bound, searched)
+                if sound is None or sound.next_offset != offset:
+                    raise Damaged(self, Bound(offset, position), found.stop, sound)
+                position = sound.position  # only leftovers stood before it
                 continue
             length = max(4 * length, most)
 
-    def sound_after(self, position: int, offset: int, bound: Bound) -> tuple[int, int] | None:
-        """Finds the first sound record from a damaged one's offset on: (offset, position).
+    def sound_after(
+        self, position: int, offset: int, bound: Bound, searched: Searched | None = None
+    ) -> Bound | None:
+        """Finds the first sound record from a damaged one's offset on.
 
         One that is found near is the first for certain only if all that begins before it would
         have been seen whole: so as much as a record may have is looked at behind it.
         """
-        start, reach = position, NEAR_BYTES  # where a sound record may be that is out of order
+        near = Searched() if searched is None else searched
+        if not near.start <= position < near.end:
+            near.read(self, position, NEAR_BYTES, bound)
         while True:
-            buffer = self.window(start, reach, bound)
-            size = memoryview(buffer).nbytes
-            found = self.codec.resync(buffer, 0, minimum_offset=offset) if size else None
-            if size < reach or (found is not None and found + RECORD_BYTES_MAX <= reach):
+            first = position - near.start
+            size = memoryview(near.buffer).nbytes
+            found = None
+            if size:
+                found = self.codec.resync(
+                    near.buffer, first, minimum_offset=offset, budget=near.budget
+                )
+            if near.is_rest or (found is not None and found + RECORD_BYTES_MAX <= size):
                 break
-            reach = bound.position if found is None else found + RECORD_BYTES_MAX
+            reach = bound.position
+            if found is not None:
+                reach = found - first + RECORD_BYTES_MAX + SEARCH_BYTES
+            near.read(self, position, reach, bound)
         if found is None:
             return None
-        return self.codec.offset_at(buffer, found), found + start
-
-
-class SealedSegment(Segment):
-    """An immutable segment, opened when it is first read.
-
-    `recorded` is what a manifest says of it, once it was in one.
-    """
-
-    used = True
-
-    def __init__(
-        self,
-        codec: Codec,
-        files: Files,
-        directory: str,
-        *,
-        base_offset: int,
-        end: Bound,
-        index: SegmentIndex | None = None,
-    ) -> None:
-        super().__init__(codec, files, directory, base_offset)
-        self.end = end
-        self.recorded: manifest.SealedSegment | None = None
-        self._index = index
-        self._file: File | None = None
-        self._identity: tuple[int, ...] | None = None
-        self._log = self.path("log")
-        self._lock = threading.Lock()
-
-    @property
-    def next_offset(self) -> int:
-        """One past the last offset that the segment may hold."""
-        return self.end.next_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the `.log`."""
-        return self.end.position
-
-    @property
-    def index(self) -> SegmentIndex:
-        """The segment's indexes, loaded or rebuilt when they are first needed."""
-        with self._lock:
-            if self._index is None:
-                index = SegmentIndex(self.codec, self.base_offset)
-                extend_index(self, index, load_entries(self, index))
-                self._index = index
-            return self._index
-
-    def distrust_index(self) -> None:
-        """Rebuilds the index from the log; its files are left to `verify` and rebuilding."""
-        with self._lock:
-            index = SegmentIndex(self.codec, self.base_offset)
-            extend_index(self, index, (self.codec.header_bytes, self.base_offset))
-            self._index = index
-
-    @property
-    def file(self) -> File:
-        """The open `.log`; raises FileNotFoundError where it is another one by now."""
-        self.used = True
-        file = self._file
-        return self._open() if file is None else file
-
-    def _open(self) -> File:
-        file = self.files.open_read_only(self._log)
-        identity = self._identify(file)
-        if self._identity not in (None, identity):
-            file.close()
-            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self._log)
-        self._file, self._identity = file, identity
-        self.files.kept.enter(self)
-        return file
-
-    def _identify(self, file: File) -> tuple[int, ...]:
-        return file.identity()
-
-    def hold(self) -> None:
-        """Opens the file: what takes its name from now on is not what is read."""
-        _ = self.file
-
-    def let_go(self) -> bool:
-        """Drops the file; readers that are using it finish."""
-        self._file = None
-        return True
-
-    def is_unchanged(self) -> bool:
-        """Returns whether the file is the one that was opened, or as long: an erasure replaces it.
-
-        Readers that follow a writer ask this of every segment they know, with each look.
-        """
-        if self._identity is None:
-            self.hold()
-            return True
-        return self.files.size(self._log) == self._identity[-1]
-
-
-WALK_BYTES = 8 << 20
-"""How much of a segment a walk reads at a time."""
-
-
-def extend_index(segment: SealedSegment, index: SegmentIndex, start: tuple[int, int]) -> int:
-    """Indexes a segment's records from (position, offset) on; returns where the last one ends.
-
-    Never looks beyond the last record: there may be prepared space, about to be cut by its writer.
-    """
-    position, offset = start
-    size = segment.file.size()
-    bound = Bound(segment.next_offset, size)
-    while position < size and offset < segment.next_offset:
-        limit = Timed(max_records=min(segment.next_offset - offset, 1 << 20), max_bytes=WALK_BYTES)
-        try:
-            found, begin, _ = segment.scan(position, offset, limit, bound)
-        except Damaged:
-            return _index_over_damage(segment, index, (position, offset), bound)
-        index.extend(found.positions, found.timestamps, base_offset=offset, origin=begin)
-        offset, position = offset + len(found), found.end + begin
-    return position
-
-
-def _index_over_damage(
-    segment: SealedSegment, index: SegmentIndex, start: tuple[int, int], bound: Bound
-) -> int:
-    """Indexes the rest of a segment behind damage, all of it at once: there may be more."""
-    origin, offset = start
-    buffer = segment.window(origin, bound.position - origin, bound)
-    position, end = 0, segment.next_offset
-    log = OffsetLog(segment.codec.log, buffer)
-    for step in runs(log, 0, offset, limit=Timed(), end_number=end):
-        if isinstance(step, Damage):
-            continue
-        positions, times, count = step.found.positions, step.found.timestamps, end - step.first
-        index.extend(positions[:count], times[:count], base_offset=step.first, origin=origin)
-        position = step.found.end if step.end <= end else int(positions[count])
-        if step.end >= end:
-            break
-    return origin + position
-
-
-def load_entries(
-    segment: Segment, index: SegmentIndex, *, durable_to: int | None = None
-) -> tuple[int, int]:
-    """Takes the index files if they fit the log; returns the (position, offset) to go on from.
-
-    Entries above `durable_to` are not taken: what they point at may be lost. The last two must be
-    what the log says, so that the newest time, which retention goes by, is proven.
-    """
-    fresh = segment.codec.header_bytes, segment.base_offset
-    try:
-        stored = segment.files.read(segment.path("idx"))
-        if len(stored) < segment.codec.index_header_bytes + 2 * INDEX_ENTRY_BYTES:
-            return fresh  # one entry leads to the first record, as none does
-        offsets, times = segment.codec.decode_indexes(
-            stored,
-            segment.files.read(segment.path(segment.codec.time_suffix)),
-            segment.base_offset,
-        )
-    except (CorruptData, OSError):
-        return fresh
-    count = min(len(offsets), len(times))
-    if durable_to is not None:
-        count = min(count, int(np.searchsorted(offsets["offset"], durable_to, side="right")))
-    offsets, times = offsets[:count], times[:count]
-    if count == 0 or not times_agree(times, offsets):
-        return fresh
-    if int(offsets["offset"][0]) != segment.base_offset:
-        return fresh
-    if not _last_agree(segment, offsets[-2:], times[-2:]):
-        return fresh
-    offset, position = (int(number) for number in offsets[-1].tolist())
-    index.load(offsets, times)
-    return position, offset
-
-
-def _last_agree(segment: Segment, offsets: Entries, times: Entries) -> bool:
-    """Returns whether the last two entries (or the only one) are what the log says."""
-    codec = segment.codec
-    at, position = (int(number) for number in offsets[0].tolist())
-    last, last_position = (int(number) for number in offsets[-1].tolist())
-    size = segment.file.size()
-    if not codec.header_bytes <= position <= last_position < size:
-        return False
-    wanted = last - at + 1
-    limit = Limit(max_records=wanted, max_bytes=1 << 26)
-    try:
-        found, start, buffer = segment.scan(position, at, limit, Bound(last + 1, size))
-    except Damaged:
-        return False
-    if len(found) < wanted or int(found.positions[-1]) + start != last_position:
-        return False
-    newest = int(codec.timestamps_at(buffer, found.positions).max())
-    if len(times) > 1:
-        newest = max(newest, int(times["timestamp_ms"][0]))
-    return newest == int(times["timestamp_ms"][-1])
+        return Bound(self.codec.offset_at(near.buffer, found), found + near.start)

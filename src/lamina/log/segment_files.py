@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Extent:
     """How far the sound records of a segment reach, from its first offset on.
 
-    `has_records` is False where it holds none; `is_blank` says that nothing was ever written.
+    `has_records` is False if it holds none; `is_blank` is set if nothing was ever written.
     """
 
     base_offset: int
@@ -52,9 +52,9 @@ class Extent:
 class Arranger:
     """Settles which segments count.
 
-    `measure` gives the extent of one, given where the next one begins and where the ones before it
+    `measure` returns the extent of one, from where the next one begins and where the ones before it
     end. `drop` and `cut` carry out what is decided: a whole segment goes, or all of it from an
-    offset on, for the sake of another one, whose first offset is told; None is for no segment.
+    offset on, in favour of another one, whose first offset is passed; None for none.
     """
 
     vouched: Collection[int]
@@ -107,7 +107,7 @@ def measure(
     except NewerFormat as error:
         raise error.at_path(path) from error
     except CorruptData:
-        pass  # its records speak for it, if it has any
+        pass  # its records decide, if it has any
     size = memoryview(buffer).nbytes
     position, offset, has_records = min(codec.header_bytes, size), base_offset, False
     if start is not None:

@@ -1,7 +1,8 @@
 """Derived: rebuilt from the .log. The two sparse indexes of a segment, in memory and on disk.
 
-Live writing and rebuilding go through the same `extend`, so that both give the same bytes. Entries
-are written behind the log, in batches: a missing last entry costs a longer walk, nothing else.
+Live writing and rebuilding go through the same `extend`, so that both produce the same bytes.
+Entries are written behind the log, in batches: a missing last entry costs a longer walk, nothing
+else.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from lamina.api import Isolation
 from lamina.log.layers import Kind, Layer, below
-from lamina.log.segment import Bound, SealedSegment, Segment
+from lamina.log.sealed_segment import SealedSegment
+from lamina.log.segment import Bound, Segment
 from lamina.log.segment_index import SegmentIndex
 
 

@@ -1,4 +1,4 @@
-"""Carries out, before a partition is recovered, which of its files are segments (`segment_files`).
+"""Carries out what `segment_files` decides about a partition's files, before it is recovered.
 
 Rules.
 1. What loses is moved or copied under `quarantine/`, durably, and reported, before anything of it
@@ -19,7 +19,7 @@ from lamina.formats.log_format import Codec
 from lamina.formats.scan import is_prepared_space
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck
-from lamina.log.segment import SealedSegment
+from lamina.log.sealed_segment import SealedSegment
 from lamina.log.segment_files import Arranger, Extent, measure, position_of
 from lamina.storage import bad_pages, paths
 from lamina.storage.files import Files
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Settling:
     """One settling of one partition. `whole` are the segments that passed the cheap check.
 
-    `dropped` is the greatest first offset that the name of a file had which was moved aside.
+    `dropped` is the greatest first offset in the names of files that were moved aside.
     """
 
     check: CheapCheck
@@ -106,7 +106,7 @@ def extent_of(
 
 
 def _begins_as_ours(codec: Codec, place: Place, base_offset: int) -> bool:
-    """Tells whether a log begins as a segment does; one that cannot be read is not judged."""
+    """Returns whether a log begins as a segment does; True for one that cannot be read."""
     with contextlib.closing(place.files.open_read_only(log_path(place, base_offset))) as file:
         whole = bad_pages.salvage(file, 0, HEADER_BYTES_MAX)
     head = whole.data

@@ -1,6 +1,6 @@
 """What takes the place of damaged records: frames that are sound, and copies that the archive has.
 
-The same for both families of topics, which put them into files of their own kind.
+Shared by segmented and wal topics, each of which writes them into its own kind of file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What of a topic lies elsewhere: asked for when what is here is damaged, or gone.
+"""Copies of a topic's small files elsewhere, for when the local ones are damaged or gone.
 
-The archive keeps `topic.json` and `ledger.json` of every archived topic, and the state of its
-groups; its list names the records that it holds. A topic without an archive has no copies, and one
-whose archive cannot be reached has none now: opening goes on without.
+The archive keeps `topic.json`, `schemas.json` and `ledger.json` of every archived topic, and the
+state of its groups; its list names the records that it holds. A topic without an archive has no
+copies, and one whose archive cannot be reached has none now: opening goes on without.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lamina.api import Gap
 from lamina.formats.documents.group_copy import GroupCopy
 from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.formats.documents.topic_schemas import TopicSchemas
 from lamina.formats.ranges import Ranges, Span
 
 
@@ -31,17 +32,27 @@ class SpareOffsets(NamedTuple):
     problem: str = ""
 
 
+class SpareSchemas(NamedTuple):
+    """The copy of a topic's schemas, or why it is of no use; neither where there is none."""
+
+    document: TopicSchemas | None = None
+    problem: str = ""
+
+
 class Spares(Protocol):
     """Where copies are asked for."""
 
     def topic(self, name: str) -> TopicFile | None:
         """Returns the copy of a topic's file, if there is a sound one."""
 
+    def schemas(self, topic: str) -> SpareSchemas:
+        """Returns the copy of a topic's schemas."""
+
     def ledger(self, topic: str, partition: int) -> Ledger | None:
         """Returns the copy of a partition's ledger, if there is a sound one."""
 
     def spans(self, about: TopicFile, partition: int) -> list[Span] | None:
-        """Returns which offsets of a partition are archived, in order; None if nobody answers."""
+        """Returns which offsets of a partition are archived, in order; None without an answer."""
 
     def group(self, topic: str, partition: int, group: str) -> SpareGroup:
         """Returns the copy of a group's state in a partition."""
@@ -50,7 +61,7 @@ class Spares(Protocol):
         """Lists the groups of a partition that have a copy; None if that cannot be known now."""
 
     def offsets(self, topic: str, partition: int) -> SpareOffsets | None:
-        """Returns the copy of what is committed in a partition; None where nobody is asked."""
+        """Returns the copy of what is committed in a partition; None if there is no archive."""
 
 
 class NoSpares:
@@ -59,6 +70,10 @@ class NoSpares:
     def topic(self, name: str) -> TopicFile | None:
         """Returns None."""
         return None
+
+    def schemas(self, topic: str) -> SpareSchemas:
+        """Returns none."""
+        return SpareSchemas()
 
     def ledger(self, topic: str, partition: int) -> Ledger | None:
         """Returns None."""
@@ -97,14 +112,14 @@ class Copies:
         return self.spares.ledger(self.about.name, self.partition)
 
     def spans(self) -> list[Span] | None:
-        """Returns which offsets are archived, in order; None if nobody answers."""
+        """Returns which offsets are archived, in order; None without an answer."""
         return self.spares.spans(self.about, self.partition)
 
 
 def losses(gap: Gap, spans: list[Span] | None) -> list[Gap]:
     """Returns what to enter of a range that is lost here: archived is what the archive has.
 
-    `spans` is what it has, None where it has not answered: nothing is lost before it has said so.
+    `spans` is what it has, None if it has not answered: until it has, nothing counts as lost.
     """
     whole = Ranges.between(gap.first, gap.end)
     there = whole if spans is None else whole.common(Ranges.of(spans))

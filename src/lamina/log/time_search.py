@@ -14,7 +14,7 @@ from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import LogReader
 
 FIRST_LOOK = Limit(max_records=1024, max_bytes=128 << 10)
-"""A time index leaves so much to look at, mostly."""
+"""What a time index usually leaves to look at."""
 FURTHER = Limit(max_records=8192, max_bytes=4 << 20)
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -40,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from lamina.errors import InvalidRequest
+from lamina.records import clipped_microseconds
 from lamina.spark.options import Given
 
 KAFKA_COLUMNS: dict[str, DataType] = {
@@ -59,8 +59,6 @@ METADATA_COLUMNS: dict[str, DataType] = {
     "segment": StringType(),
 }
 COLUMNS = KAFKA_COLUMNS | HEADERS_COLUMN | METADATA_COLUMNS
-FARTHEST_MS = ((1 << 63) - 1) // 1000
-"""The last time that Spark's timestamps hold, in January of the year 294247."""
 OF_RECORDS = ("key", "value", "offset", "timestamp", "headers", "tag")
 """The columns that a record carries; the others say where it was read."""
 
@@ -134,7 +132,7 @@ class Projection:
             return pa.nulls(batch.num_rows, kind)
         column = batch.column(name)
         if name == "timestamp":
-            return _microseconds(column, kind)
+            return clipped_microseconds(column).cast(kind)
         return column if column.type.equals(kind) else column.cast(kind)
 
     def _repeated(self, name: str, value: object, rows: int, kind: pa.DataType) -> pa.Array:
@@ -153,20 +151,6 @@ _CONSTANTS: dict[str, Callable[[Origin], object]] = {
     "epoch": lambda origin: origin.epoch,
     "segment": lambda origin: origin.segment,
 }
-
-
-def _microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Turns milliseconds into Spark's microseconds; far cheaper than a checked cast.
-
-    A time that no count of microseconds holds becomes the first or last one that does: one record
-    never fails a query, and order is kept.
-    """
-    milliseconds = column.cast(pa.int64()).to_numpy(zero_copy_only=column.null_count == 0)
-    if len(milliseconds) and (
-        milliseconds.max() > FARTHEST_MS or milliseconds.min() < -FARTHEST_MS
-    ):
-        milliseconds = np.clip(milliseconds, -FARTHEST_MS, FARTHEST_MS)
-    return pa.array(milliseconds * 1000, pa.int64()).cast(kind)
 
 
 def matching(keys: pa.Array, wanted: pa.Array) -> pa.Array:

@@ -15,12 +15,9 @@ from typing import NamedTuple
 from lamina.api import Gap
 from lamina.errors import ArchiveUnavailable, LaminaError, RecordsMissing
 from lamina.formats.documents.ledger import ARCHIVED
+from lamina.log.gap_walk import NO_LOSS
 
 LOGGER = logging.getLogger("lamina.spark")
-NO_LOSS = frozenset({"deleted", "truncated", "compacted", "aborted"})
-"""Reasons that take nothing from a reader: erased on purpose, or never durable."""
-
-
 TOLD_MAX = 20
 """So many ranges are named in one message; the others are only counted."""
 

@@ -1,16 +1,16 @@
 """From options to tasks: ranges of partitions, cut by bytes into pieces, packed into tasks.
 
-The planner knows nothing of files. It asks a `Log` for its topics, and for the `Stretch`es of a
-partition: what a query may read of each of its layers (`log/layers.py`), in order and without
-overlap. A stretch knows its size and can be cut into `Piece`s, which read themselves in any
-process. `lamina.spark.logs` has the logs: a directory, an archive, a server.
+The planner knows nothing of files. It asks a `Log` for its topics, and for the layers of a
+partition (`log/layers.py`), as far as a query may read them, in order and without overlap: each
+with a `Cutter`, which cuts it into `Piece`s that read themselves in any process. `spark/logs` has
+the logs: a directory, an archive, a server.
 
 Rules.
 1. However a range is cut, the same rows are read: pieces neither overlap nor leave anything out.
 2. Planning reads indexes and no records, except those that prove an index entry.
 3. Whether a missing range fails the query is decided here, by its recorded reason, before any task
    starts.
-4. Records that are in two tiers are read once: stretches do not overlap.
+4. Records that are in two tiers are read once: layers do not overlap.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import pyarrow as pa
 from lamina.api import Gap
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ranges import Ranges, Span
+from lamina.log.gap_walk import first_not_removed
+from lamina.log.layers import Kind, Layer
 from lamina.spark.columns import COLUMNS, Origin
 from lamina.spark.gaps import LeftOut, count, is_loss, missing, tell
 from lamina.spark.options import EARLIEST, LATEST, Selection, SourceOptions
@@ -105,20 +107,12 @@ class Piece(Protocol):
         """Yields the records, with at least the wanted columns that the format keeps."""
 
 
-class Stretch(Protocol):
-    """What is read of one layer (a segment, an object, the tail), and how to cut it."""
+class Cutter(Protocol):
+    """Cuts a layer (a segment, an object, the tail of a write-ahead log) into pieces."""
 
     @property
-    def kind(self) -> str:
-        """`segment` or `object`."""
-
-    @property
-    def first(self) -> int:
-        """The first offset that is read from here."""
-
-    @property
-    def end(self) -> int:
-        """One past the last offset that is read from here."""
+    def layer(self) -> Layer:
+        """The layer, as far as it is read."""
 
     def size_bytes(self, start: int, end: int) -> int:
         """Estimates the bytes of a range of offsets."""
@@ -148,8 +142,8 @@ class Log(Protocol):
     def gaps(self, topic: str, partition: int) -> Sequence[Gap]:
         """Returns the missing ranges of a partition, with their reasons."""
 
-    def stretches(self, topic: str, partition: int) -> Sequence[Stretch]:
-        """Returns where the records of a partition lie, in order of offsets, without overlap."""
+    def cutters(self, topic: str, partition: int) -> Sequence[Cutter]:
+        """Returns one for each layer of a partition, in order of offsets, without overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +175,6 @@ class Plan:
     def sources(self) -> int:
         """How many segments and objects are read."""
         return self.segments.read + self.objects.read
-
-    @property
-    def sources_skipped(self) -> int:
-        """How many segments and objects are not read."""
-        return self.segments.skipped + self.objects.skipped
 
     def __str__(self) -> str:
         parts = [f"{len(self.tasks)} tasks over {self.size_bytes} bytes of "]
@@ -247,7 +236,9 @@ def start_of(log: Log, options: SourceOptions, topic: str, partition: int) -> St
     given = options.start.offset(topic, partition)
     if given == LATEST:
         return Start(end, is_latest=True)
-    offset = earliest if given == EARLIEST else given
+    if given == EARLIEST:  # what is lost is judged, also where nothing is left before it
+        return Start(first_not_removed(log.gaps(topic, partition), earliest))
+    offset = given
     if offset > end:
         raise OffsetOutOfRange(f"{topic}/{partition}: {offset} is beyond the end {end}")
     return Start(offset)
@@ -311,24 +302,25 @@ def outside(first: int, end: int, taken: Iterable[Span]) -> tuple[Span, ...]:
     return Ranges.between(first, end).minus(Ranges.of(taken)).pairs()
 
 
-def stretches_of(log: Log, wanted: Range) -> Iterator[tuple[Stretch, int, int]]:
-    """Yields the stretches of a range, each with the first and end offset wanted of it."""
-    every = log.stretches(wanted.topic, wanted.partition)
-    for row in range(bisect_right(every, wanted.start, key=attrgetter("end")), len(every)):
-        stretch = every[row]
-        if stretch.first >= wanted.end:
+def cutters_of(log: Log, wanted: Range) -> Iterator[tuple[Cutter, int, int]]:
+    """Yields the cutters of a range's layers, with the first and the end offset wanted of each."""
+    every = log.cutters(wanted.topic, wanted.partition)
+    ends = attrgetter("layer.next_offset")
+    for row in range(bisect_right(every, wanted.start, key=ends), len(every)):
+        layer = every[row].layer
+        if layer.base_offset >= wanted.end:
             return
-        yield stretch, max(stretch.first, wanted.start), min(stretch.end, wanted.end)
+        yield every[row], max(layer.base_offset, wanted.start), min(layer.next_offset, wanted.end)
 
 
 def size_bytes(log: Log, wanted: Range) -> int:
     """Estimates the bytes of a range by the indexes."""
-    return sum(each.size_bytes(start, end) for each, start, end in stretches_of(log, wanted))
+    return sum(each.size_bytes(start, end) for each, start, end in cutters_of(log, wanted))
 
 
 def offset_within(log: Log, wanted: Range, max_bytes: int) -> int:
     """Estimates the offset that so many bytes reach in a range: at least one record further."""
-    for each, start, end in stretches_of(log, wanted):
+    for each, start, end in cutters_of(log, wanted):
         size = each.size_bytes(start, end)
         if size > max_bytes:
             reached = each.offset_within(start, end, max_bytes)
@@ -353,10 +345,10 @@ def plan(
     pieces = [
         piece
         for each in ranges
-        for stretch, start, end in stretches_of(log, each)
-        for piece in stretch.pieces(start, end, cut)
+        for cutter, start, end in cutters_of(log, each)
+        for piece in cutter.pieces(start, end, cut)
     ]
-    every = [each.kind for one in ranges for each in log.stretches(one.topic, one.partition)]
+    every = [kind_of(each) for one in ranges for each in log.cutters(one.topic, one.partition)]
     return Plan(
         _packed(pieces, cut),
         sum(piece.size_bytes for piece in pieces),
@@ -366,6 +358,11 @@ def plan(
         columns,
         left_out,
     )
+
+
+def kind_of(cutter: Cutter) -> str:
+    """Returns what a layer is counted as: a segment or an object."""
+    return OBJECT if cutter.layer.kind is Kind.OBJECT else SEGMENT
 
 
 def _counted(pieces: Iterable[Piece], every: list[str], kind: str) -> Counted:

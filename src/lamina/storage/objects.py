@@ -8,7 +8,7 @@ Rules.
 1. A failure that may pass is tried three times, with 100 and 200 ms between (document 001), here
    and nowhere else. What is refused for good (exists, changed, missing, no right) is not repeated.
 2. `create` never overwrites. A try whose answer was lost makes the next one find its own object:
-   whoever gets ObjectConflict reads back before it believes that another one won.
+   a caller that gets ObjectConflict reads back before it concludes that another writer won.
 3. A large object is uploaded in parts under a `staging/` key and then copied to its key on the
    condition that nothing is there: S3 has no other conditional way to finish an upload in parts.
 4. A body shorter than was asked for is a failure, never data. If the object itself is shorter, that
@@ -66,7 +66,7 @@ _REFUSED_FOR_GOOD = (
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing says of an object. `modified_ms` is the store's clock."""
+    """An object in a listing. `modified_ms` is by the store's clock."""
 
     key: str
     size_bytes: int
@@ -275,7 +275,7 @@ class ObstoreObjects:
             except _CONDITION_FAILED as error:
                 if doing in _CONDITIONAL:
                     raise ObjectConflict(f"{self.url}: {key} is not as it was expected") from error
-                self._pause(doing, key, number, error)  # nobody asked for a condition
+                self._pause(doing, key, number, error)  # there was no condition
             except _REFUSED_FOR_GOOD as error:
                 raise ArchiveRefused(
                     f"{self.url}: {doing} {key} is refused: {_first_line(error)}"

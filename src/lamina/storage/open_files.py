@@ -1,15 +1,15 @@
-"""How many files stay open: a bounded number, and of those nobody has used lately none.
+"""How many files stay open: a bounded number, and only those that were used lately.
 
-Whoever keeps a file open between two calls is an `Owner` and enters here when it opens one. When
-there are more than the limit, owners that were not used since the last look let theirs go, and
-open it again when they need it. So thousands of topics and segments cost a bounded number of
+An object that keeps a file open between two calls is an `Owner` and registers here when it opens
+one. Above the limit, owners that were not used since the last round close theirs, and open it again
+when they need it. So thousands of topics and segments cost a bounded number of
 descriptors, and a store that is closed keeps none.
 
 Rules.
 1. An owner is let go of by dropping its reference to the file object: a reader that is just using
    it finishes, and the descriptor closes behind the last one. No lock is taken to read or write.
-2. An owner whose writes are not synced keeps its file: an error of theirs would be told to that
-   descriptor. Such owners may pass the limit, until the next sync.
+2. An owner with unsynced writes keeps its file: the kernel reports their error to that descriptor
+   alone. Such owners may exceed the limit until the next sync.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lamina.errors import NO_DESCRIPTORS
 _Result = TypeVar("_Result")
 
 OPEN_FILES = 512
-"""The limit where no setting says otherwise; a process may mostly have 1,024 descriptors."""
+"""The default limit; most processes may have 1,024 descriptors."""
 SHARE = 2
 """Files that are only kept take at most this part of what the process may have open."""
 
@@ -65,7 +65,7 @@ class OpenFiles:
         return len(self._owners)
 
     def enter(self, owner: Owner) -> None:
-        """Takes note of an owner that has opened a file; has others let go of theirs."""
+        """Registers an owner that has opened a file; makes others let go of theirs."""
         key = id(owner)
         owners = self._owners
 
@@ -80,7 +80,7 @@ class OpenFiles:
                 self._let_go(owner)
 
     def _let_go(self, newest: Owner) -> None:
-        """Goes round once: who was used has another chance, the others let go."""
+        """Goes round once: owners that were used get another chance, the others let go."""
         for key, reference in list(self._owners.items()):
             if len(self._owners) <= self.limit:
                 return
@@ -121,7 +121,7 @@ class OpenFiles:
         return action()
 
     def release(self) -> None:
-        """Has every owner let go that can: nobody needs the files any more."""
+        """Makes every owner let go that can: the files are not needed any more."""
         with self._lock:
             for key, reference in list(self._owners.items()):
                 owner = reference()

@@ -3,27 +3,28 @@
     data/
       meta/{broker.id,checkpoint.json,archive.json,cold.json,snapshot-<n>.bin,lock,recovery.json,
             reserve,groups.json,group-settings.json,producers.json}
-      topics/<topic>/topic.json
+      topics/<topic>/{topic.json,schemas.json}
       topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
       topics/<topic>/<partition>/manifest.bin
       wal/[shard-NN/]{CURRENT,wal-<n>.log}
       segments/<topic_id hex>/seg-<first_seq:020>.{data,idx}
       groups/<topic-partition>_<group>.{snap,delta}
       groups/offsets.log
+      transactions/<number:020>.{staged,commit}
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
       quarantine/
       erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
 
-    and in the object store, below its prefix (document 001 gives the first):
+    and in the object store, below its prefix (the first is document 001's):
       data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>.<generation>.seg
       data/<topic>/<partition>/{manifest.json,ledger.json}
       data/<topic>/<partition>/state/{<name>,offsets.log}
-      data/<topic>/topic.json
+      data/<topic>/{topic.json,schemas.json}
       staging/<upload>
 
 Rules.
-1. A name that does not parse gives None, never an exception: a stray file is somebody else's.
+1. A name that does not parse returns None, never an exception: a stray file is somebody else's.
 2. What a user named (topic, group) reaches the disk only through `topic_name` or percent-encoding.
 3. Paths are joined and taken apart with what is here: no other package imports `os.path`.
 """
@@ -51,6 +52,8 @@ WAL = "wal"
 QUARANTINE = "quarantine"
 POSITIONS = "positions"
 ERASING = "erasing"
+TRANSACTIONS = "transactions"
+STAGED, DECIDED = "staged", "commit"
 SINK = "sink"
 SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"
@@ -70,6 +73,7 @@ PRODUCER_IDS = "meta/producers.json"
 GROUP_SETTINGS = "meta/group-settings.json"
 MANIFEST = "manifest.bin"
 TOPIC_SETTINGS = "topic.json"
+TOPIC_SCHEMAS = "schemas.json"
 LEDGER = "ledger.json"
 PRODUCERS = "producers.log"
 CURRENT = "CURRENT"
@@ -88,6 +92,7 @@ _SEGMENT = re.compile(rf"([0-9]{{20}})\.({'|'.join(SEGMENT_SUFFIXES)})")
 _WAL_FILE = re.compile(r"wal-([0-9]{1,19})\.log")
 _WAL_SEGMENT = re.compile(r"seg-([0-9]{20})\.(data|idx)")
 _WAL_TOPIC = re.compile(r"[0-9a-f]{16}")
+_TRANSACTION = re.compile(rf"([0-9]{{20}})\.({STAGED}|{DECIDED})")
 _SNAPSHOT = re.compile(r"snapshot-([0-9]{1,19})\.bin")
 _SHARD = re.compile(r"shard-([0-9]{2,9})")
 _GROUP = re.compile(r"([A-Za-z0-9.%-]+)-([0-9]{1,19})_([A-Za-z0-9.%-]+)\.(snap|delta)")
@@ -110,7 +115,7 @@ def _is_topic_name(name: str) -> bool:
 
 
 def _number(digits: str) -> int | None:
-    """Reads an offset or a count; none is beyond 63 bits, so a name that says more is not ours."""
+    """Reads an offset or a count; none exceeds 63 bits, so a name with a larger one is not ours."""
     number = int(digits)
     return number if number < _NUMBER_END else None
 
@@ -169,6 +174,25 @@ def wal_segment_file(name: str) -> WalSegmentFile | None:
     match = _WAL_SEGMENT.fullmatch(name)
     first = _number(match[1]) if match else None
     return WalSegmentFile(first, match[2]) if match and first is not None else None
+
+
+class TransactionFile(NamedTuple):
+    """What a transaction holds: `staged` while it may be dropped, `commit` once it is decided."""
+
+    number: int
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """The file's name: the transaction's number in 20 digits."""
+        return f"{self.number:020}.{self.suffix}"
+
+
+def transaction_file(name: str) -> TransactionFile | None:
+    """Parses the name of a transaction's file."""
+    match = _TRANSACTION.fullmatch(name)
+    number = _number(match[1]) if match else None
+    return TransactionFile(number, match[2]) if match and number is not None else None
 
 
 def wal_topic_directory(topic_id: int) -> str:
@@ -330,6 +354,11 @@ def object_key(name: str) -> ObjectKey | None:
 def archive_topic_settings(topic: str) -> str:
     """Names the archived copy of a topic's own file."""
     return f"{ARCHIVE}/{topic}/{TOPIC_SETTINGS}"
+
+
+def archive_topic_schemas(topic: str) -> str:
+    """Names the archived copy of a topic's schemas."""
+    return f"{ARCHIVE}/{topic}/{TOPIC_SCHEMAS}"
 
 
 def archived_topic(key: str) -> str | None:

@@ -1,7 +1,7 @@
-"""The store: a data directory as a whole, which is opened, asked, and closed.
+"""The store: a data directory as a whole, which is opened, used, and closed.
 
-Here parts meet that know nothing of each other: segmented partitions (`lamina.log`), topics behind
-the write-ahead log (`lamina.wal`), consumer groups (`lamina.groups`), and the archive.
+Here packages meet that know nothing of each other: segmented partitions (`lamina.log`), topics
+behind the write-ahead log (`lamina.wal`), consumer groups (`lamina.groups`), and the archive.
 
     open ─ lock ─ identity ─ checkpoint ─ recover ─▶ append · scan · groups · trim ─▶ close
 
@@ -13,21 +13,25 @@ Four kinds of store answer the same questions (`lamina.api`):
     `lamina.client`   a store that another process serves
 
 Every kind of store is composed of `parts`; `store` makes them in order, and has the table of which
-part answers which call. `lookup` finds topics and partitions for all of them. `open_topics` holds
-those of a store that writes, `write_ahead` the log of its wal topics. `appends` decides which
-partitions take which records, `reads` answers what every kind of store can be asked, `topics`
+part implements which call. `lookup` finds topics and partitions for all of them. `open_topics`
+holds those of a store that writes, `write_ahead` the log of its wal topics. `appends` decides which
+partitions take which records, `reads` implements the reads of every kind of store, `topics`
 creates, alters and deletes, `group_calls` answers for groups of both kinds, `router_rules` connects
 wal topics, and `keeping` trims and deletes records. `maintenance` is what a store does without
 being asked: flush, roll, retention, checkpoint. `opening` opens a directory, new or not: identity,
-checkpoint, and the recovery of each partition. `catalog` keeps topics in their `topic.json`, and
-`disk_reserve` keeps room for deletions on a full disk. `producer_ids` numbers the idempotent
-producers of Kafka's clients. `warming` compiles every kernel before anybody waits for one.
+checkpoint, and the recovery of each partition. `open_stores` knows what this process has open.
+`catalog` keeps topics in their `topic.json`, and `disk_reserve` keeps room for deletions on a full
+disk. `producer_ids` numbers the idempotent producers of Kafka's clients. `transactions` keeps those
+of their producers aside until they end: `transaction_states` says what may come next,
+`staged_transaction` holds what was sent, and `decided_files` and `decided_appends` store what was
+committed, each record once. `warming` compiles every kernel before it is needed.
+`typed_topics` reads and writes values as columns, by schemas that `schema_files` keeps and mends.
+`closing` ends all of it.
 
-`diff` is the read of a follower that names gaps instead of stopping at them. `introspection`
-answers the console and the metrics, and `picture` draws the layers of a partition. `rewrite` and
-`mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal` bring archived
-topics back. `directory_check` finds files that do not belong together, and `orphans` finds objects
-that belong to nothing.
+`introspection` answers the console and the metrics, and `picture` draws the layers of a partition.
+`rewrite` and `mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal`
+bring archived topics back. `directory_check` finds files that do not belong together, and `orphans`
+finds objects that belong to nothing.
 
 Rules.
 1. One writer per directory, by a lock that ends with its process; any number of readers.
@@ -40,5 +44,6 @@ Where to look.
 - what happens when a store is opened: `opening`, then `store.Store`
 - which partition a record goes to: `appends`
 - what runs once a second: `maintenance`
+- what a commit of a transaction is, and what a crash makes of it: `transactions`
 - what creates a topic, and what a deletion that fails leaves: `catalog` and `topics`
 """

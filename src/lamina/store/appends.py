@@ -26,7 +26,7 @@ from lamina.log.appending import make_request, merged
 from lamina.log.interfaces import LogWriter
 from lamina.log.requests import Request
 from lamina.received import refuse_broken
-from lamina.records import Records, has_keys
+from lamina.records import Records, has_keys, has_typed_columns
 from lamina.store.open_topics import OpenTopics
 
 if TYPE_CHECKING:
@@ -42,12 +42,15 @@ class Appends:
         now_ms: Callable[[], int],
         executor: Executor,
         tier: Tier | None,
+        *,
+        encoded: Callable[[str, pa.Table | pa.RecordBatch], pa.Table],
     ) -> None:
         self._lookup = open_topics.lookup
         self._partitions = open_topics.partitions
         self._now_ms = now_ms
         self._executor = executor
         self._tier = tier
+        self._encoded = encoded
         self._turn = itertools.count()
 
     def append(
@@ -59,7 +62,7 @@ class Appends:
         timeout_s: float | None,
         producer: ProducerStamp | None,
     ) -> Appended:
-        """Appends records: one request per partition that takes some, in this thread where one."""
+        """Appends records: one request per partition that takes some; a lone one in this thread."""
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         if type(acks) is str and acks == ARCHIVED:
@@ -77,7 +80,7 @@ class Appends:
         return merged([future.result() for future in futures])
 
     def _require_archived(self, topic: str) -> None:
-        """Refuses, before anything is appended, to wait for an archive that there is not."""
+        """Raises InvalidRequest if there is no archive to wait for; nothing is appended then."""
         if self._tier is None:
             raise InvalidRequest("acks=archived needs a store opened with `archive`")
         if not TopicSettings.parse(self._lookup.topic(topic).settings).is_archived:
@@ -105,20 +108,25 @@ class Appends:
         producer: ProducerStamp | None,
     ) -> Appended:
         """Appends from asyncio; the writer resolves a future, no thread waits."""
-        import asyncio  # who is here has it already
+        import asyncio  # a caller in a running loop has loaded it already
 
         if type(acks) is str and acks == ARCHIVED:
             self._require_archived(topic)
             durable = await self.append_async(topic, records, partition, "all", producer)
             return await asyncio.to_thread(self._await_archived, topic, durable)
         requests = self._requests(topic, records, partition, acks, producer)
-        if len(requests) == 1:
-            target, request = requests[0]
-            ack = await target.writer.append_soon(request)
-            return Appended({target.place.partition: ack}, ack.count)
-        answers = await asyncio.gather(
-            *(target.writer.append_soon(request) for target, request in requests)
-        )
+        try:
+            if len(requests) == 1:
+                target, request = requests[0]
+                ack = await target.writer.append_soon(request)
+                return Appended({target.place.partition: ack}, ack.count)
+            answers = await asyncio.gather(
+                *(target.writer.append_soon(request) for target, request in requests)
+            )
+        except asyncio.CancelledError:  # what is not being written yet never will be
+            for target, request in requests:
+                target.writer.withdraw(request)
+            raise
         return merged(
             [
                 ({target.place.partition: ack}, ack.count)
@@ -149,6 +157,9 @@ class Appends:
                 known.admit(request)
                 return [(known, request)]  # the short way of a lone record
         about = self._lookup.topic(topic)
+        if has_typed_columns(records):
+            refuse_broken(records)
+            records = self._encoded(topic, records)
         if partition is not None and type(partition) is not int:
             partition = whole("partition", partition)
         if producer is not None:
@@ -183,7 +194,7 @@ class Appends:
         if stamped:
             raise InvalidRequest("an idempotent append names its partition")
         if isinstance(records, pa.RecordBatch | pa.Table):
-            refuse_broken(records)  # before anybody counts its nulls
+            refuse_broken(records)  # before its nulls are counted
         turn = next(self._turn) % about.partitions
         if "key" not in record_columns.KEPT_COLUMNS[about.format] or not has_keys(records):
             return [(turn, records)]

@@ -1,29 +1,32 @@
 """An archive as a store to read: no broker, no local directory, only the object store.
 
-Its end is where the archive ends. Objects that nobody listed, or whose topic has no file, are read
-all the same: the list is made from their headers, and their columns are those of the richest
-format.
+Its end is where the archive ends. Objects that no list names, or whose topic has no file, are read
+as well: the list is made from their headers, and their columns are those of the richest format.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lamina.api import RouterInfo, StoreApi
+from lamina.api.portraits import Portrait, store_title
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
 from lamina.config import NO_LIMIT, TopicSettings
 from lamina.errors import CorruptData, NewerFormat, ObjectMissing
-from lamina.formats.documents import topic_file
+from lamina.formats.documents import topic_file, topic_schemas
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.formats.documents.ledger import DELETED, Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
+from lamina.formats.documents.topic_schemas import TopicSchemas
 from lamina.formats.log_format import CODECS
 from lamina.log.directory import Place
 from lamina.log.interfaces import LogReader
 from lamina.log.partition_reader import PartitionReader
-from lamina.log.segment import Bound, SealedSegment
+from lamina.log.sealed_segment import SealedSegment
+from lamina.log.segment import Bound
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
 from lamina.storage import paths
@@ -32,6 +35,7 @@ from lamina.storage.objects import Objects
 from lamina.store.lookup import Lookup
 from lamina.store.parts import answered_by
 from lamina.store.reads import Reads
+from lamina.store.typed_topics import TypedReads, bury_nowhere
 from lamina.wal.reader import TopicReader
 from lamina.wal.shard import WalFiles
 from lamina.wal.topic import Arrivals, Sources
@@ -66,9 +70,29 @@ def archived_topic(objects: Objects, name: str, partitions: int) -> TopicFile:
         return TopicFile(name, UNKNOWN_FORMAT, partitions, 1, UNKNOWN_MS)
 
 
+def archived_schemas(objects: Objects, about: TopicFile) -> bytes | None:
+    """Reads the archived copy of a topic's schemas; None where there is none."""
+    try:
+        return objects.read(paths.archive_topic_schemas(about.name)).data
+    except ObjectMissing:
+        return None
+
+
+def _schemas_of(objects: Objects, about: TopicFile) -> TopicSchemas | None:
+    """Returns what the copy of a topic's schemas says; one of an older topic says nothing."""
+    raw = archived_schemas(objects, about)
+    if raw is None:
+        return None
+    try:
+        found = topic_schemas.decode(raw)
+    except CorruptData as error:
+        raise error.at_path(f"{objects.url}/{paths.archive_topic_schemas(about.name)}") from error
+    return found if found.is_of(about) else None
+
+
 @dataclass(slots=True)
 class _End:
-    """The tail of a partition that nobody appends to: empty, where the archive ends."""
+    """The tail of a partition that takes no appends: empty, where the archive ends."""
 
     segment: SealedSegment
 
@@ -140,7 +164,7 @@ class ArchivedTopic(TopicReader):
     ) -> None:
         files = LocalFiles()
         place = Place(files, objects.url, about.name, partition, lambda: 0)
-        # An archive alone is what its list says: no clock is at hand to call records too old.
+        # An archive alone is what its list names: there is no clock by which records grow too old.
         settings = replace(TopicSettings.parse(about.settings), retention_ms=NO_LIMIT)
         sources = Sources(files, WalFiles(), Arrivals())
         super().__init__(place, 0, settings, sources)
@@ -208,6 +232,8 @@ class ArchiveStore(StoreApi, leave=("scan", "fetch")):
         self._readers: dict[tuple[str, int, int], ArchivedPartition | ArchivedTopic] = {}
         self._lookup: Lookup[LogReader] = Lookup(lambda: archived_topics(objects), self._reader)
         self._reads = Reads(self._lookup)
+        kept = functools.partial(_schemas_of, objects)
+        self._typed = TypedReads(self._lookup, self._reads, kept, bury_nowhere)
 
     def _reader(self, about: TopicFile, partition: int) -> LogReader:
         key = about.name, about.created_ms, partition
@@ -216,11 +242,17 @@ class ArchiveStore(StoreApi, leave=("scan", "fetch")):
         self._readers[key].refresh()
         return self._readers[key]
 
+    def _portrait(self) -> Portrait:
+        return Portrait(store_title(self, self._objects.url, is_open=not self._lookup.is_closed))
+
     topics = answered_by("_reads", Reads.topics)
     describe_topic = answered_by("_reads", Reads.describe_topic)
     format_of = answered_by("_reads", Reads.format_of)
     scan = answered_by("_reads", Reads.scan)
     fetch = answered_by("_reads", Reads.fetch)
+    schema = answered_by("_typed", TypedReads.schema)
+    schemas = answered_by("_typed", TypedReads.schemas)
+    read = answered_by("_typed", TypedReads.read)
     diff = answered_by("_reads", Reads.diff)
     segments = answered_by("_reads", Reads.segments)
     earliest_offset = answered_by("_reads", Reads.earliest_offset)

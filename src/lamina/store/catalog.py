@@ -4,7 +4,7 @@ Rules.
 1. Writing `topic.json` is what creates a topic, after its directories; writing it with `deleted` is
    what deletes one, before its files. Either is one atomic replacement.
 2. A deleted topic's `topic.json` stays: the epoch of a name only grows.
-3. Nothing is removed because a `topic.json` is missing: what the directories hold says what it was.
+3. Nothing is removed because a `topic.json` is missing: the directories show what topic it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from lamina.api import RecoveryReport
 from lamina.config import NO_LIMIT, WAL_ONLY_KEYS, TopicSettings
-from lamina.errors import CorruptData, InvalidRequest, NewerFormat, UnknownTopic
+from lamina.errors import CorruptData, InvalidRequest, NewerFormat, TopicExists, UnknownTopic
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.flips import one_flip_away
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
@@ -29,7 +29,7 @@ from lamina.storage.files import Files
 PARTITIONS_MAX = 10_000
 FORMATS = (*CODECS, "wal")
 Lost: TypeAlias = Callable[[set[str]], list[TopicFile]]
-"""Returns the topics that something else knows, except those of some names."""
+"""Returns the topics that are known from elsewhere, except those of some names."""
 
 
 def check_settings(format_name: str, settings: Mapping[str, Any]) -> None:
@@ -67,13 +67,30 @@ def check_new(name: str, partitions: int, format_name: str, settings: Mapping[st
     _check_count(partitions)
 
 
+def refuse_different(about: TopicFile, partitions: int, format_name: str) -> None:
+    """Raises TopicExists for a topic that is not of this format with so many partitions."""
+    pairs = (
+        ("partitions", about.partitions, partitions),
+        ("format", about.format, format_name),
+    )
+    unlike = [f"{what} {there}, not {asked}" for what, there, asked in pairs if there != asked]
+    if unlike:
+        difference = "; ".join(unlike)
+        raise TopicExists(
+            f"topic {about.name!r} exists already, and is another one than was asked for:"
+            f" {difference}; ask for it as it is, choose another name, or delete it",
+            topic=about.name,
+            difference=difference,
+        )
+
+
 def check_growth(about: TopicFile, total: int) -> None:
     """Refuses a number of partitions that a topic cannot grow to."""
     _check_count(total)
     if total <= about.partitions:
         raise InvalidRequest(
-            f"topic {about.name!r} has {about.partitions} partitions; their number can only"
-            f" grow, and not to {total}"
+            f"the number of partitions of topic {about.name!r} is {about.partitions} and can only"
+            f" grow, not become {total}"
         )
 
 
@@ -114,16 +131,24 @@ class Catalog:
                 found[name] = about
         return found
 
+    def is_deleted(self, name: str) -> bool:
+        """Returns whether a topic of the name was deleted, which its file says for good."""
+        path = paths.join(self.directory(name), paths.TOPIC_SETTINGS)
+        try:
+            return topic_file.decode(self.files.read(path)).deleted
+        except (FileNotFoundError, CorruptData):
+            return False
+
     def _directories(self) -> list[str]:
-        """The names below `topics/`; a stray file is nobody's topic."""
+        """The names below `topics/`; a stray file is not a topic."""
         names = self.files.list(paths.join(self.data, paths.TOPICS))
         return [name for name in names if self.files.is_directory(self.directory(name))]
 
     def peek(self, lost: Lost = lambda known: []) -> dict[str, TopicFile]:
         """Reads every topic without changing anything.
 
-        `lost` is asked for a topic whose file says nothing any more, and neither do its other
-        files: the write-ahead log knows the topics whose records it keeps.
+        `lost` is asked for a topic that neither its own file nor its other files describe any more:
+        the write-ahead log knows the topics whose records it keeps.
         """
         found: dict[str, TopicFile] = {}
         silent = set()
@@ -162,7 +187,11 @@ class Catalog:
         check_new(name, partitions, format_name, settings)
         old = self._read(name, RecoveryReport())
         if old is not None and not old.deleted:
-            raise InvalidRequest(f"topic {name!r} exists already")
+            raise TopicExists(
+                f"topic {name!r} exists already; use it (exist_ok=True does so where it is there),"
+                " choose another name, or delete it",
+                topic=name,
+            )
         epoch = 1 if old is None else old.epoch + 1
         if old is not None:
             self._remove_contents(name)  # an error may have left some when it was deleted
@@ -183,12 +212,12 @@ class Catalog:
         for partition in range(first, about.partitions if about.format in CODECS else first):
             folder = paths.join(self.directory(about.name), str(partition))
             self.files.make_directory(paths.join(folder, paths.SEGMENTS))
-            self.files.sync_directory(folder)
+            self.files.sync_directory(folder)  # `topic.json` may only promise what is there
 
     def prepare_growth(self, about: TopicFile, total: int) -> TopicFile:
         """Makes room for more partitions; returns the topic as it will be (see `grow`).
 
-        A crash behind it leaves empty directories, which nobody looks at.
+        A crash after it leaves empty directories, which are ignored.
         """
         check_growth(about, total)
         grown = replace(about, partitions=total, topic_ids=[])
@@ -197,7 +226,7 @@ class Catalog:
         return grown
 
     def grow(self, grown: TopicFile) -> None:
-        """Writes that a topic has more partitions: from now on they exist, all at once."""
+        """Records that a topic has more partitions: from now on they exist, all at once."""
         self._write(grown)
 
     def restore(self, about: TopicFile) -> bool:
@@ -247,7 +276,7 @@ class Catalog:
         self._write(replace(about, deleted=True))
 
     def remove_deleted(self, about: TopicFile) -> None:
-        """Removes the files of a deleted topic that nobody writes to any more."""
+        """Removes the files of a deleted topic that nothing writes to any more."""
         self._remove_contents(about.name)
 
     def _make_names_durable(self, name: str) -> None:
@@ -285,7 +314,7 @@ class Catalog:
                 report.add("rebuilt", path, why, kept_in=kept)
                 self._write(about)
             elif kept is not None:
-                why = f"it could not be read ({error}), and no file tells what the topic was"
+                why = f"it could not be read ({error}), and no file shows what the topic was"
                 report.add("quarantined", path, f"{why}: it is not served", kept_in=kept)
             return about
 
@@ -297,7 +326,7 @@ class Catalog:
         return place.set_aside(path, self.files.read(path), 0)
 
     def _spare(self, name: str) -> TopicFile | None:
-        """Restores what a damaged file said: one bit away, or from a copy that fits the files."""
+        """Restores a damaged file: by flipping one bit back, or from a copy that fits the files."""
         path = paths.join(self.directory(name), paths.TOPIC_SETTINGS)
         if self.files.exists(path):
             found = one_flip_away(self.files.read(path), topic_file.decode)
@@ -317,7 +346,7 @@ class Catalog:
         return any(map(self.files.exists, ledgers)) or self._guess(name) is not None
 
     def _believed(self, about: TopicFile) -> TopicFile:
-        """Returns a topic as it is, or as a copy says if it had only been guessed before."""
+        """Returns a topic as it is, or as in a copy if it had only been guessed before."""
         return about if about.created_ms != UNKNOWN_MS else self._spare(about.name) or about
 
     def _guess(self, name: str) -> TopicFile | None:

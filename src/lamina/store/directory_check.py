@@ -1,9 +1,9 @@
-"""Whether the files of a data directory belong together: what no file can tell by itself.
+"""Whether the files of a data directory belong together: what no single file can show.
 
 `lamina.inspect` looks into one file at a time. Here topics are compared with their partitions,
 segments with each other and the ledger, groups with their logs, and an archive's lists with its
-objects. Findings are a range of offsets that is nowhere and has no reason, or is there twice, a log
-of another format, a file whose name nobody reads.
+objects. Findings are, for example: a range of offsets that is nowhere and has no reason, or is
+there twice, a log of another format, a file with a name that is never read.
 
 Rules.
 1. Nothing is changed, and no damage raises: what cannot be read is for the check of that file.
@@ -32,7 +32,8 @@ from lamina.inspect.findings import NOTE, Finding, load_file
 from lamina.log import manifest_file
 from lamina.log.directory import Place
 from lamina.log.quick_check import CheapCheck
-from lamina.log.segment import Bound, SealedSegment, load_entries
+from lamina.log.sealed_segment import SealedSegment, load_entries
+from lamina.log.segment import Bound
 from lamina.log.segment_files import measure
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.settling import log_path
@@ -138,7 +139,7 @@ def _data_directory(boot: Boot) -> Iterator[Finding]:
     try:
         topics = boot.catalog.peek()
         hints = boot.read_checkpoint(report)
-    except CorruptData as error:  # of a newer format: its own check says so
+    except CorruptData as error:  # of a newer format: its own check reports that
         yield Finding(error.path or boot.data, error.position, error.problem)
         return
     ends: dict[tuple[str, int], int] = {}
@@ -161,7 +162,7 @@ def _data_directory(boot: Boot) -> Iterator[Finding]:
 def _partition(
     place: Place, codec: Codec, ends: dict[tuple[str, int], int], *, is_live: bool
 ) -> Iterator[Finding]:
-    """Holds a partition's segments against its format, each other and the ledger."""
+    """Compares a partition's segments with its format, each other and the ledger."""
     if not place.files.is_directory(place.segments):
         yield Finding(place.segments, 0, "the topic has this partition, and its directory is gone")
         return
@@ -182,7 +183,7 @@ def _partition(
             following = bases[row + 1] if row + 1 < len(bases) else None
             spans.append((base, _end_of(place, codec, base, following)))
         except (InvalidRequest, CorruptData):
-            continue  # its own check says why
+            continue  # its own check reports why
     if gone and not spans:
         return
     yield from _ranges(place, known, spans, is_live=is_live)
@@ -260,7 +261,7 @@ def _wal_topic(boot: Boot, about: TopicFile, ends: dict[tuple[str, int], int]) -
         try:
             reader = view.look(about, number)
         except (LaminaError, OSError):
-            continue  # the check of the file says why
+            continue  # the check of the file reports why
         known = _ledger_at(place.files, place.ledger_path)
         ends[about.name, number] = reader.written_end
         for hole in _holes(reader):
@@ -274,8 +275,8 @@ def _wal_topic(boot: Boot, about: TopicFile, ends: dict[tuple[str, int], int]) -
 def _holes(reader: TopicReader) -> tuple[Span, ...]:
     """Returns the ranges before, between and behind a topic's layers that none of them holds.
 
-    A cold directory is among the layers: where it is, the store remembers. Records that are missing
-    inside of a segment, or at the damaged end of the last one, are that file's finding.
+    A cold directory is among the layers: the store remembers where it is. Records that are missing
+    inside a segment, or at the damaged end of the last one, are that file's finding.
     """
     layout = reader.layout
     spans = [(each.first_sequence, each.end_sequence) for each in layout.segments]
@@ -305,7 +306,7 @@ def _overlaps(files: Files, folder: str) -> Iterator[Finding]:
 def _groups(
     boot: Boot, topics: dict[str, TopicFile], ends: dict[tuple[str, int], int]
 ) -> Iterator[Finding]:
-    """Holds groups against the logs, and their two files against each other."""
+    """Compares groups with the logs, and their two files with each other."""
     folder = boot.path(paths.GROUPS)
     seen = set()
     for name in boot.files.list(folder):
@@ -326,7 +327,7 @@ def _group(boot: Boot, names: Names, ends: dict[tuple[str, int], int]) -> Iterat
     try:
         found = journal.read(names)
     except (CorruptData, OSError):
-        return  # the check of the file says why
+        return  # the check of the file reports why
     if not names.is_deleted:
         for suffix in ("snap", "delta"):
             if not boot.files.exists(names.path(suffix)):
@@ -342,13 +343,13 @@ def _group(boot: Boot, names: Names, ends: dict[tuple[str, int], int]) -> Iterat
 
 
 def _archive_list(files: Files, path: str, names: list[str]) -> Iterator[Finding]:
-    """Holds the list of an archived partition against the objects beside it and the ledger."""
+    """Compares the list of an archived partition with the objects beside it and the ledger."""
     if paths.base_name(path) != paths.ARCHIVE_MANIFEST:
         return
     try:
         listed = archive_manifest.decode(files.read(path))
     except (OSError, CorruptData):
-        return  # the check of the file says why
+        return  # the check of the file reports why
     folder = paths.parent(path)
     there = {paths.base_name(name) for name in names if paths.parent(name) == folder}
     for entry in listed.objects:

@@ -1,14 +1,14 @@
 """Space reserved for deletions: on a full disk, removing records must find room to write first.
 
 Removing writes first (a tombstone, a reason, a WAL event) and frees space only then. So the store
-keeps a file of zeros, `meta/reserve`, and gives it up when something that frees space finds none.
+keeps a file of zeros, `meta/reserve`, and releases it when an action that frees space finds none.
 
 Rules.
-1. While an action uses the space, nobody takes it back: maintenance recreates a missing
-   reserve, and would take the room away between its release and its use.
+1. While an action uses the space, it is not taken back: maintenance, which recreates a missing
+   reserve, would take the room away between its release and its use.
 2. As soon as the action is done the reserve is made again, with what room there is: less is better
    than nothing, for removing needs little. Maintenance makes it whole when there is space again.
-3. Derived: it holds zeros, and nobody reads them.
+3. Derived: it holds zeros, which are never read.
 """
 
 from __future__ import annotations

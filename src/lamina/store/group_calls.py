@@ -5,10 +5,10 @@ partitions, and has committed offsets. Listing, describing, resetting and deleti
 a group of a topic is classic if it has committed an offset in it.
 
 Rules.
-1. What a classic group refuses is a value for those who speak its protocol (joining, syncing,
-   committing), and an error for those who administer it.
+1. A refusal by a classic group is a returned value for callers that implement its protocol
+   (joining, syncing, committing), and an exception for callers that administer it.
 2. Moving or deleting a group may use the space that is reserved for removing: it lets retention
-   go on that waits for the group, and does not stop between two partitions for want of it.
+   that waits for the group continue, and must not stop between two partitions for lack of space.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lamina.store.disk_reserve import Reserve
 from lamina.store.lookup import Lookup
 
 WAIT_MS_MAX = 10_000
-"""So long a call waits for a meeting; whoever waits longer asks again."""
+"""How long a call waits for a meeting; a member that waits longer asks again."""
 _NOBODY = Identity("", -1)
 _Answer = TypeVar("_Answer", Joined, Assigned)
 
@@ -156,7 +156,7 @@ class GroupCalls:
         joined = _waited(waiting, wait_ms, Joined(Refusal.REBALANCE_IN_PROGRESS))
         if joined.member_id:
             return joined
-        # The time is up. Whoever has a place by now must ask for that one, not for another.
+        # The time is up. A member that has a place by now must ask for that one, not for another.
         member_id = request.member_id
         if not member_id and request.instance_id is not None:
             member_id = self._coordinator.member_of(group, request.instance_id)

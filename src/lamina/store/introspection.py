@@ -8,6 +8,7 @@ from __future__ import annotations
 from lamina.api import (
     Block,
     Layer,
+    Layers,
     PartitionInfo,
     RawRecord,
     SinkFacts,
@@ -35,7 +36,8 @@ class Introspection:
 
     def layers(self, topic: str, partition: int = 0) -> list[Layer]:
         """Returns the layers of a partition, oldest first: gone, cold, sealed, active."""
-        return picture.layers_of(self._lookup.partition(topic, partition))
+        found = picture.layers_of(self._lookup.partition(topic, partition))
+        return Layers(found, f"{topic}/{partition}")
 
     @typed_errors("looking at blocks")
     def blocks(

@@ -1,4 +1,4 @@
-"""Topics and partitions by name, for as long as a store is open: what every part of one asks first.
+"""Topics and partitions by name, for as long as a store is open; every part of a store uses it.
 
 Each kind of store has one, made of two functions: which topics there are, and the reader of one of
 their partitions.
@@ -46,7 +46,7 @@ class Lookup(Generic[Kind_co]):
         return about
 
     def partition(self, topic: str, partition: int) -> Kind_co:
-        """Returns a partition; raises UnknownTopic for a topic or a number that there is not."""
+        """Returns a partition; raises UnknownTopic if the topic or the number does not exist."""
         if self.is_closed:
             self.require_open()
         topics = self._files()

@@ -23,7 +23,7 @@ class Chore(Protocol):
     """Looks after another part of the store; with `force`, also what is not due yet."""
 
     def __call__(self, *, force: bool) -> None:
-        """Does it."""
+        """Does what is due; with `force`, everything."""
 
 
 class Maintenance:
@@ -48,8 +48,8 @@ class Maintenance:
     def begin(self, known: Mapping[tuple[str, int], PartitionCheckpoint]) -> None:
         """Does what must be done before the store is open to others.
 
-        The checkpoint tells other processes what is durable: it is written now if the one that is
-        `known` says anything else. Positions that readers left are taken over first.
+        The checkpoint shows other processes what is durable: it is written now if it differs from
+        the one that is `known`. Positions that readers left are taken over first.
         """
         ends = {
             key: (each.active_segment_base_offset, each.log_end_offset)

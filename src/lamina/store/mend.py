@@ -3,7 +3,7 @@
     set aside   every damaged spot, byte for byte
     stage       sound frames as they are, archived records encoded again, below `mending/`
     swap        into the place of the old segment, as an erasure does it (`rewrite.swap`)
-    ledger      what was called lost and is there again is lost no more
+    ledger      what was entered as lost and is there again is lost no more
 
 Rules.
 1. Only what neither the segment nor the archive has is entered as lost, and what was removed on
@@ -28,7 +28,7 @@ from lamina.inspect.segment_check import STEP
 from lamina.log.batch_offsets import first_of
 from lamina.log.cold import Cold
 from lamina.log.partition import Partition
-from lamina.log.segment import SealedSegment
+from lamina.log.sealed_segment import SealedSegment
 from lamina.log.sound_copies import Mended, Piece, archived, covered
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.files import LocalFiles
@@ -39,11 +39,11 @@ from lamina.store.rewrite import LOGS, Run, Staged
 def mend(partition: Partition, base_offset: int, directory: str) -> Mended:
     """Makes a sealed segment whole, as far as that can be done. For the leader.
 
-    Stages below a directory that nobody reads.
+    Stages below a directory that is never read.
     """
     segment = next(each for each in partition.layout.sealed if each.base_offset == base_offset)
     pieces, created_ms = _sound(partition, segment)
-    # What the ledger knows to be removed stays away; what it calls lost may be found again.
+    # What the ledger has as removed stays away; what it has as lost may be found again.
     removed = partition.ledger.ranges_but(ARCHIVED, LOST)
     wanted = Ranges.between(base_offset, segment.next_offset).minus(removed).minus(covered(pieces))
     restored = [

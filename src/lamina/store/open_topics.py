@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lamina.api import RecoveryReport
+from lamina.api.portraits import Portrait, table_portrait
+from lamina.config import TopicSettings
 from lamina.errors import UnknownTopic, typed_errors
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
 from lamina.formats.documents.topic_file import TopicFile
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from lamina.wal.wal_partition import WalPartition
 
 Hints: TypeAlias = Mapping[tuple[str, int], PartitionCheckpoint]
+
+_ENDS_SHOWN = 8
+"""Of how many partitions of a topic a person sees the ends at one glance."""
 
 
 class OpenTopics:
@@ -42,6 +47,8 @@ class OpenTopics:
         self._report = report
         self._attach = attach
         self.topics: dict[str, TopicFile] = {}
+        self.made_count = 0
+        """Grows with each topic that comes to be."""
         self.partitions: dict[tuple[str, int], Archivable] = {}
         self.lookup: Lookup[Archivable] = Lookup(lambda: self.topics, self._reader)
 
@@ -53,7 +60,7 @@ class OpenTopics:
 
     @typed_errors("recovery")
     def recover(self, on_progress: Callable[[int, int], None]) -> Hints:
-        """Recovers every partition there is; returns what the checkpoint said before."""
+        """Recovers every partition there is; returns the checkpoint as it was before."""
         report = self._report
         self._boot.keep_damaged_checkpoint()
         hints = self._boot.read_checkpoint(report)
@@ -63,6 +70,7 @@ class OpenTopics:
                 if self._boot.catalog.restore(about):
                     report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
                     topics[about.name] = about
+        self._tell_vanished(topics, hints)
         total = sum(about.partitions for about in topics.values())
         for name, about in topics.items():
             for number in range(about.partitions):
@@ -72,10 +80,24 @@ class OpenTopics:
         self._write_ahead.finish_opening()
         return hints
 
+    def _tell_vanished(self, topics: Mapping[str, TopicFile], hints: Hints) -> None:
+        """Reports a topic that the checkpoint knows and of which no file says what it was."""
+        catalog = self._boot.catalog
+        ends: dict[str, int] = {}
+        for (name, _), hint in hints.items():
+            if name not in topics and not catalog.is_deleted(name):
+                ends[name] = ends.get(name, 0) + hint.log_end_offset
+        for name, end in sorted(ends.items()):
+            why = (
+                f"the checkpoint knows topic {name!r} with {end} records up to its end, and neither"
+                " its topic.json nor a log is left: it is not served"
+            )
+            self._report.add("note", catalog.directory(name), why)
+
     def open(
         self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
     ) -> Archivable:
-        """Opens one partition for writing; `hint` is what the checkpoint says of it."""
+        """Opens one partition for writing; `hint` is its entry in the checkpoint."""
         opened = self.made(about, number, hint)
         self.partitions[about.name, number] = opened
         return opened
@@ -83,14 +105,25 @@ class OpenTopics:
     def made(
         self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None
     ) -> Archivable:
-        """Makes a partition that nobody can find yet."""
+        """Makes a partition that cannot be looked up yet."""
         if about.topic_ids:
             return self._write_ahead.begun().open_topic(about, number)
         return self._boot.open_partition(about, number, hint, self._report, self._writing)
 
+    def epoch_of(self, topic: str) -> int | None:
+        """Returns the epoch of a topic; None for one that there is not."""
+        about = self.topics.get(topic)
+        return None if about is None else about.epoch
+
+    def groups_max_of(self, topic: str) -> int:
+        """Returns how many groups a topic may have."""
+        about = self.topics.get(topic)
+        return TopicSettings.parse({} if about is None else about.settings).groups_max
+
     def enter(self, about: TopicFile) -> None:
-        """Makes a topic known whose partitions are open, and has the archive look after them."""
+        """Registers a topic whose partitions are open, here and with the archive."""
         self.topics[about.name] = about
+        self.made_count += 1
         for partition in self.of(about):
             self._attach(partition)
 
@@ -99,8 +132,25 @@ class OpenTopics:
         return [self.partitions[about.name, number] for number in range(about.partitions)]
 
     def every(self) -> list[Archivable]:
-        """Returns all partitions; their settings say whether they are archived."""
+        """Returns all partitions; whether they are archived is in their settings."""
         return list(self.partitions.values())
+
+    def portrait(self, title: str) -> Portrait:
+        """Draws the topics as they are in memory: no archive is asked for what it holds."""
+        topics = dict(self.topics)
+        rows = (
+            (name, about.format, about.partitions, self._ends(about))
+            for name, about in sorted(topics.items())
+        )
+        return table_portrait(
+            title, ("topic", "format", "partitions", "durable up to"), rows, len(topics)
+        )
+
+    def _ends(self, about: TopicFile) -> str:
+        shown = range(min(about.partitions, _ENDS_SHOWN))
+        found = (self.partitions.get((about.name, number)) for number in shown)
+        ends = [f"{each.end_offset('durable'):,}" for each in found if each is not None]
+        return ", ".join(ends) + (", …" if about.partitions > _ENDS_SHOWN else "")
 
     def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
         """Returns the partitions that have a log of their own, of some topics or of all."""

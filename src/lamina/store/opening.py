@@ -33,7 +33,7 @@ from lamina.store.catalog import Catalog, settings_in_force
 
 @dataclass(frozen=True, slots=True)
 class Boot(DataDirectory):
-    """A data directory as opening sees it: whose it is, its topics, its checkpoint."""
+    """A data directory as opening sees it: its identity, its topics, its checkpoint."""
 
     identity: BrokerId | None = None
     """Whose the directory is, once that is known: checkpoints carry it."""
@@ -80,7 +80,10 @@ class Boot(DataDirectory):
         if self.files.exists(self.path(paths.BROKER_ID)):
             return
         self._refuse_lost_identity()
-        raise InvalidRequest(f"{self.data} is not a data directory: it has no {paths.BROKER_ID}")
+        problem = f"{self.data} is not a data directory: it has no {paths.BROKER_ID}"
+        if self.files.is_directory(self.path(paths.ARCHIVE)):
+            problem += f"; if it is an archive, open file://{self.data}"
+        raise InvalidRequest(problem)
 
     def _refuse_lost_identity(self) -> None:
         topics = self.path(paths.TOPICS)
@@ -105,7 +108,7 @@ class Boot(DataDirectory):
     def published_checkpoint(
         self, report: RecoveryReport
     ) -> dict[tuple[str, int], PartitionCheckpoint]:
-        """Reads what a writer, which may be live, says is durable; raises OSError."""
+        """Reads what a writer, which may be live, has published as durable; raises OSError."""
         path = self.path(paths.CHECKPOINT)
         if not self.files.exists(path):
             return {}
@@ -137,7 +140,7 @@ class Boot(DataDirectory):
         """Refuses a `broker.id` that is not the one which the checkpoint was written under.
 
         One of the two files comes from another store, and a program must not write into a directory
-        that may not be its own. A checkpoint of an older release says nothing, and is adopted.
+        that may not be its own. A checkpoint of an older release has no identity, and is adopted.
         """
         own = self._owner
         if own is None or found.broker in (None, own):
@@ -162,7 +165,7 @@ class Boot(DataDirectory):
         return str(self.identity.uuid) if self.identity is not None else None
 
     def forget(self, topic: str) -> None:
-        """Drops a topic from the checkpoint, which must not speak of the next one of its name."""
+        """Drops a topic from the checkpoint, which must not apply to the next one of its name."""
         known = self.read_checkpoint(RecoveryReport())
         kept = [entry for (name, _), entry in known.items() if name != topic]
         if len(kept) < len(known):
@@ -197,7 +200,7 @@ class Boot(DataDirectory):
         report: RecoveryReport,
         writing: Writing,
     ) -> Partition:
-        """Recovers one partition; `hint` is what the checkpoint says of it."""
+        """Recovers one partition; `hint` is its entry in the checkpoint."""
         place = self.place_of(about, number)
         codec = CODECS[about.format]
         watermark = (hint.last_flushed_offset or 0) if hint is not None else 0

@@ -1,4 +1,4 @@
-"""Objects in the archive that belong to nothing: found, and removed when somebody asks for it.
+"""Objects in the archive that belong to nothing: found, and removed on request.
 
 A crash between upload and list, or between list and deletion, leaves an object that is not served.
 It costs money, and nothing else. One that is younger than an hour may be an upload under way.
@@ -51,8 +51,8 @@ def _deleted(objects: Objects, about: TopicFile, until_ms: int) -> list[ObjectIn
 def _unlisted(objects: Objects, about: TopicFile, partition: int) -> Iterator[ObjectInfo]:
     """Yields what the list does not name; nothing without a good list: that is to be rebuilt.
 
-    One that was replaced is as old as what replaced it: readers may have an older list. One that is
-    damaged, or holds what the list does not span, may be the only copy: it belongs to nobody else.
+    One that was replaced counts as old as its replacement: readers may have an older list. One that
+    is damaged, or holds what the list does not span, is not an orphan: it may be the only copy.
     """
     shelf = Shelf(objects, about, partition)
     try:
@@ -102,7 +102,7 @@ def rebuild(objects: Objects, topic: str) -> Rebuilt:
     """Makes the lists of a topic again from the objects' headers.
 
     Damaged objects stay listed, with what is known of them: what is left in them is read, and
-    nobody takes them for orphans. Raises InvalidRequest for a topic that is not archived.
+    they are not mistaken for orphans. Raises InvalidRequest for a topic that is not archived.
     """
     about = archived_topics(objects).get(topic)
     if about is None:

@@ -1,7 +1,7 @@
-"""How a store hands its calls on to its parts.
+"""How a store delegates its calls to its parts.
 
-A kind of store is a table: each line names a call of `StoreApi` and the part that answers it. The
-type checker holds the part's signature to the one that the API declares.
+A kind of store is a table: each line names a call of `StoreApi` and the part that implements it.
+The type checker compares the part's signature with the one that the API declares.
 """
 
 from __future__ import annotations

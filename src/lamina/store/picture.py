@@ -2,12 +2,12 @@
 
     gone ── cold (archived, or moved) ── sealed ── active          oldest first, no overlap
 
-Nothing here reads records to tell of layers and blocks: what is told comes from indexes and lists
-that are in memory or, for an archived object, from its index by one range.
+Nothing here reads records to describe layers and blocks: they come from indexes and lists that are
+in memory or, for an archived object, from its index, which is one range request.
 
 Rules.
 1. Layers cover the offsets from the first that ever was to the written end, in order.
-2. What is told is bounded by what the caller asks for: `blocks` joins neighbours to stay within it.
+2. Answers are bounded by the caller's limit: `blocks` joins neighbours to stay within it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def layers_of(reader: LogReader) -> list[Layer]:
     """Returns the layers of a partition as they are drawn, oldest first; the gone ones first."""
     found: list[Layer] = []
     for layer in _shown(reader):
-        before = found[-1].newest_ms if found else None  # for a tier that knows no first time
+        before = (
+            found[-1].newest_ms if found else None
+        )  # for a tier that does not know the time of its first record
         found.append(_drawn(layer, before))
     gaps = [gap for gap in reader.ledger_of_gaps.missing() if gap.reason != ARCHIVED]
     first = found[0].base_offset if found else 0

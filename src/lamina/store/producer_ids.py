@@ -1,8 +1,8 @@
-"""Ids for Kafka's idempotent producers: each is given away once, whatever is lost in between.
+"""Ids for Kafka's idempotent producers: each is assigned once, whatever is lost in between.
 
-A producer that were given another's id would have its first batches taken for repeats, and dropped
-in silence. So a block of ids is reserved durably before the first of it is given away, and where
-the file of reservations is lost, ids go on above all that a partition still remembers.
+A producer with another's id would have its first batches taken for repeats, and silently dropped.
+So a block of ids is reserved durably before the first of it is assigned, and if the file of
+reservations is lost, ids continue above all that any partition still remembers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 1_000
 
 
 class ProducerIds:
-    """Gives ids away. `remembered` returns the highest id that a partition knows, or -1."""
+    """Assigns ids. `remembered` returns the highest id that a partition knows, or -1."""
 
     def __init__(self, boot: DataDirectory, remembered: Callable[[], int]) -> None:
         self._boot = boot
@@ -31,7 +31,7 @@ class ProducerIds:
 
     @typed_errors("reserving producer ids")
     def take(self) -> int:
-        """Returns an id that no producer has, or ever had while somebody remembers it."""
+        """Returns an id that no producer has, or had as far as any partition remembers."""
         with self._taking:
             if self._next < 0:
                 self._next = self._reserved = max(self._kept(), self._remembered() + 1)
@@ -45,8 +45,13 @@ class ProducerIds:
 
     def _kept(self) -> int:
         try:
-            return producer_ids.decode(self._boot.files.read(self._path)).next_id
+            data = self._boot.files.read(self._path)
+        except FileNotFoundError:
+            return 0
+        try:
+            return producer_ids.decode(data).next_id
         except NewerFormat as error:
             raise error.at_path(self._path) from error
-        except (FileNotFoundError, CorruptData):
+        except CorruptData:  # it is about to be replaced: somebody may want what it was
+            self._boot.place("", 0).set_aside(self._path, data, 0)
             return 0

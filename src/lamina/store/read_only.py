@@ -11,11 +11,11 @@ from lamina.api import (
     GroupInfo,
     RecoveryReport,
     RouterInfo,
-    SegmentFacts,
     StoreApi,
     TierStatus,
     TopicInfo,
 )
+from lamina.api.portraits import Portrait, store_title
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache
 from lamina.archive.open_archive import Archive, open_archive
@@ -38,8 +38,9 @@ from lamina.store.lookup import Lookup
 from lamina.store.opening import Boot
 from lamina.store.parts import answered_by
 from lamina.store.reads import Reads, describe
+from lamina.store.schema_files import SchemaFiles
+from lamina.store.typed_topics import TypedReads, bury_nowhere
 from lamina.wal.ground import Ground
-from lamina.wal.reader import TopicReader
 from lamina.wal.topics_view import WalView
 
 
@@ -114,6 +115,11 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
         self._view = DirectoryView(boot, self._archive, settings)
         self._lookup = self._view.lookup
         self._reads = Reads(self._lookup)
+        kept = SchemaFiles(boot).document
+        self._typed = TypedReads(self._lookup, self._reads, kept, bury_nowhere)
+
+    def _portrait(self) -> Portrait:
+        return Portrait(store_title(self, self.path, is_open=not self._lookup.is_closed))
 
     @property
     def path(self) -> str:
@@ -124,7 +130,11 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
     format_of = answered_by("_reads", Reads.format_of)
     scan = answered_by("_reads", Reads.scan)
     fetch = answered_by("_reads", Reads.fetch)
+    schema = answered_by("_typed", TypedReads.schema)
+    schemas = answered_by("_typed", TypedReads.schemas)
+    read = answered_by("_typed", TypedReads.read)
     diff = answered_by("_reads", Reads.diff)
+    segments = answered_by("_reads", Reads.segments)
     earliest_offset = answered_by("_reads", Reads.earliest_offset)
     latest_offset = answered_by("_reads", Reads.latest_offset)
     offset_for_time = answered_by("_reads", Reads.offset_for_time)
@@ -135,18 +145,16 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
         """Lists all routers, by name, as they are now."""
         return self._view.wal.routers(self._lookup.topics().values())
 
-    def segments(self, topic: str, partition: int = 0) -> list[SegmentFacts]:
-        """Returns what is known of each segment, oldest first; the last one is active."""
-        pile = _with_list(self._lookup.partition(topic, partition)).layers()
-        return [each.described() for each in pile]
-
     def describe_topic(self, name: str) -> TopicInfo:
         """Describes a topic and its partitions; archived bytes if the archive answers."""
         about = self._lookup.topic(name)
         readers = self._lookup.partitions(about)
-        with contextlib.suppress(ArchiveUnavailable):  # the first that fails speaks for all
+        with contextlib.suppress(
+            ArchiveUnavailable
+        ):  # if one does not answer, the others would not, either
             for reader in readers:
-                _with_list(reader)
+                if reader.cold is not None:
+                    reader.cold.load()
         return describe(about, readers)
 
     def tier_status(self) -> list[TierStatus]:
@@ -190,13 +198,6 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
     def close(self) -> None:
         """Releases the directory."""
         self._view.close()
-
-
-def _with_list(reader: LogReader) -> LogReader:
-    """Loads the list of a partition's archived objects, if it has an archive."""
-    if isinstance(reader, PartitionView | TopicReader) and reader.cold is not None:
-        reader.cold.load()
-    return reader
 
 
 def _tier_status(

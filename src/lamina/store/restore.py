@@ -3,8 +3,8 @@
     segments, ledger, group files ──▶ topic.json last: writing it is what creates the topic
 
 The records become local segments of the topic's own format (those of wal topics: `restore_wal`).
-Where offsets are missing a new segment begins, and the ledger says why. A restore that was cut off
-has left a deleted topic: the next open removes it, or the next restore begins again.
+Where offsets are missing a new segment begins, and the ledger has the reason. A restore that was
+interrupted leaves a deleted topic: the next open removes it, or the next restore begins again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from lamina.api import Gap
 from lamina.archive.object_reader import BlockCache
 from lamina.archive.spare_copies import ArchiveSpares
-from lamina.errors import InvalidRequest, RecordsMissing
+from lamina.errors import InvalidRequest, RecordsMissing, TopicExists
 from lamina.formats.documents import ledger as ledger_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
@@ -35,7 +35,7 @@ from lamina.log.gap_walk import scan_over
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import Objects
-from lamina.store.archive_store import ArchivedPartition, archived_topics
+from lamina.store.archive_store import ArchivedPartition, archived_schemas, archived_topics
 from lamina.store.opening import Boot
 from lamina.store.restore_wal import Brought, explained, lost, restore_wal
 from lamina.wal.ground import Ground
@@ -45,7 +45,7 @@ BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 
 
 class Loss(NamedTuple):
-    """Offsets that the archive should hold and does not give back, and why."""
+    """Offsets that the archive should hold and does not return, and why."""
 
     partition: int
     gap: Gap
@@ -74,8 +74,9 @@ class Restored:
 def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
     """Restores some topics of an archive (all of them) into a data directory.
 
-    What the archive cannot give back is entered as lost and named in `losses`; all else is
-    restored. Raises InvalidRequest for a topic that is not archived or that exists already.
+    What the archive does not return is entered as lost and named in `losses`; all else is
+    restored. Raises InvalidRequest for a topic that is not archived, TopicExists for one that is
+    in the directory.
     """
     archived = archived_topics(objects)
     behind = WalView(Ground(boot.files, boot.data, boot.now_ms))
@@ -85,7 +86,8 @@ def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> lis
             known = ", ".join(sorted(archived)) or "none"
             raise InvalidRequest(f"{objects.url} has no topic {name!r}; it has: {known}")
         if name in there:
-            raise InvalidRequest(f"topic {name!r} exists in {boot.data}; restore elsewhere")
+            problem = f"topic {name!r} exists in {boot.data}; restore elsewhere"
+            raise TopicExists(problem, topic=name)
     boot.files.make_directory(boot.path(paths.META))
     boot.identify()
     cache = BlockCache()
@@ -107,6 +109,7 @@ def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
     groups: list[LostGroup] = []
     for number in range(about.partitions):
         groups += _restore_groups(objects, boot, about, number)
+    _restore_schemas(objects, boot, about)
     boot.catalog.finish_restoring(about)
     losses = tuple(Loss(number, gap) for number, gap in brought.losses)
     counts = about.partitions, brought.records, brought.end_offsets
@@ -127,18 +130,27 @@ def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockC
         losses += [Loss(number, gap) for gap in restoring.losses]
         ends.append(reader.end_offset())
         groups += _restore_groups(objects, boot, about, number)
+    _restore_schemas(objects, boot, about)
     boot.catalog.finish_restoring(about)
     counts = about.partitions, records, tuple(ends)
     return Restored(about.name, *counts, tuple(losses), tuple(groups))
 
 
+def _restore_schemas(objects: Objects, boot: Boot, about: TopicFile) -> None:
+    """Gives a typed topic its schemas back, as they were copied; records need them to be read."""
+    raw = archived_schemas(objects, about)
+    if raw is not None:
+        path = paths.join(boot.catalog.directory(about.name), paths.TOPIC_SCHEMAS)
+        boot.files.replace(path, raw)
+
+
 def _restore_groups(
     objects: Objects, boot: Boot, about: TopicFile, partition: int
 ) -> Iterator[LostGroup]:
-    """Gives the groups of a partition back; yields those whose copies are of no use.
+    """Restores the groups of a partition; yields those whose copies are of no use.
 
-    A group is believed as far as its records were archived when it was copied: those are the same
-    records again, here and wherever else this archive was restored.
+    A group's state counts as far as its records were archived when it was copied: those are the
+    same records again, here and wherever else this archive was restored.
     """
     prefix = f"{paths.archive_partition(about.name, partition)}/{paths.ARCHIVE_STATE}"
     keys = [info.key for info in objects.list(prefix)]
@@ -201,7 +213,7 @@ class _Restoring:
         return count
 
     def _explained(self, gaps: Ledger, first: int, end: int) -> Ledger:
-        """Enters what is lost, and calls the rest of a hole that nobody explains deleted."""
+        """Enters what is lost, and the rest of an unexplained hole as deleted."""
         return explained(gaps, self.losses, (first, end), self.place.now_ms())
 
     def _begin(self, base_offset: int) -> ActiveSegment:
@@ -218,8 +230,12 @@ class _Restoring:
         segment.append(data, positions, times)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields runs of records without a hole, over what is missing."""
-        start, end = self.reader.earliest_offset(), self.reader.end_offset()
+        """Yields runs of records without a hole, over what is missing.
+
+        From the first offset on: what is gone in front of everything was removed only if the
+        ledger says so, else it is lost.
+        """
+        start, end = 0, self.reader.end_offset()
         for step in scan_over(lambda at: self.reader.scan(at, BATCH), start, end):
             if isinstance(step, RecordsMissing):
                 self.losses += lost(step, start, self.place.now_ms())

@@ -49,7 +49,7 @@ class Brought(NamedTuple):
 def restore_wal(
     objects: Objects, boot: Boot, topics: list[TopicFile], cache: BlockCache
 ) -> list[Brought]:
-    """Restores wal topics into a directory that nobody else writes to."""
+    """Restores wal topics into a directory that has no other writer."""
     with Store(
         boot.data,
         files=boot.files,
@@ -112,7 +112,7 @@ def _fill(
 
 
 def lost(missing: RecordsMissing, start: int, at_ms: int) -> list[Gap]:
-    """Returns what a reader could not be given as a gap, unless somebody has removed it."""
+    """Returns what a reader could not get as a gap, unless it was removed on purpose."""
     if missing.reason != "lost":
         return []
     first = max(start, missing.first)
@@ -121,7 +121,7 @@ def lost(missing: RecordsMissing, start: int, at_ms: int) -> list[Gap]:
 
 
 def explained(gaps: Ledger, losses: list[Gap], span: tuple[int, int], at_ms: int) -> Ledger:
-    """Enters why the archive does not hold what nobody explains: lost, or else deleted before."""
+    """Enters why the archive does not hold an unexplained range: lost, or else deleted before."""
     start, end = span
     lost_there = Ledger(tuple(losses))
     holes: list[Gap] = []

@@ -3,15 +3,15 @@
 A segment's offsets have no hole. So what is left of one becomes several: each run of records that
 stay is a segment of its own, with the same bytes at the same offsets.
 
-    stage   a copy of each run, with its indexes, below `erasing/`; nobody reads there
+    stage   a copy of each run, with its indexes, below `erasing/`, which is never read
     swap    reason ─▶ later runs into place, last one first ─▶ the first run over the old log
             (or, where the first record goes, a tombstone and the old log removed)
 
 Rules.
-1. The ledger says why before anything goes.
+1. The ledger has the reason before anything goes.
 2. A crash between any two steps leaves every record that stays in a segment that is read, and what
    should go in the old one, whose lowest hole is not in place yet: the next run finds it there.
-3. Bytes that are no sound record are not copied: they were lost before, and the ledger says so.
+3. Bytes that are no sound record are not copied: they were lost before, and are in the ledger so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from lamina.inspect.findings import Finding, load_file
 from lamina.inspect.segment_check import STEP
 from lamina.log.partition import Partition
 from lamina.log.removal import remove_files
-from lamina.log.segment import Bound, SealedSegment
+from lamina.log.sealed_segment import SealedSegment
+from lamina.log.segment import Bound
 from lamina.log.segment_index import SegmentIndex
 from lamina.log.segment_pile import Layout
 from lamina.storage import paths
@@ -190,6 +191,7 @@ def swap(partition: Partition, base_offset: int, staged: Staged, gaps: list[Gap]
         for suffix in suffixes:
             name = SegmentFile(run.base_offset, suffix).name
             place.files.rename(paths.join(staged.directory, name), paths.join(place.segments, name))
+        # In place for good before the run in front of it: until then the old log has its records.
         place.files.sync_directory(place.segments)
     new = tuple(
         SealedSegment(

@@ -2,14 +2,15 @@
 
     open ─ lock ─ identity ─ checkpoint ─ recover ─▶ append · scan · fetch · trim ─▶ close
 
-A store is composed of parts, and passes each call to the part that answers it:
+A store is composed of parts, and passes each call to the part that implements it:
 
     `open_topics`  topics and open partitions, and the lookup of both
     `appends`      which partitions take which records       `reads`          one stream each
     `topics`       create, alter, delete                     `router_rules`   copies between topics
     `keeping`      trim, delete, retention                   `introspection`  layers, writers, sinks
     `write_ahead`  the log of wal topics                     `maintenance`    what runs by itself
-    `group_calls`  consumer groups of both kinds             `lamina.archive.tier`  the archive
+    `group_calls`  consumer groups of both kinds             `transactions`   of Kafka's producers
+    `typed_topics` schemas, and values as columns            `lamina.archive.tier`  the archive
 
 Rules.
 1. One writer per directory, by a lock that ends with its process; any number of readers.
@@ -25,14 +26,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from lamina.api import (
     OF_TOPIC,
+    Acks,
     Appended,
     BrokerId,
     ProducerStamp,
@@ -41,10 +45,12 @@ from lamina.api import (
     StoreApi,
     TierStatus,
 )
+from lamina.api.portraits import Portrait, store_title
 from lamina.archive.open_archive import Archive, Memory
 from lamina.config import WalSettings, WriterSettings
-from lamina.errors import Closed, InvalidRequest, LaminaError, Poisoned, typed_errors
+from lamina.errors import InvalidRequest, LaminaError, typed_errors
 from lamina.groups.coordinator import Coordinator
+from lamina.groups.dead_letters import Sender, send
 from lamina.groups.lending import LendingGroup
 from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
@@ -55,7 +61,10 @@ from lamina.records import Records
 from lamina.storage import machine, paths
 from lamina.storage.files import Files, Lock, steady_clock, wall_clock_ms
 from lamina.storage.kept_file import local_files
+from lamina.store import open_stores
 from lamina.store.appends import Appends
+from lamina.store.closing import close_partition, take_all
+from lamina.store.decided_appends import DecidedAppends
 from lamina.store.disk_reserve import Reserve
 from lamina.store.group_calls import GroupCalls
 from lamina.store.introspection import Introspection
@@ -67,7 +76,10 @@ from lamina.store.parts import answered_by
 from lamina.store.producer_ids import ProducerIds
 from lamina.store.reads import Reads
 from lamina.store.router_rules import RouterRules
+from lamina.store.schema_files import SchemaFiles
 from lamina.store.topics import TopicChanges
+from lamina.store.transactions import Transactions
+from lamina.store.typed_topics import TypedTopics
 from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
@@ -114,19 +126,19 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
                 self._maintenance.start(min(tick_ms, writer.flush_ms))
                 if self._tier is not None:
                     self._tier.start(tick_ms)
-                _OPEN.add(self)
+                open_stores.OPEN.add(self)
         except BaseException:  # an interrupt, too, may come at any step
             self._abandon()
             raise
 
     def _take(self, boot: Boot, archive: Archive) -> Memory:
-        """Locks the directory, and reads whose it is and where its archive is."""
+        """Locks the directory, and reads its identity and where its archive is."""
         self._boot = boot
-        self._is_reported = False
+        self._reported_events = -1
         self._recovery_report = RecoveryReport()
         memory = Memory(archive, boot.files, boot.data, self._recovery_report)
         boot, self._tier = self._with_tier(boot, memory)
-        self._lock = _lock(boot)
+        self._lock = open_stores.lock(boot)
         self._boot, self._identity = boot.identified()
         return memory
 
@@ -139,7 +151,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         from lamina.archive.tier import Tier
         from lamina.archive.topic_copies import Metadata
 
-        metadata = Metadata(objects, lambda: self._groups, lambda: self._coordinator.offsets)
+        kept = SchemaFiles(boot).own_bytes
+        metadata = Metadata(objects, lambda: self._groups, lambda: self._coordinator.offsets, kept)
         tier = Tier(objects, self._every, lambda: self._open.topics, metadata)
         return replace(boot, spares=ArchiveSpares(objects, memory.is_own)), tier
 
@@ -159,16 +172,21 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._lookup = lookup = self._open.lookup
         self._partitions = self._open.partitions
         self._groups = Groups(boot, self, lookup.partition, (writer, self._executor), boot.steady)
-        self._coordinator = Coordinator(CommittedOffsets(boot, self._epoch_of), self._groups.knows)
+        offsets = CommittedOffsets(boot, self._open.epoch_of, self._open.groups_max_of)
+        self._coordinator = Coordinator(offsets, self._groups.knows)
         self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)
         self._producer_ids = ProducerIds(boot, self._highest_producer_id)
+        self.transactions = Transactions(
+            *(boot, self._coordinator.offsets, DecidedAppends(self._open), self._appending),
+            new_producer_id=self._producer_ids.take,
+        )
         chores: dict[str, Chore] = {
             "groups": self._flush_groups,
+            "transactions": self.transactions.tend,
             "the write-ahead log": self._write_ahead.maintain,
             "the recovery report": self._save_report,
         }
         self._maintenance = Maintenance(boot, self._reserve, self._open.segmented, chores)
-        self._appends = Appends(self._open, boot.now_ms, self._appending, tier)
         self._reads = Reads(lookup)
         self.topic_changes = TopicChanges(
             *(boot, self._open, self._write_ahead, self._groups),
@@ -177,9 +195,22 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
             checkpoint=self._maintenance.tick,
         )
         changing = self.topic_changes.changing
+        schema_files = SchemaFiles(boot, report)
+        self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, changing)
+        self.topic_changes.typed = self._typed
+        self._appends = Appends(
+            *(self._open, boot.now_ms, self._appending, tier), encoded=self._typed.encoded
+        )
         self._routers = RouterRules(lookup, self._write_ahead, self._reserve, changing)
         self._keeping = Keeping(lookup, self._reserve)
         self._introspection = Introspection(boot, self._open, self._write_ahead)
+
+    def _bury(self, topic: str, partition: int, batch: pa.RecordBatch, why: list[str]) -> None:
+        """Copies records that are not what the schema says to the dead letters of the topic."""
+        for reason in dict.fromkeys(why):
+            rows = [row for row, told in enumerate(why) if told == reason]
+            sender, epochs = Sender(topic, partition, "", ""), np.zeros(len(rows), dtype=np.int64)
+            send(self, sender, batch.take(pa.array(rows)), epochs, reason)
 
     def _every(self) -> list[Archivable]:
         return self._open.every()
@@ -188,21 +219,26 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         """Returns what each group has acked; a method, as groups are made after topics."""
         return self._group_calls.progress(topic, partition)
 
-    def _epoch_of(self, topic: str) -> int | None:
-        about = self._open.topics.get(topic)
-        return None if about is None else about.epoch
-
     def _highest_producer_id(self) -> int:
-        return max((each.highest_kafka_producer() for each in self._open.every()), default=-1)
+        stored = (each.highest_kafka_producer() for each in self._open.every())
+        return max([self.transactions.highest_producer_id(), *stored])
 
     @typed_errors("recovery")
     def _recover(self, on_progress: Callable[[int, int], None]) -> Hints:
         known = self._open.recover(on_progress)
         self._groups.recover(self._open.topics, self._recovery_report)
         self._coordinator.offsets.recover(self._recovery_report, self._open.topics)
+        self._coordinator.share_settings.recover(self._recovery_report)
+        self.transactions.recover(self._recovery_report)
+        self._typed.recover()
         return known
 
     # ------------------------------------------------------------------ life
+
+    def _portrait(self) -> Portrait:
+        is_open = not self._lookup.is_closed
+        title = store_title(self, self.path, is_open=is_open)
+        return Portrait(title) if not is_open else self._open.portrait(title)
 
     @property
     def path(self) -> str:
@@ -211,7 +247,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
 
     @property
     def identity(self) -> BrokerId:
-        """Whose data directory this is."""
+        """The identity of the data directory."""
         return self._identity
 
     @property
@@ -225,13 +261,14 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._coordinator.expire(self._boot.steady())
 
     def _save_report(self, *, force: bool = False) -> None:
-        """Saves the recovery report, once; on a full disk, as soon as there is room."""
-        if self._is_reported:
+        """Saves the recovery report when it has grown; on a full disk, once there is room."""
+        count = len(self._recovery_report.events)
+        if self._reported_events == count:
             return
         with contextlib.suppress(OSError):
             report = self._recovery_report.encode()
             self._boot.files.replace(self._boot.path(paths.RECOVERY_REPORT), report)
-            self._is_reported = True
+            self._reported_events = count
 
     def close(self) -> None:
         """Answers accepted requests, makes everything durable and releases the directory."""
@@ -260,12 +297,12 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         steps.append(self._maintenance.stop)
         if self._tier is not None:
             steps.append(self._tier.stop)
-        steps += [self._coordinator.close, self._groups.close]
-        steps += [functools.partial(_close_partition, each) for each in partitions]
+        steps += [self.transactions.close, self._coordinator.close, self._groups.close]
+        steps += [functools.partial(close_partition, each) for each in partitions]
         if engine is not None:
             steps.append(engine.close)
         steps += [self._save_report, functools.partial(self._maintenance.checkpoint, partitions)]
-        _take_all(steps)
+        take_all(steps)
 
     def _abandon(self) -> None:
         """Undoes an opening that failed: leaves no thread, no open file, no lock."""
@@ -275,7 +312,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         steps = [begun[name].stop for name in ("_maintenance", "_tier") if begun.get(name)]
         if "_coordinator" in begun:
             steps.append(self._coordinator.close)
-        _take_all([*steps, self._let_go])
+        take_all([*steps, self._let_go])
 
     def _let_go(self) -> None:
         """Ends the threads, closes every file as it is, and releases the directory."""
@@ -292,7 +329,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._is_released = True
 
     def _disown(self) -> None:
-        """Closes a forked child's copy without taking locks: nobody might ever release them."""
+        """Closes a forked child's copy without taking locks: they might never be released."""
         self._lookup.is_closed = self._is_released = True
         if self._lock is not None:
             self._lock.release()
@@ -306,6 +343,10 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
     alter_topic = answered_by("topic_changes", TopicChanges.alter_topic)
     add_partitions = answered_by("topic_changes", TopicChanges.add_partitions)
     delete_topic = answered_by("topic_changes", TopicChanges.delete_topic)
+    set_schema = answered_by("_typed", TypedTopics.set_schema)
+    schema = answered_by("_typed", TypedTopics.schema)
+    schemas = answered_by("_typed", TypedTopics.schemas)
+    read = answered_by("_typed", TypedTopics.read)
     routers = answered_by("_routers", RouterRules.routers)
     create_router = answered_by("_routers", RouterRules.create_router)
     alter_router = answered_by("_routers", RouterRules.alter_router)
@@ -317,7 +358,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         timeout_s: float | None = None,
         producer: ProducerStamp | None = None,
     ) -> Appended:
@@ -330,7 +371,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         records: Records | bytes,
         *,
         partition: int | None = None,
-        acks: object = OF_TOPIC,
+        acks: Acks = OF_TOPIC,
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio: the writer resolves a future, and no thread waits."""
@@ -410,7 +451,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
             for partition in self._open.every()
             if partition.failure is not None
         }
-        return partitions | self._groups.failures() | self._coordinator.failures()
+        groups = self._groups.failures() | self._coordinator.failures()
+        return partitions | groups | self.transactions.failures()
 
     # ------------------------------------------------------------------ for servers and jobs
 
@@ -450,51 +492,5 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
             self._write_ahead.engine.purge()
 
 
-_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
-"""The open stores: a forked child closes its copies of them."""
-
-
-def _disown_all() -> None:
-    for store in list(_OPEN):
-        store._disown()
-
-
-machine.in_forked_child(_disown_all)
-
-
-def _lock(boot: Boot) -> Lock:
-    boot.files.make_directory(boot.path(paths.META))
-    return boot.files.lock(boot.path(paths.LOCK), machine.holder())
-
-
 def _attach_nowhere(partition: Archivable) -> None:
     """Stands for the tier of a store without an archive."""
-
-
-def _take_all(steps: Iterable[Callable[[], None]]) -> None:
-    """Takes every step even if some fail; then raises an error, an interrupt before others."""
-    failure: BaseException | None = None
-    for step in steps:
-        try:
-            step()
-        except BaseException as error:
-            if failure is None or isinstance(failure, Exception):
-                failure = error
-    try:
-        if failure is not None:
-            raise failure
-    finally:
-        failure = None  # a frame that holds its own exception is a reference cycle
-
-
-def _close_partition(partition: Partition) -> None:
-    """Answers accepted requests and makes them durable; recovery does the rest after a failure."""
-    partition.writer.close(Closed("the store is closed"))
-    if partition.is_poisoned:
-        return
-    try:
-        partition.close()
-    except OSError as error:
-        raise Poisoned(
-            f"{partition.place.name}: closing failed ({error}); the next open recovers"
-        ) from error

@@ -31,6 +31,7 @@ from lamina.store import catalog
 from lamina.store.disk_reserve import Reserve
 from lamina.store.open_topics import OpenTopics
 from lamina.store.opening import Boot
+from lamina.store.typed_topics import TypedTopics
 from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
@@ -60,15 +61,26 @@ class TopicChanges:
         self._tier = tier
         self._checkpoint = checkpoint
         self.changing = threading.Lock()
+        self.typed: TypedTopics | None = None
+        """Knows the schemas of topics; given by the store, which makes it later."""
 
     def _require_tier(self, config: Mapping[str, Any]) -> None:
-        """Refuses to promise an archive that there is not."""
+        """Raises InvalidRequest for archiving without an archive."""
         if self._tier is None and TopicSettings.parse(config).is_archived:
             raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
 
     def settings_in_force(self, topic: str) -> TopicSettings:
         """Returns the settings that a topic's partitions follow, without parsing them again."""
         return self._lookup.partition(topic, 0).settings
+
+    @property
+    def made_count(self) -> int:
+        """How often a topic came to be since the store was opened."""
+        return self._open.made_count
+
+    def epochs(self) -> dict[str, int]:
+        """Returns the epoch of every topic, by name."""
+        return {name: about.epoch for name, about in list(self._open.topics.items())}
 
     def check_new(
         self, name: str, *, partitions: int, format: str, config: Mapping[str, Any]
@@ -88,19 +100,30 @@ class TopicChanges:
         catalog.check_growth(self._lookup.topic(topic), total)
 
     @typed_errors("creating a topic")
-    def create_topic(
+    def create_topic(  # noqa: PLR0913 - as in StoreApi
         self,
         name: str,
         *,
         partitions: int = 1,
         format: str = "keratin",  # the word users know
         config: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+        schema: Any = None,
+        encoding: str | None = None,
+        key: str | None = None,
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
         self._lookup.require_open()
         self._require_tier(config or {})
+        begin_typed = self._typing(format, schema, encoding, key)
         with self.changing:
             self._refuse_half_deleted(name)
+            if exist_ok and name in self._open.topics:
+                catalog.check_new(name, partitions, format, config or {})
+                catalog.refuse_different(self._open.topics[name], partitions, format)
+                if self.typed is not None and schema is not None:
+                    self.typed.refuse_different(self._open.topics[name], schema, encoding)
+                return
             if name not in self._open.topics:
                 self._boot.forget(name)
                 self._groups.forget_topic(name)
@@ -109,13 +132,13 @@ class TopicChanges:
                 partitions=partitions,
                 format_name=format,
                 settings=config or {},
-                claim=self._write_ahead.claim,
+                claim=lambda about: begin_typed(self._write_ahead.claim(about)),
             )
             try:
                 for number in range(partitions):
                     self._open.open(about, number)
             except BaseException:
-                for number in range(partitions):  # or the next checkpoint would speak of them
+                for number in range(partitions):  # or they would be in the next checkpoint
                     made = self._open.partitions.pop((name, number), None)
                     if made is not None:
                         made.retire(Closed(f"topic {name!r} was never made"))
@@ -123,6 +146,17 @@ class TopicChanges:
                     self._boot.catalog.mark_deleted(about)
                 raise
             self._open.enter(about)
+
+    def _typing(
+        self, format_name: str, schema: Any, encoding: str | None, key: str | None
+    ) -> Callable[[TopicFile], TopicFile]:
+        """Returns what makes a new topic a typed one, before it exists; checks the schema now."""
+        if schema is None:
+            if encoding is not None or key is not None:
+                raise InvalidRequest("encoding and key belong to a schema: give one")
+            return lambda about: about
+        assert self.typed is not None, "given with the store"
+        return self.typed.begin(format_name, schema, encoding, key)
 
     def _refuse_half_deleted(self, name: str) -> None:
         """Refuses a topic's name whose deletion has failed: it may come back, or not."""
@@ -143,15 +177,15 @@ class TopicChanges:
             for number in range(about.partitions):
                 self._open.partitions[name, number].settings = settings
             if about.topic_ids and self._write_ahead.engine is not None:
-                with contextlib.suppress(StorageFull):  # it is altered; a snapshot will say so too
+                with contextlib.suppress(StorageFull):  # it is altered; a snapshot keeps that, too
                     self._write_ahead.engine.describe(about)
 
     @typed_errors("adding partitions")
     def add_partitions(self, topic: str, total: int) -> None:
         """Adds partitions to a topic until it has so many.
 
-        They are made, with the places of all groups in them, before `topic.json` says that they
-        exist; nobody can find one before that.
+        They are made, with the places of all groups in them, before `topic.json` lists them; before
+        that they cannot be found.
         """
         with self.changing:
             self._refuse_half_deleted(topic)
@@ -219,7 +253,7 @@ class TopicChanges:
                 self._groups.forget_topic(name)
             if self._tier is not None:
                 self._tier.forget(about)
-            self._checkpoint()  # or the checkpoint would speak of the next topic of this name
+            self._checkpoint()  # or the checkpoint would apply to the next topic of this name
 
     def _mark_deleted(self, about: TopicFile) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Compiles every kernel before anybody waits for one: a small store lives through everything.
+"""Compiles every kernel ahead of time: a small store goes through everything.
 
 Numba compiles a kernel for the types of its first call. No list of types is kept here, which would
-rot: records go into a store of each format and come back in each way, so that every kernel meets
-the types that real calls bring. A test holds that programs compile nothing afterwards.
+become outdated: records go into a store of each format and come back in each way, so that every
+kernel sees the types of real calls. A test checks that programs compile nothing afterwards.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _read(data: str, cold: str, log: str) -> None:
 
 
 def _consume(data: str, cold: str, log: str) -> None:
-    """Takes records under a lease, and gives them back in every way."""
+    """Takes records under a lease, and releases them in every way."""
     with Store(data, archive=open_archive(cold)) as store:
         group = store.group(log, "warm")
         early, late = group.poll(20, lease_ms=60_000), group.poll(20, lease_ms=60_000)

@@ -59,7 +59,7 @@ class WriteAhead:
             self.engine.sources.wal.close()
 
     def claim(self, about: TopicFile) -> TopicFile:
-        """Gives a new wal topic its ids; any other topic is returned as it is."""
+        """Assigns ids to a new wal topic; any other topic is returned as it is."""
         return self.begun().claim(about) if about.format == "wal" else about
 
     def maintain(self, *, force: bool) -> None:

@@ -3,9 +3,9 @@
 Rules.
 1. What was deleted or evicted is never served, whatever an object still holds: every batch goes
    through the floors and the deleted set as they are when it is handed out.
-2. A hole in an object is stepped over silently where its records were deleted, and told otherwise.
-3. The object store is asked for every record that no local layer gives, whatever the ledger says of
-   it: what is lost here may be there. Only what was removed on purpose is reported without it.
+2. A hole in an object is skipped silently if its records were deleted, and reported otherwise.
+3. The object store is asked for every record that no local layer has, whatever the ledger's reason
+   is: what is lost here may be there. Only what was removed on purpose is reported without asking.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def only_archived(topic: TopicState) -> list[ArchivedObject]:
 
 
 def is_hidden(topic: TopicState) -> bool:
-    """Returns whether records are archived that nobody has asked the object store for yet."""
+    """Returns whether records are archived and the object store has not been asked for them yet."""
     is_known = topic.cold is not None and topic.cold.is_loaded
     return not is_known and bool(topic.ledger.archived())
 

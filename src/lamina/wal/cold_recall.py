@@ -1,8 +1,8 @@
 """Where a store's cold directory is, as the data directory remembers it (`meta/cold.json`).
 
 A store remembers its cold directory before the first segment moves there. Every other way into the
-data directory (readers, commands, Spark's workers) then finds it without being told: records that
-lie there are not called lost because one of them was not given `cold.dir`.
+data directory (readers, commands, Spark's workers) then finds it by itself: records that lie there
+are not reported as lost because one of them was not given `cold.dir`.
 
 Rules.
 1. A cold directory that is remembered and not there is away, not empty: nothing is read or
@@ -26,7 +26,7 @@ from lamina.storage import paths
 from lamina.storage.files import Files
 
 MARKER = paths.base_name(paths.BROKER_ID)
-"""The file in a cold directory that says whose it is: see `ownership`."""
+"""The file in a cold directory that identifies the store it belongs to: see `ownership`."""
 _NAME_IT = "name the cold directory (cold.dir, TOPICS_COLD_DIR)"
 
 

@@ -9,7 +9,7 @@ Rules.
 1. Bytes are copied as they are, a frame without its type byte; nothing is encoded again.
 2. Only durable records are copied. A crash at any step leaves the WAL with all of them.
 3. Everything is durable before the mark. A crash before it may tear any segment of the copy:
-   recovery believes no index of a segment that no mark speaks of.
+   recovery trusts the index of a segment only if a mark covers it.
 4. What fails half-way is cut off again: no old frames stay behind a segment's end.
 """
 
@@ -117,7 +117,7 @@ class Compactor:
                 tail.oversize = got.needed_bytes
 
     def _lose(self, topic: TopicReader, sequence: int) -> None:
-        """A frame of the WAL is damaged: its record is lost, which is entered before it is left."""
+        """A frame of the WAL is damaged: its record is lost, and entered before it is skipped."""
         if topic.ledger.at(sequence) is None:
             why = "its frame in the WAL is damaged"
             gap = Gap(sequence, sequence + 1, "lost", self._ground.now_ms(), why)
@@ -345,7 +345,7 @@ class _Tail:
 
 
 def mark_of(copied: list[Copied], now_ms: int) -> bytes:
-    """Encodes the CheckpointMark that tells how far topics are in segments now."""
+    """Encodes the CheckpointMark with how far each topic is in segments now."""
     marks = []
     for each in sorted(copied, key=lambda each: each.topic.topic_id):
         topic, last = each.topic, each.segments[-1] if each.segments else None

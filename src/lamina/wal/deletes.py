@@ -1,8 +1,8 @@
-"""Which sequences a delete means. Found in the records themselves: there is no standing tag index.
+"""Which sequences a delete covers. Found in the records themselves: there is no tag index.
 
 A kernel compares tags at known places, in the WAL and (for entries that have a tag, by `.idx`) in
-segments; it takes milliseconds for a hundred thousand records, and memory for none. Records that
-only the archive has, or that are damaged here, are read for it: where the object store does not
+segments; that takes milliseconds for a hundred thousand records, and no memory per record. Records
+that only the archive has, or that are damaged here, are read for it: if the object store does not
 answer, or the device does not deliver them, nothing is deleted.
 """
 
@@ -29,7 +29,7 @@ _LOOKED_AT = Limit(max_records=1 << 18, max_bytes=4 << 20)
 
 
 def control_of(topic: TopicReader, deletion: Deletion) -> control.Delete:
-    """Makes the control frame's body: a moment (one past the head) and what is meant of before."""
+    """Makes the control frame's body: a moment (one past the head) and what goes before it."""
     upper = topic.written_end
     given = [deletion.before, deletion.tag, deletion.tag_prefix, deletion.offsets]
     if sum(each is not None for each in given) != 1:

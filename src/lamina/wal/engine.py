@@ -81,7 +81,7 @@ class WalEngine:
     # ------------------------------------------------------------------ opening
 
     def load(self, report: RecoveryReport, topics: Iterable[TopicFile] = ()) -> Metadata:
-        """Reads the snapshot and the WAL; returns what they say of topics, for the catalog.
+        """Reads the snapshot and the WAL; returns the topics that they describe, for the catalog.
 
         `topics` are those that the catalog knows. A cold directory that belongs to another store
         is refused before anything in it is read.
@@ -197,7 +197,7 @@ class WalEngine:
     # ------------------------------------------------------------------ topics
 
     def claim(self, about: TopicFile, ids: Sequence[int] = ()) -> TopicFile:
-        """Gives new partitions their ids, durably, before the `topic.json` that makes them exist.
+        """Assigns ids to new partitions, durably, before the `topic.json` that makes them exist.
 
         Those that a topic has already keep theirs, `ids`.
         """
@@ -210,9 +210,9 @@ class WalEngine:
         return claimed
 
     def connect(self, grown: TopicFile) -> None:
-        """Has routers reach the new partitions of a topic, and tells the WAL how many it has."""
+        """Extends routers to the new partitions of a topic, and writes their number to the WAL."""
         with self._changing:
-            with contextlib.suppress(StorageFull):  # a snapshot will say so too
+            with contextlib.suppress(StorageFull):  # snapshots keep it from now on
                 self.describe(grown)
             self.routers.reconnect()
 
@@ -228,9 +228,9 @@ class WalEngine:
                 self._control(topic_id, body)
 
     def delete(self, about: TopicFile, first: int = 0) -> None:
-        """Forgets the partitions of a deleted topic, from a number on; ids are never free again.
+        """Forgets the partitions of a deleted topic, from a number on; ids are never reused.
 
-        Its `topic.json` says durably that it is deleted. A failure here affects no other topic of
+        Its `topic.json` marks it as deleted, durably. A failure here affects no other topic of
         the shard: frames and files that are left over go when the store is next opened.
         """
         ids = about.topic_ids[first:]

@@ -1,9 +1,9 @@
 """Eviction: how far the floor of a wal topic rises by what retention lets go, and by age.
 
-Pure but for reading: it says how far the floor rises; the partition writes that down and removes.
+Only reads: it computes how far the floor rises; the partition records that and removes files.
 
 Rules.
-1. Files go whole, sealed, from the front; the last segment stays, it knows where the topic ends.
+1. Only whole sealed files go, from the front; the last segment stays: it marks the topic's end.
 2. The floor rises to the first record that is not too old (`expiry`), which is durable before a
    file goes. A floor that no file lies below is only kept in memory, until the next snapshot.
 """
@@ -21,7 +21,7 @@ from lamina.wal import archived
 from lamina.wal.reader import TopicReader
 
 _EVICTED_BY = {Reason.AGE: EvictReason.AGE, Reason.RECORD_CAP: EvictReason.RECORD_CAP}
-"""What goes by several rules is said to go by the last of these; by its bytes if by none."""
+"""What goes by several rules is recorded with the last of these; by its bytes if by none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
-"""Whether a damaged frame of the WAL had been written whole: then it has rotted, and is not torn.
+"""Torn or rotted: damage in the WAL, and at the end of a topic's segment.
 
-A barrier proves what lies before it. Of the last group nothing else may tell, so its bytes have to:
-power loss keeps or loses whole sectors of a write, and a killed process leaves the beginning of
-one. So a frame within one sector was written whole if its head was. One in two sectors was if the
-next frame of the same write begins in the second: what asks to be durable is synced before another
-write, so no barrier between them says that it is the same. Of longer frames nothing is proven.
+A damaged frame of the WAL that had once been written whole has rotted; otherwise it is torn. A
+barrier proves that everything before it was durable. For the last group there is no barrier, so its
+bytes have to prove it: power loss keeps or loses whole sectors of a write, and a killed process
+leaves the beginning of one. A frame within one sector was therefore written whole if its head was.
+One that spans two sectors was if the next frame of the same write begins in the second; that it is
+the same write follows from there being no barrier between them, because appends that ask to be
+durable are synced before the next write. About longer frames nothing can be proven.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lamina.formats.kernels.binary import as_bytes
 from lamina.formats.wal.layout import DURABLE, OVERHEAD_BYTES, PREFIX, SEGMENT_FRAME, FrameType
+from lamina.storage.files import Files
+from lamina.wal.segments import Segment
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,7 +29,7 @@ _BEFORE_FLAGS = PREFIX.size + SEGMENT_FRAME.at("flags")
 
 
 class Claim(NamedTuple):
-    """What the head of a frame says, sound or not: whose it is, and how long by either length."""
+    """The head of a frame, sound or not: topic, sequence, and its length by either field."""
 
     kind: int
     flags: int
@@ -117,3 +121,25 @@ def _is_one_frame(data: Buffer, before: int | None, first: int, after: int, head
 
 def _is_one_sector(first: int, end: int) -> bool:
     return first // SECTOR_BYTES == (end - 1) // SECTOR_BYTES
+
+
+def is_torn_copy(files: Files, segment: Segment, position: int, sequence: int) -> bool:
+    """Returns whether a segment's end may be what is left of copying a record there from the WAL.
+
+    That is the beginning of the record's frame, with zeros where a page was not written: from some
+    byte of it on, or up to one. Whatever else it is, the WAL does not hold it.
+    """
+    file = files.open_read_only(segment.path("data"))
+    try:
+        found = file.read_at(position, SEGMENT_FRAME.size)
+    finally:
+        file.close()
+    start = SEGMENT_FRAME.at("topic_id")
+    wanted = segment.topic_id.to_bytes(8, "little") + sequence.to_bytes(8, "little")
+    held = found[start : start + len(wanted)]
+    differing = [row for row, byte in enumerate(held) if byte != wanted[row]]
+    if not differing:
+        return True
+    has_lost_its_end = not any(found[start + differing[0] :])
+    has_lost_its_start = not any(found[: start + differing[-1] + 1])
+    return has_lost_its_end or has_lost_its_start

@@ -9,8 +9,8 @@ Rules.
 2. The answer holds until the first live record grows too old: until then a look costs no search.
 3. Nothing here changes what is stored. Where archived records come first and the archive's list is
    not known yet, only what lies locally is judged: `now` waits for no object store.
-4. The list gives the times of whole objects. Readers that come to archived records ask `exactly`,
-   which looks into the object that holds the boundary: none of them is handed out unjudged.
+4. The list has the times of whole objects only. Readers that reach archived records call `exactly`,
+   which looks into the object that holds the boundary: no archived record is returned unchecked.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Expiry:
         return self._found
 
     def as_far_as_known(self, topic: TopicState) -> Expired:
-        """Returns what has expired as exactly as an archive that may be away lets it be known."""
+        """Returns what has expired, as exactly as that is known without waiting for the archive."""
         try:
             return self.exactly(topic)
         except ArchiveUnavailable:
@@ -194,7 +194,7 @@ def _in_object(topic: TopicState, start: int, cutoff_ms: int) -> _Boundary:
             if len(live):
                 return _Boundary(start, int(times[row]))
             start += 1
-    except RecordsMissing as missing:  # of what cannot be read nobody knows how old it is
+    except RecordsMissing as missing:  # the age of what cannot be read is not known
         start = max(start, missing.first)
     return _Boundary(start, None)
 

@@ -1,4 +1,4 @@
-"""What the write-ahead log stands on: files, clock, settings, and where everything lies.
+"""What the write-ahead log works with: files, clock, settings, and where everything lies.
 
 wal/[shard-NN/]{CURRENT, wal-<n>.log}      shard 0 of one shard has no directory of its own
 segments/<topic_id hex>/seg-<first>.{data,idx}
@@ -72,7 +72,7 @@ class Ground(DataDirectory):
 
     @property
     def cold_root(self) -> str | None:
-        """The directory that segments move to, if there is one; `ownership` says whose it is."""
+        """The directory that segments move to, if any; `ownership` checks that it is ours."""
         named = self.settings.cold_directory
         return paths.absolute(named) if named else None
 

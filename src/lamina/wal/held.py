@@ -1,4 +1,4 @@
-"""What the WAL holds of one topic, asked while the topic is put together after a restart."""
+"""What the WAL holds of one topic, for putting the topic together after a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def holds(frames: Frames, sequence: int) -> bool:
 def is_durable(segment: Segment, frames: Frames, marked: int) -> bool:
     """Returns whether a segment was durable before the crash, its middle as well as its end.
 
-    It was where a CheckpointMark says so, and where the WAL holds none of it: a file of the WAL
-    goes only when all in it is marked.
+    It was if a CheckpointMark covers it, or if the WAL holds none of it: a WAL file is removed only
+    when everything in it is marked.
     """
     if marked >= segment.end_sequence - 1:
         return True

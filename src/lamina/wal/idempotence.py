@@ -1,17 +1,17 @@
 """Which appends of idempotent producers a crash has finished, and what is left of the others.
 
 An append of several records is one write of the WAL, but power loss may keep any part of it. Its
-entry in the producers' journal was durable before. So of every entry whose records are not all in
-segments it is asked what the WAL holds:
+entry in the producers' journal was durable before. So for every entry whose records are not all in
+segments, the WAL decides:
 
     all of them                     finished: a repeat gets its first answer
     none of them                    never stored: the entry goes, a repeat is stored
-    some, and a barrier follows     it had been synced; what is missing is lost, and told as such
+    some, and a barrier follows     it had been synced; what is missing is reported as lost
     some, and all were written      the same: damage came later
     some, and no barrier follows    unfinished: what is left of it is hidden, the entry goes
 
-What is hidden is entered in the ledger as truncated before a repeat can be stored: nobody was told
-that it was durable. Recovery passes over records of the WAL that the ledger calls truncated.
+What is hidden is entered in the ledger as truncated before a repeat can be stored: it was never
+acknowledged as durable. Recovery skips records of the WAL that the ledger has as truncated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What control frames and snapshots say of each topic: one table, the same for both sources.
+"""What control frames and snapshots record about each topic: one table for both sources.
 
 Every change can be applied again, and in any order, without harm: ids are never used twice, floors
-only rise, and a Delete names the sequences that it can mean. So replay needs no order across shards
-and may begin anywhere before the snapshot's own place.
+only rise, and a Delete names the sequences that it can cover. So replay needs no order across
+shards and may begin anywhere before the snapshot's own place.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Metadata:
         }
 
     def note_id(self, topic_id: int) -> None:
-        """Makes sure that an id is never given again."""
+        """Makes sure that an id is never assigned again."""
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
 
     def lost_topics(self, known: set[str]) -> list[TopicFile]:
@@ -152,10 +152,10 @@ class Metadata:
 
 
 def config_of(about: TopicFile, highest: int | None = None) -> str:
-    """Returns what a TopicCreate frame says of a topic beside its name and epoch.
+    """Returns what a TopicCreate frame records of a topic besides its name and epoch.
 
-    A snapshot says as well what the last CheckpointMark said, which goes with its WAL file:
-    `highest` is the highest sequence that segments hold durably.
+    A snapshot also keeps the last CheckpointMark, which is removed with its WAL file: `highest` is
+    the highest sequence that segments hold durably.
     """
     told = {
         "partitions": about.partitions,
@@ -166,7 +166,7 @@ def config_of(about: TopicFile, highest: int | None = None) -> str:
 
 
 def _highest_in(config: str) -> int:
-    """Returns the highest sequence that a snapshot tells of; 0 for one that does not."""
+    """Returns the highest sequence in a snapshot; 0 if it has none."""
     try:
         told = json.loads(config)
     except ValueError:

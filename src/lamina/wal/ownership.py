@@ -1,6 +1,6 @@
-"""Whose a cold directory is: topic ids are small numbers, which any other store has as well.
+"""Which store a cold directory belongs to: topic ids are small numbers that every store uses.
 
-    <cold.dir>/broker.id     a copy of the owner's, laid down before its first segment
+    <cold.dir>/broker.id     a copy of the owner's, written before its first segment
 
 Rules.
 1. Nothing is moved to, removed from or read from a directory that holds another store's identity,
@@ -101,7 +101,7 @@ def adopt(ground: Ground, next_topic_id: int) -> None:
 
 
 def claim(ground: Ground) -> None:
-    """Makes sure that a cold directory is ours before anything is laid into it."""
+    """Makes sure that a cold directory is ours before anything is written to it."""
     root = ground.cold_root
     if root is None or check(ground):
         return

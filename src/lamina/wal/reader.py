@@ -4,7 +4,7 @@ Rules.
 1. Each step takes the current layers and picks the one with the next sequence: a checkpoint, an
    eviction or a move that comes in between only means that the next step looks elsewhere.
 2. Deleted records are skipped silently; every other missing range is reported, with its reason.
-3. What a reader is given was checked just now: a frame's checksum, topic and sequence.
+3. Whatever is returned was checked on this read: a frame's checksum, topic and sequence.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class TopicReader(ScansFrom, TopicState):
                 yield batch
 
     def _step(self, sequence: int, stop: int, limit: Limit) -> _Read:
-        """Reads the next records, or says what is missing there; tries again if a layer moved."""
+        """Reads the next records, or returns what is missing; tries again if a layer moved."""
         for attempt in range(_ATTEMPTS):
             try:
                 return self._look(sequence, stop, limit)
@@ -231,9 +231,9 @@ class TopicReader(ScansFrom, TopicState):
         return self._from_segment(source, sequence, stop, limit)
 
     def _missing(self, sequence: int, following: int, unread: str = "") -> Missing | Archived:
-        """Names a hole up to what was deleted in it; or says that the archive holds it.
+        """Returns a hole, up to what was deleted in it, or that the archive holds it.
 
-        `unread` says where the device did not deliver the records, if that is what is wrong.
+        `unread` is where the device did not deliver the records, if that is the problem.
         """
         known = self.gap_at(sequence)
         may_be_there = known is None or known.reason in (ARCHIVED, LOST)
@@ -309,7 +309,7 @@ class TopicReader(ScansFrom, TopicState):
         self.ledger = self.ledger.with_gaps(self.damage_gaps(segment, found))
 
     def damage_gaps(self, segment: Segment, found: segments.Rebuilt) -> list[Gap]:
-        """Returns what to enter of what a walk over a segment found, that nobody knows yet."""
+        """Returns the gaps to enter for what a walk over a segment found, without known ones."""
         spans, now_ms = pile.spans_of(self.cold), self.place.now_ms()
         return [
             gap

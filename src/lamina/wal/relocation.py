@@ -7,7 +7,7 @@ Rules.
 2. While both exist the hot one counts; so a crash at any step changes nothing that can be read.
    Opening a store removes what it left in the cold directory.
 3. The newest `hot.segments` sealed segments stay, and the active one always does.
-4. The directory is marked as this store's before the first file is laid into it.
+4. The directory is marked as this store's before the first file is written to it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def clear(ground: Ground, topic_id: int, cold: str, names: Container[str]) -> No
             files.remove(path)
             gone = True
     if gone:
-        files.sync_directory(cold)
+        files.sync_directory(cold)  # a copy that returns would bring erased records back
 
 
 def _is_same(files: Files, path: str, other: str) -> bool:
@@ -88,4 +88,4 @@ def _copy_file(ground: Ground, source: str, target: str) -> None:
     finally:
         origin.close()
     files.rename(temporary, target)
-    files.sync_directory(paths.parent(target))
+    files.sync_directory(paths.parent(target))  # or a crash may leave the file under neither name

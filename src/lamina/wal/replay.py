@@ -1,16 +1,16 @@
-"""Reads the WAL files that exist: where each topic's frames are, and what control frames say.
+"""Reads the WAL files that exist: where each topic's frames are, and the control frames.
 
-The truth that everything else is rebuilt from, whatever shards it lies in.
+The WAL is the truth that everything else is rebuilt from, in whatever shard it lies.
 
 Rules.
 1. Every sound frame counts, also one behind damage: a hole in a topic's sequences becomes a gap
    with a reason, no frame is dropped.
 2. Bytes are cut only where nothing sound follows, and only in the last file of a directory. They
    are kept aside unless they begin as a frame does, or are prepared space. A file without one sound
-   frame that does not begin as one is none of the WAL: it is moved aside whole.
+   frame that does not begin as one is not part of the WAL: it is moved aside whole.
 3. No loop over records: one walk, the fixed fields as columns, one pass that sorts by topic.
-4. Damage has cost what was durable where a barrier or another file follows it, and where its frame
-   is known to have been written whole: see `evidence`. What its head claims to be, is then lost.
+4. Damage has cost durable records if a barrier or another file follows it, or if its frame is known
+   to have been written whole: see `evidence`. The record that its head claims to be is then lost.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Replayed:
     """Damaged spots of which an fsync had returned before."""
     torn_spots: int = 0
     lost_claims: set[tuple[int, int]] = field(default_factory=set)
-    """(topic id, sequence) that the heads of lost frames speak of; they may be damaged, too."""
+    """(topic id, sequence) in the heads of lost frames; these may be damaged, too."""
     arrived_to: dict[int, int] = field(default_factory=dict)
     """Up to which byte each file has nothing that may not have been written, by file number."""
     synced_to: dict[int, int] = field(default_factory=dict)
@@ -207,7 +207,7 @@ class Replay:
         whole = memoryview(data).cast("B")
         for first in range(self._last_barrier, end, _REWRITE_BYTES):
             file.file.write_at(first, bytes(whole[first : min(first + _REWRITE_BYTES, end)]))
-        for first, after in self._torn:  # they are kept aside; a barrier must not speak for them
+        for first, after in self._torn:  # they are kept aside; a barrier must not vouch for them
             file.file.write_at(first, bytes(after - first))
         if marks:
             file.file.write_at(end, marks)
@@ -241,7 +241,7 @@ class Replay:
                 spots.append((position, after, step.stop, True))
                 position = after
         for first, after, stop, rotted in spots:
-            # A barrier that follows says that what lies before it had been synced.
+            # A barrier that follows proves that what lies before it had been synced.
             lost = rotted or not is_last or self._last_barrier >= after
             self._damage(file, data, (first, after), stop, lost=lost)
         return position
@@ -316,7 +316,7 @@ class Replay:
 
 
 def _begins_frame(data: Buffer, position: int) -> bool:
-    """Returns whether the bytes there, as many as there are, begin a frame; of no soundness."""
+    """Returns whether the bytes there, however few, begin like a frame; not whether it is sound."""
     head = bytes(memoryview(data).cast("B")[position : position + _HEAD_BYTES])
     if head[:1] not in _TYPES or len(head) < _HEAD_BYTES:
         return head[:1] in _TYPES

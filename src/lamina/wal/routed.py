@@ -48,7 +48,7 @@ class Copy(Request):
 def copies_of(
     batch: pa.RecordBatch, routes: tuple[Route, ...], acks: int
 ) -> list[tuple[str, Copy]]:
-    """Makes the copies of a source's records, one request a target, each with its router's name.
+    """Makes the copies of a source's records, one request per target, each with its router's name.
 
     Whole columns are compared: no record becomes a Python object.
     """
@@ -102,7 +102,7 @@ class Span(NamedTuple):
 
 
 def span_of(mark: RoutedMark, position: int) -> Span:
-    """Returns which bytes a mark at a position speaks of."""
+    """Returns which bytes a mark at a position covers."""
     first = max(0, position - mark.distance)
     return Span(first, min(position, first + mark.length))
 
@@ -142,7 +142,7 @@ def left_over(data: Buffer, start: int, end: int, torn_from: int) -> list[Span]:
 
 
 def void_marks(spans: list[Span], position: int, now_ms: int) -> bytes:
-    """Encodes the frames that call spans void, to be written at a position."""
+    """Encodes the frames that declare spans void, to be written at a position."""
     marks = b""
     for span in spans:
         distance = position + len(marks) - span.first

@@ -51,7 +51,7 @@ class Routers:
         self._revision = 0
 
     def load(self, metadata: Metadata) -> None:
-        """Takes the rules that the WAL and the snapshot hold, and has them in force."""
+        """Takes over the rules of the WAL and the snapshot, and puts them in force."""
         self._revision = metadata.router_revision
         self._rules = metadata.live_routers()
         self._rules = self._live()
@@ -148,7 +148,7 @@ class Routers:
         self.put_in_force()
 
     def put_in_force(self) -> None:
-        """Gives every source its routes; without those whose source or target is gone by now."""
+        """Sets every source's routes, without those whose source or target is gone by now."""
         self._rules = self._live()
         edges = [each for rule in self._rules.values() for each in self._edges(rule)]
         routes: dict[int, list[Route]] = {}
@@ -175,7 +175,7 @@ class Routers:
     def _move(self, partition: WalPartition, log: ShardLog) -> None:
         """Moves the appends of a partition to another shard; what the old one holds is durable.
 
-        Both leaders are kept out: no sequence is given twice.
+        Both leaders are kept out, so that no sequence is assigned twice.
         """
         old = partition.log
         if old is log:
@@ -192,7 +192,7 @@ class Routers:
 
 
 def _homes(edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Returns of each connected id the lowest one that it is connected with, by any way."""
+    """Returns for each connected id the lowest one that it is connected with, by any path."""
     homes: dict[int, int] = {}
     changed = True
     while changed:

@@ -1,7 +1,7 @@
 """A sealed segment of a wal topic made whole again, from the archive where its frames are damaged.
 
 Frames that are sound are copied as they are; archived records are encoded again in their place; the
-`.data` is replaced under its name and its `.idx` made again. What nobody has is entered as lost.
+`.data` is replaced under its name and its `.idx` rebuilt. What exists nowhere is entered as lost.
 Damaged spots are set aside before.
 """
 
@@ -75,7 +75,7 @@ def _missing(topic: WalPartition, segment: Segment, sound: NDArray[np.int64]) ->
 
 
 def _keeps_its_end(topic: WalPartition, segment: Segment, last: int) -> bool:
-    """Returns whether a segment may be replaced: the last one says where the topic ends."""
+    """Returns whether a segment may be replaced: the last one marks where the topic ends."""
     return segment is not topic.layout.segments[-1] or last + 1 == segment.end_sequence
 
 

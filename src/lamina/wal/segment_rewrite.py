@@ -1,8 +1,9 @@
 """Sealed segments of a wal topic rewritten without the records that a choice does not keep.
 
-A `.data` may have holes: frames are copied as they are, without those that go. The ledger says why
-before anything goes. While the first record of a segment stays the file is replaced under its name;
-otherwise what is left gets the name of its own first sequence, and the old file is removed.
+A `.data` may have holes: frames are copied as they are, without those that go. The reason is in the
+ledger before anything goes. While the first record of a segment stays the file is replaced under
+its name; otherwise what is left gets the name of its own first sequence, and the old file is
+removed.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Derived: copied from the WAL, which they outlive; an `.idx` is rebuilt from its 
 
 Rules.
 1. A segment is a value: a checkpoint makes a longer one of it and publishes that. Readers look no
-   further than the value they hold says.
+   further than the value that they hold.
 2. No file stays open: ten thousand topics cost no descriptors.
-3. `.idx` entries are claims: one is believed when the frame it names is sound and carries the
+3. `.idx` entries are claims: one is trusted if the frame it names is sound and carries the
    sequence. Otherwise all are rebuilt from `.data`, and damaged records become holes.
 """
 
@@ -82,7 +82,7 @@ class Segment(NamedTuple):
 class Damage:
     """Bytes of a `.data` that hold no sound frame, and the sequences that may have been there.
 
-    `unread` says that the device did not deliver some of them: they may be sound.
+    `unread` is set if the device did not deliver some of them: they may be sound.
     """
 
     first_sequence: int
@@ -136,7 +136,7 @@ def walk(
     """Walks all frames of a segment, over damaged spots, and makes the entries that it should have.
 
     Looks no further than `end_byte`, where one is given. Frames from `end_sequence` on, where the
-    next segment begins, do not count: a misplaced file must not speak for its neighbours' records.
+    next segment begins, do not count: a misplaced file must not vouch for its neighbours' records.
     Raises OSError where the device does not deliver all of it: nothing may be decided then.
     """
     whole = Salvaged(data_of(files, segment), ())
@@ -256,7 +256,7 @@ def load_entries(files: Files, segment: Segment) -> index.Entries | None:
 
 
 def by_index(files: Files, bare: Segment) -> Segment | None:
-    """Takes a segment on the word of its `.idx`, if its last entry proves right.
+    """Accepts a segment as its `.idx` describes it, if the last entry proves right.
 
     It must name the frame that `.data` ends with, which must be sound, carry the sequence, and be
     of the time that eviction would go by. None where anything of this does not hold, or the device
@@ -344,7 +344,7 @@ def read(
 
 
 def unread(files: Files, segment: Segment, position: int, length: int) -> str:
-    """Reads a frame once more; says where the device does not deliver it, or nothing."""
+    """Reads a frame once more; returns where the device does not deliver it, or an empty text."""
     with contextlib.closing(files.open_read_only(segment.path("data"))) as file:
         error = read_error(file, position, position + length)
     return "" if error is None else not_delivered(segment.path("data"), position, error)

@@ -10,9 +10,9 @@ Rules.
 3. A write that fails is taken back by cutting the file: nothing of it stays behind the tail.
 4. A full file is durable before the next one exists. Files are never used again.
 5. Every group that follows an fsync begins with an empty CheckpointMark, the barrier: what lies
-   before a barrier was durable. Where no group follows soon, maintenance writes it. Damage before
-   one has lost records; damage after the last one is the torn tail of a group that nobody was told
-   of, unless `evidence` says that it was written whole.
+   before a barrier was durable. If no group follows soon, maintenance writes it. Damage before one
+   has lost records; damage after the last one is the torn tail of a group that was never
+   acknowledged, unless `evidence` proves that it was written whole.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FRAME_BYTES_GUESS = 8 << 10
 
 
 def frame_bytes(data: Buffer, position: int) -> int:
-    """How many bytes a frame claims behind its type."""
+    """Returns how many bytes a frame claims to have after its type."""
     head = bytes(memoryview(data)[position + 1 : position + 5])
     return 4 + int.from_bytes(head, "little") if len(head) == 4 else 0
 
@@ -163,7 +163,7 @@ class WalFiles:
         self._next = 1
 
     def add(self, shard: int, index: int, path: str, file: File) -> WalFile:
-        """Gives a file its number."""
+        """Assigns a number to a file."""
         known = WalFile(self._next, shard, index, path, file)
         self._files[self._next] = known
         self._next += 1
@@ -197,7 +197,7 @@ class Shard:
         self.directory = ground.shard_directory(number)
         self._known = known
         self.index_floor = 1
-        """No new file has an index below this: a snapshot may say that such are covered."""
+        """No new file has an index below this: a snapshot may have such files as covered."""
         self.active: WalFile | None = None
         self._prepared = 0
         self._ahead_bytes = PREPARE_BYTES_MIN
@@ -263,7 +263,7 @@ class Shard:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether nothing in the file says yet that what it ends with is durable."""
+        """Whether the file's last records are durable and no barrier proves it yet."""
         return self._barrier_due and self.active is not None
 
     def confirm(self) -> None:
@@ -280,7 +280,7 @@ class Shard:
             return
         try:
             active.file.reserve(self._ground.settings.wal_bytes)
-        except OSError:  # also of a file system that cannot: the write itself will tell
+        except OSError:  # or the file system cannot: then the write itself will fail
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size)
 

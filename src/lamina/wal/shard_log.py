@@ -1,7 +1,7 @@
 """The log that a shard's writer drives: requests of many topics, one write, one fsync.
 
 A group is encoded by one kernel call, whatever topics its requests are for: every row carries its
-own topic and sequence. Sequences are given here, and count only once the bytes are written.
+own topic and sequence. Sequences are assigned here, and count only once the bytes are written.
 What idempotent producers append is in their topics' journals, durably, before it is in the WAL.
 """
 
@@ -52,7 +52,7 @@ class _JournalFailed(Exception):
 
 
 class Target(Protocol):
-    """What a shard asks of the partitions whose records it writes."""
+    """What a shard needs from the partitions whose records it writes."""
 
     log: ShardLog
     place: Place
@@ -116,7 +116,7 @@ class ShardLog:
     def _number(
         self, group: Sequence[Request], noted: Noted, routed: set[int], now_ms: int
     ) -> tuple[list[Outcome], list[tuple[Request, int]]]:
-        """Gives each request its first sequence, or its refusal, or the answer to its first try.
+        """Assigns each request its first sequence, or a refusal, or the answer to its first try.
 
         Copies by routers come behind their sources; `routed` are the places of both.
         """
@@ -155,7 +155,7 @@ class ShardLog:
     def _route(
         self, request: Request, end: int, nexts: dict[Target, int], now_ms: int
     ) -> tuple[list[tuple[Request, int]], LaminaError | None]:
-        """Numbers the copies of a request's records, or says why a target cannot take them."""
+        """Numbers the copies of a request's records, or returns why a target cannot take them."""
         if type(request.records) is list:  # plain values have neither tag nor node
             return [], None
         source: Target = request.target
@@ -216,7 +216,7 @@ class ShardLog:
         return self._buffer[_HEAD:end]
 
     def _record(self, noted: Noted) -> None:
-        """Makes durable who appends what, before the records are: see `producers`."""
+        """Makes the producers' journal entries durable, before the records are: see `producers`."""
         for topic, stamps in noted.items():
             try:
                 topic.known_producers().record(stamps)
@@ -293,7 +293,7 @@ class ShardLog:
         self._arrivals.announce(topics)
 
     def confirm(self) -> None:
-        """Records in the WAL that its content is durable, unless it says so. For the leader."""
+        """Writes a barrier behind what is durable, unless there is one. For the leader."""
         if self.has_unsynced or not self.shard.is_unconfirmed:
             return
         try:

@@ -1,6 +1,6 @@
 """Metadata snapshots: written atomically, two are kept, the newest good one is loaded.
 
-The WAL files that the older of the two needs stay, so that either of them gives the same answer.
+The WAL files that the older of the two needs are kept, so that either leads to the same state.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Snapshots:
     ) -> None:
         """Writes a snapshot; then all but the newest two that can be used go.
 
-        What cannot be used may be somebody else's file: it is set aside, and not removed.
+        One that cannot be used may be a foreign file: it is set aside, not removed.
         """
         files = self._ground.files
         metas = sorted((meta for _, meta in topics), key=lambda meta: meta.topic_id)

@@ -5,10 +5,10 @@ A record's number in the API (its offset) is its sequence in the WAL, from 1. Wh
     earliest ── archived ── segments (sealed, the last one active) ── runs in the WAL ── written end
 
 Rules.
-1. Only the shard's leader (or somebody with `writer.exclusively`) changes a topic.
-2. `layout` is an immutable value, replaced as a whole, but that the last run grows at its end:
-   readers look no further than the end they took before.
-3. Nothing is kept for a record but eight bytes while it is in the WAL, and nothing afterwards.
+1. Only the shard's leader (or a caller of `writer.exclusively`) changes a topic.
+2. `layout` is an immutable value, replaced as a whole, except that the last run grows at its end:
+   readers look no further than the end that they read first.
+3. A record costs eight bytes of memory while it is in the WAL, and none afterwards.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TopicLayout(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a topic holds when it is opened; as it is, nothing."""
+    """What a topic holds when it is opened; nothing by default."""
 
     layout: TopicLayout = TopicLayout((), ())
     end: int = 1
@@ -164,13 +164,13 @@ class TopicState:
         return cap != NO_LIMIT and cold + self.size_bytes() >= cap
 
     def append(self, locations: array[int], size_bytes: int) -> None:
-        """Takes note of records that were written behind the last one."""
+        """Notes records that were written after the last one."""
         self._open_run().extend(locations)
         self.wal_bytes += size_bytes
         self.written_end += len(locations)
 
     def append_one(self, location: int, size_bytes: int) -> None:
-        """Takes note of one record that was written behind the last one."""
+        """Notes one record that was written after the last one."""
         self._open_run().append(location)
         self.wal_bytes += size_bytes
         self.written_end += 1
@@ -377,7 +377,7 @@ class Arrivals:
 
 
 class Sources(NamedTuple):
-    """What reading stands on, shared by all topics of a store."""
+    """What reading needs, shared by all topics of a store."""
 
     files: Files
     wal: WalFiles

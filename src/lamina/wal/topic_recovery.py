@@ -2,11 +2,11 @@
 
 Rules.
 1. What the segments hold is skipped in the WAL; what they lack is taken from it.
-2. A segment that a CheckpointMark vouches for is taken on the word of its index. Of others, bytes
-   are cut where the WAL still holds what should follow: a checkpoint was under way. Where it does
-   not, they were durable, and are lost: kept, reported, entered as a gap.
-3. Every hole gets its reason, once. The end never moves back: an offset that the ledger speaks of
-   was given once. What the ledger calls archived is no hole, and what it calls deleted stays so.
+2. A segment that a CheckpointMark covers is accepted as its index describes it. Bytes of others are
+   cut if the WAL still holds what should follow: a checkpoint was under way. If it does not, they
+   were durable, and are lost: kept aside, reported, entered as a gap.
+3. Every hole gets its reason, once. The end never moves back: an offset that the ledger names was
+   assigned once. What the ledger has as archived is not a hole; what it has as deleted stays so.
 4. With `repair` off nothing on disk changes: a store that only reads looks, and remembers.
 5. Nothing is decided by a page that the device does not deliver (`unread_pages`).
 """
@@ -39,6 +39,7 @@ from lamina.wal import (
     segments,
     unread_pages,
 )
+from lamina.wal.evidence import is_torn_copy
 from lamina.wal.ground import Ground
 from lamina.wal.held import bytes_from, holds, is_durable, runs_from
 from lamina.wal.metadata import TopicMetadata
@@ -46,7 +47,6 @@ from lamina.wal.reader import TopicReader
 from lamina.wal.replay import Frames, Replayed
 from lamina.wal.segments import Segment
 from lamina.wal.topic import Contents, Sources, TopicLayout
-from lamina.wal.torn import is_torn_copy
 
 _NO_FRAMES = Frames(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0)
 
@@ -79,7 +79,7 @@ class TopicRecovery:
         return Recovered(topic.contents(), stored)
 
     def _search(self, topic: TopicReader, known: TopicMetadata) -> None:
-        """Finds again what deletes by tag meant; enters the damage that they meet."""
+        """Finds again which records deletes by tag cover; enters the damage that they meet."""
         entered = topic.ledger
         for search in known.searches:
             topic.deleted = topic.deleted.union(deletes.matching(topic, search))
@@ -279,7 +279,7 @@ class TopicRecovery:
 
         Power loss may have torn any of them, and taking a copy back may have failed. Behind a hole
         that the WAL fills, they are set aside, and the WAL is copied again: it holds all of them,
-        because no mark speaks of them.
+        because no mark covers them.
         """
         held = [
             marked < bare.first_sequence
@@ -311,7 +311,7 @@ class TopicRecovery:
             if directory is None or not self.ground.files.is_directory(directory):
                 continue
             if self.repair and len(frames.sequences) and frames.sequences[-1] > marked:
-                self.ground.files.sync_directory(directory)
+                self.ground.files.sync_directory(directory)  # a killed checkpoint made new names
             for name in self.ground.files.list(directory):
                 parsed = paths.wal_segment_file(name) if name.endswith(".data") else None
                 if parsed is not None:
@@ -338,7 +338,7 @@ class TopicRecovery:
         return loaded
 
     def _report_damages(self, topic: TopicReader, loaded: Segment, found: segments.Rebuilt) -> None:
-        """Sets damage aside and enters what it cost; of a page that was not read it only tells."""
+        """Sets damage aside and enters what it cost; a page that was not read is only reported."""
         path = loaded.path("data")
         for damage in found.damages:
             span = (damage.first_byte, damage.end_byte)
@@ -442,7 +442,7 @@ class TopicRecovery:
         file = self.ground.files.open(path)
         try:
             file.truncate(end)
-            file.sync()
+            file.sync()  # what was cut must not return behind frames that are copied again
         finally:
             file.close()
         kind: Literal["cut", "quarantined"] = "cut" if is_held else "quarantined"
@@ -485,7 +485,7 @@ class TopicRecovery:
         return end if int(entries["length"][-1]) else bare.first_sequence
 
     def _claimed_end(self, bare: Segment) -> int:
-        """One past the last sequence that an `.idx` speaks of."""
+        """One past the last sequence that an `.idx` has an entry for."""
         path = bare.path("idx")
         if not self.ground.files.exists(path):
             return bare.first_sequence

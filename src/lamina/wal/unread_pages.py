@@ -1,9 +1,10 @@
-"""A segment some pages of which the device does not deliver: taken as far as others vouch for it.
+"""A segment with pages that the device does not deliver: accepted as far as others vouch for it.
 
 An unreadable page is no damage. It may be delivered the next time, so nothing is cut, set aside,
-entered or rebuilt because of it; its records are out of reach, and every reader reports
-that. Where such a segment ends is told by the segment that follows it, by its `.idx`, or by a
-CheckpointMark; where nobody tells, the topic cannot be opened: an offset could be given twice.
+entered or rebuilt because of it; its records are out of reach, and every reader reports that. Where
+such a segment ends is known from the segment that follows it, from its `.idx`, or from a
+CheckpointMark. If none of them is there, the topic cannot be opened: an offset could be assigned
+twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def taken(
     if found.damages[-1].unread and found.damages[-1].end_byte >= size:
         if following is None and claims is None and marked < bare.first_sequence:
             at = f"{DEVICE_ERROR} at byte {found.damages[-1].first_byte}"
-            raise OSError(errno.EIO, f"nothing else tells where the segment ends: {at}", path)
+            raise OSError(
+                errno.EIO, f"where the segment ends is not known from anything else: {at}", path
+            )
         claimed = 0 if claims is None else bare.first_sequence + len(claims)
         end = max(end, claimed, marked + 1) if following is None else following
     newest_ms = bare.created_ms  # of opening it: too late rather than too early to be evicted

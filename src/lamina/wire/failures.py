@@ -11,7 +11,15 @@ import json
 from typing import Any
 
 from lamina import errors
-from lamina.errors import Busy, CorruptData, LaminaError, RecordsMissing, UnknownTopic
+from lamina.errors import (
+    Busy,
+    CorruptData,
+    LaminaError,
+    RecordsMissing,
+    SchemaError,
+    TopicExists,
+    UnknownTopic,
+)
 
 TEXT_MAX = 2048
 """Longer texts are cut: gRPC carries errors in its trailer, which has little room."""
@@ -27,6 +35,8 @@ FIELDS: dict[type[LaminaError], dict[str, Any]] = {
     Busy: {"retry_after_s": 1.0},
     CorruptData: {"problem": "", "path": "", "position": 0, "expected": "", "found": ""},
     RecordsMissing: {"first": 0, "end": 0, "reason": ""},
+    SchemaError: {"field": ""},
+    TopicExists: {"topic": "", "difference": ""},
     UnknownTopic: {"known": ()},
 }
 """What errors of a class carry, and what stands for it where the other side does not say."""

@@ -102,6 +102,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "delete_topic", "admin", "DELETE", "/v1/topics/{name}", topic="name", repeatable=False
         ),
+        Operation("schema", "read", "GET", "/v1/topics/{topic}/schema"),
+        Operation("schemas", "read", "GET", "/v1/topics/{topic}/schemas"),
+        Operation("set_schema", "admin", "POST", "/v1/topics/{topic}/schemas"),
         Operation("routers", "read", "GET", "/v1/routers", topic=None),
         Operation("create_router", "admin", "POST", "/v1/routers", topic=None, repeatable=False),
         Operation("alter_router", "admin", "PATCH", "/v1/routers/{name}", topic=None),

@@ -47,5 +47,5 @@ def decode(buffer: Buffer) -> Entries:
 
 
 def rebuild(buffer: Buffer) -> Entries:
-    """Makes the index of a whole `.log` anew, over damaged spots too."""
+    """Rebuilds the index from a whole `.log`, over damaged spots too."""
     return sparse_index.rebuild(log, STRIDE, buffer)[0]

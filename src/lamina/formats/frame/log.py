@@ -25,7 +25,7 @@ The trailing length allows reading backwards; it must agree with the header.
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. `scan` never raises on bad bytes; it stops and says why. Another version or flag is a newer
+2. `scan` never raises on bad bytes; it stops and returns why. Another version or flag is a newer
    format only where the checksum is good, and damage otherwise.
 3. `decode` is only called on what `scan` accepted.
 """
@@ -222,7 +222,7 @@ def _measure(start: int, position: int, size: int) -> tuple[int, int]:
 def _check(frame: int, length: int, expected_offset: int) -> int:
     """Judges all but the lengths of a frame that was measured: _GOOD or why not.
 
-    The checksum comes first: a version or flag that nobody knows is a newer format only where the
+    The checksum comes first: an unknown version or flag is a newer format only where the
     frame is sound, and a flipped bit otherwise.
     """
     if peek_u32(frame + length - 8) != crc32(frame, length - 8):
@@ -240,7 +240,7 @@ def scan(
 ) -> Scan:
     """Walks the frames of a buffer from `start`, checking every field.
 
-    `expected_offset` is what the first frame must carry (the file's name says it); None takes it
+    `expected_offset` is what the first frame must carry (it is in the file's name); None takes it
     from that frame. Each following frame must continue it.
     """
     state = (start, 0, as_expected(expected_offset), 0)

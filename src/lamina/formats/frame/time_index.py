@@ -48,7 +48,7 @@ def decode(buffer: Buffer) -> Entries:
 
 
 def rebuild(buffer: Buffer) -> Entries:
-    """Makes the time index of a whole `.log` anew, over damaged spots too."""
+    """Rebuilds the time index from a whole `.log`, over damaged spots too."""
     return sparse_index.rebuild(log, index.STRIDE, buffer)[1]
 
 

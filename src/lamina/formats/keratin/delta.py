@@ -42,7 +42,7 @@ Awkward case. A sound event of an unknown type, or of a known type with another 
 by a newer version: BAD_VERSION, which recovery refuses and never cuts off.
 
 Rules.
-1. `scan` never raises on bad bytes; it stops and says why.
+1. `scan` never raises on bad bytes; it stops and returns why.
 2. `decode` is only called on what `scan` accepted.
 """
 

@@ -12,8 +12,9 @@
     |    |    4 | header_crc32c | u32      | CRC-32C of everything before it                |
 
 Rules.
-1. The checksum is judged first, where our header has it or where `header_len` says: another version
-   or another header_len under a good one is a newer format, NewerFormat. Without it, it is damage.
+1. The checksum is judged first, where our header has it or where `header_len` puts it: another
+   version or another header_len under a good one is a newer format, NewerFormat. Without it, it is
+   damage.
 2. Everything else that is wrong is CorruptData. A header is never repaired here.
 """
 

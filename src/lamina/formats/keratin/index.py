@@ -26,8 +26,8 @@ An entry:
 The first record is indexed, then each that starts 64 KiB (`index_stride_bytes`) or more past the
 last indexed one. In memory, entries are offset and position: only this module knows `rel_offset`.
 
-Awkward cases. A crash can leave part of an entry at the end: `decode` drops it and says so. What is
-done with entries is in `lamina.formats.sparse_index`.
+Awkward cases. A crash can leave part of an entry at the end: `decode` drops it and reports it. What
+is done with entries is in `lamina.formats.sparse_index`.
 
 Rules.
 1. Both fields grow from entry to entry.
@@ -161,7 +161,7 @@ def stored_entries(
 
 
 def to_relative(offsets: NDArray[np.int64], base_offset: int) -> NDArray[np.int64]:
-    """Gives the distances of offsets from their segment's base, which must fit 32 bits."""
+    """Returns the distances of offsets from their segment's base, which must fit 32 bits."""
     relative = offsets - base_offset
     if np.any((relative < 0) | (relative >= REL_OFFSET_END)):
         raise ValueError(f"an offset is not within 2^32 of the segment's base {base_offset}")
@@ -169,7 +169,7 @@ def to_relative(offsets: NDArray[np.int64], base_offset: int) -> NDArray[np.int6
 
 
 def to_absolute(relative: NDArray[Any], base_offset: int) -> NDArray[np.int64]:
-    """Gives the offsets at distances, which ascend, from their segment's base."""
+    """Returns the offsets at distances, which ascend, from their segment's base."""
     if len(relative) and base_offset + int(relative[-1]) >= 1 << 63:
         raise CorruptData(
             "offsets are out of range",
@@ -181,5 +181,5 @@ def to_absolute(relative: NDArray[Any], base_offset: int) -> NDArray[np.int64]:
 
 
 def rebuild(buffer: Buffer, *, stride: Stride = STRIDE) -> Entries:
-    """Makes the index of a whole `.log` anew, over damaged spots too."""
+    """Rebuilds the index from a whole `.log`, over damaged spots too."""
     return sparse_index.rebuild(log, stride, buffer)[0]

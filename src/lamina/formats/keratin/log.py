@@ -36,13 +36,13 @@ A record:
 The payload is the value. Key, headers and a null value travel in `headers`, as an envelope
 (`lamina.formats.envelope`); a record without them has header_len 0.
 
-Awkward cases. The document says u64 where this says i64: the bytes are the same below 2^63, and an
+Awkward cases. The document has u64 where this has i64: the bytes are the same below 2^63, and an
 offset at or above it is damage. Headers bytes that are no envelope of a keratin record (foreign
 bytes, a tag or node, a null value that has a payload) surface as one header; nothing is dropped.
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. `scan` never raises: it stops and says why. Another version is newer if the checksum is good.
+2. `scan` never raises: it stops and returns why. Another version is newer if the checksum is good.
 3. `decode` is only called on what `scan` accepted.
 """
 
@@ -137,7 +137,7 @@ _BAD_OFFSET = int(Stop.BAD_OFFSET)
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What the header of a segment log says."""
+    """The header of a segment log."""
 
     base_offset: int
     created_ms: int
@@ -290,7 +290,7 @@ def scan(
 ) -> Scan:
     """Walks the records of a buffer from `start` (behind the file header), checking every field.
 
-    `expected_offset` is what the first record must carry (the file's name says it); None takes it
+    `expected_offset` is what the first record must carry (it is in the file's name); None takes it
     from that record. Each following record must continue it. A buffer that ends inside the file
     header is torn.
     """

@@ -78,7 +78,7 @@ def decode(buffer: Buffer) -> index.Index:
 
 
 def rebuild(buffer: Buffer, *, stride: Stride = index.STRIDE) -> Entries:
-    """Makes the time index of a whole `.log` anew, over damaged spots too."""
+    """Rebuilds the time index from a whole `.log`, over damaged spots too."""
     return sparse_index.rebuild(log, stride, buffer)[1]
 
 

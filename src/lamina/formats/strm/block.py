@@ -3,7 +3,7 @@
 The checksum covers the compressed bytes only, so sizes and counts are checked against each other:
 a block whose checksum was made to fit still cannot make a reader allocate more than
 `BLOCK_BYTES_MAX` and the columns of `BLOCK_RECORDS_MAX` records, read outside the
-block or return bytes that nobody wrote.
+block or return bytes that were never written.
 
 Rules.
 1. `check` judges everything that can be judged without decompressing; `decode_block` the rest.
@@ -120,7 +120,7 @@ class Decoded(NamedTuple):
 def decode_block(buffer: Buffer, base_offset: int, coding: Coding, *, position: int = 0) -> Decoded:
     """Decodes one block: exactly its header and its payload.
 
-    `base_offset` is what the index says of the block. `position` is where the block lies in the
+    `base_offset` is the block's in the index. `position` is where the block lies in the
     object, for the error message. Raises CorruptData for a block that is not sound in every field.
     """
     data = as_bytes(buffer)

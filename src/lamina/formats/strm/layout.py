@@ -154,7 +154,7 @@ class Coding:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an object says about itself in its first 64 bytes."""
+    """What an object records about itself in its first 64 bytes."""
 
     coding: Coding
     topic_hash: int

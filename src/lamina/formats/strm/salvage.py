@@ -2,8 +2,8 @@
 
 A block is under its own checksum. Header, index and footer are under the file's alone, and under
 that of the list (`index_crc32`). So one flipped bit there can be found and turned back: no other
-single bit gives the same checksum. Where more is damaged, or the object is cut off, its blocks are
-walked from the start, and their offsets follow from what the list says of the object.
+single bit has the same checksum. Where more is damaged, or the object is cut off, its blocks are
+walked from the start, and their offsets follow from the object's entry in the list.
 
 Rules.
 1. No record is ever given an offset that is not certain. In an object without holes every block
@@ -152,7 +152,7 @@ def _if_sound(data: bytes) -> bytes | None:
 def is_of(data: memoryview, expected: Header) -> bool:
     """Tells whether the bytes under an object's name are that object, damaged as they may be.
 
-    An object that is sound in itself and says anything else is another one; so is one that differs
+    An object that is sound in itself and differs from that is another one; so is one that differs
     in more than one field of its header. Raises NewerFormat for a sound one of a newer version.
     """
     if len(data) < HEADER.size:
@@ -195,7 +195,7 @@ class _Found:
 def table(data: memoryview, header: Header, index_offset: int, raw_index: bytes) -> layout.Segment:
     """Makes the table of an object's blocks again, from as many of its bytes as there are.
 
-    `header` and `index_offset` are what the list says of the object; of `raw_index`, its damaged
+    `header` and `index_offset` are from the object's entry in the list; of `raw_index`, its damaged
     index, only the positions are used, to find sound blocks behind damaged ones. Raises CorruptData
     if no block is sound.
     """
@@ -253,7 +253,7 @@ def _walk(data: memoryview, header: Header, end: int, hints: list[int]) -> Itera
 
 
 def _claimed(data: memoryview, position: int, end: int) -> Iterable[int]:
-    """Where a damaged block says that it ends."""
+    """Returns where a damaged block claims to end."""
     if position + BLOCK.size > min(len(data), end):
         return ()
     size = BLOCK.unpack(data[position : position + BLOCK.size])["compressed_size"]

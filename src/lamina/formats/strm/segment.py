@@ -9,7 +9,7 @@ Damage there that contradicts neither the sizes, nor the neighbours, nor the blo
 until `verify` (format page, "What protects what").
 
 Rules.
-1. `scan` never raises on bad bytes; it stops and says why.
+1. `scan` never raises on bad bytes; it stops and returns why.
 2. Everything else raises CorruptData.
 3. Of a whole object the checksum is verified first: NewerFormat means that its bytes are as they
    were written. An unknown version, flag or reserved byte is damage in any other object.

@@ -1,4 +1,4 @@
-"""Derived: rebuilt from the names of the WAL files; `CURRENT` says which one is written to.
+"""Derived: rebuilt from the names of the WAL files; `CURRENT` names the one that is written to.
 
 One line of ASCII, replaced atomically, one file for each shard:
 

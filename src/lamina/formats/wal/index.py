@@ -148,7 +148,7 @@ def _build(data: Any, positions: Any, start: tuple[int, int, int], entries: Any)
 def mark_deleted(
     entries: Entries, first_sequence: int, ranges: Iterable[tuple[int, int]]
 ) -> Entries:
-    """Returns entries with the deleted flag exactly where a [from, to) range of sequences says."""
+    """Returns entries with the deleted flag exactly in some [from, to) ranges of sequences."""
     marked = entries.copy()
     flags = marked["flags"]
     flags &= _NAME_FLAGS

@@ -30,9 +30,10 @@ A WAL (`wal-<n>.log`) is a run of frames of all topics and types, each preceded 
 So a segment's bytes are those of each WAL Append frame without its first byte: positions plus
 lengths (`headers`) are all that a compactor needs to copy them.
 
-Awkward cases. A tag or node of no bytes is told from none by its flag. A type of 0 or a `frame_len`
-of 0 is space that was never written. There is no magic: `search` looks for lengths that agree.
-The type is not among the checksummed bytes; as the checksum's seed it is guarded all the same.
+Awkward cases. A tag or node of no bytes is distinguished from none by its flag. A type of 0 or a
+`frame_len` of 0 is space that was never written. There is no magic: `search` looks for lengths that
+agree. The type is not among the checksummed bytes; as the checksum's seed it is guarded all the
+same.
 """
 
 from __future__ import annotations
@@ -82,5 +83,5 @@ class FrameType(IntEnum):
 
 
 def as_signed(topic_id: int) -> int:
-    """Gives a u64 the bits of an int64, the type in which kernels compare it."""
+    """Returns a u64 with the bits of an int64, the type in which kernels compare it."""
     return topic_id if topic_id < 1 << 63 else topic_id - (1 << 64)

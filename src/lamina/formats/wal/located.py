@@ -112,7 +112,7 @@ def _time_of_segment_frame(data: Any, topic_id: int, sequence: int) -> tuple[boo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """Frames as a segment holds them: `scan` says where each one starts in the output.
+    """Frames as a segment holds them: `scan` has where each one starts in the output.
 
     `needed_bytes` is the length of the first frame that found no room, 0 if all did; `is_sound`
     is False where the first frame that was not copied is damaged.

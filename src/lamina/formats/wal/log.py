@@ -4,7 +4,7 @@ Truth: the WAL. Derived: a segment, copied from the WAL's bytes. The byte tables
 
 Rules.
 1. Nothing here reads a file or a clock.
-2. A scan never raises on bad bytes; it stops and says why. An unknown type or flag is a newer
+2. A scan never raises on bad bytes; it stops and returns why. An unknown type or flag is a newer
    format only where the checksum is good.
 3. A `decode` is only called on what a scan of the same kind accepted; of a WAL that has control
    frames, on what `headers.select` chose from it: control frames are no records.
@@ -284,7 +284,7 @@ def scan(buffer: Buffer, start: int = 0, *, limit: Limit = Limit()) -> Scan:
     """Walks the frames of a WAL file from `start`, checking every field.
 
     Topics and types are mixed, and a topic's sequences may have holes or come again after a crash:
-    which frames count is for replay to say.
+    which frames count is up to replay.
     """
     return _scan_as(_IN_WAL, as_bytes(buffer), start, (0, 0), limit)
 
@@ -300,7 +300,7 @@ def scan_segment(
     """Walks the frames of a segment's `.data` from `start`, checking every field.
 
     Each frame must be of the topic (None takes that of the first), and its sequence be at least
-    `minimum_sequence` (the file's name says it) and above the one before it. Holes are legal.
+    `minimum_sequence` (it is in the file's name) and above the one before it. Holes are legal.
     """
     data = as_bytes(buffer)
     refuse_start(start, len(data))

@@ -48,7 +48,7 @@ class ControlFrame(NamedTuple):
 class Taken(NamedTuple):
     """What else than records a scan has found: control frames, by position.
 
-    `last_barrier` is the last empty CheckpointMark, which only says that an fsync had returned.
+    `last_barrier` is the last empty CheckpointMark, which only records that an fsync had returned.
     """
 
     others: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
 
 
 class TopicPlaces(NamedTuple):
-    """One topic's records as they come in the WAL; `ascending` says that each is above the last."""
+    """One topic's records as they come in the WAL; `ascending` is set if each is above the last."""
 
     topic_id: int
     sequences: NDArray[np.int64]

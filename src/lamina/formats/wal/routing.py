@@ -28,7 +28,7 @@ RoutedMark (type 9): which frames flagged ROUTED before it, in the same file, co
     | 10 |    8 | length   | u64  | bytes of the range, at most `distance`                 |
 
 Power loss may keep any part of a group that was not synced. A record and its copies, which are
-flagged, therefore count only where a mark of their group says that they are whole and nothing
+flagged, therefore count only where a mark of their group confirms that they are whole and nothing
 between is damaged, or where a barrier follows: then they had been synced. What does not count is
 called void, durably, by the recovery that finds it, before its sequences are given again.
 """
@@ -73,7 +73,7 @@ class Match(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a mark says of flagged frames."""
+    """What a mark records about flagged frames."""
 
     WHOLE = 1
     VOID = 2
@@ -93,7 +93,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class RoutedMark:
-    """What is said of flagged frames in the `length` bytes that begin `distance` before it."""
+    """The verdict on flagged frames in the `length` bytes that begin `distance` before it."""
 
     verdict: Verdict
     distance: int
@@ -129,7 +129,7 @@ def encode_router(router: Router) -> bytes:
 
 
 def decode_router(cursor: Cursor) -> Router:
-    """Decodes a rule, as far as its lengths say. Raises NewerFormat for an unknown match."""
+    """Decodes a rule, as far as its lengths reach. Raises NewerFormat for an unknown match."""
     head = cursor.versioned(ROUTER, VERSION)
     if head["match"] not in list(Match):
         raise NewerFormat(

@@ -124,7 +124,7 @@ class Searching:
         return Found(remains, 0 if remains else mentions)
 
 
-_DOCUMENTS = (paths.ARCHIVE_MANIFEST, paths.LEDGER, paths.TOPIC_SETTINGS)
+_DOCUMENTS = (paths.ARCHIVE_MANIFEST, paths.LEDGER, paths.TOPIC_SETTINGS, paths.TOPIC_SCHEMAS)
 
 
 def _records(

@@ -278,7 +278,7 @@ class _Mending:
         parts = key.split("/")
         name = "/".join(parts[1:3])
         partition = next((each for each in tier.archived() if each.place.name == name), None)
-        if partition is None and parts[-1] == paths.TOPIC_SETTINGS:
+        if partition is None and parts[-1] in (paths.TOPIC_SETTINGS, paths.TOPIC_SCHEMAS):
             partition = next((p for p in tier.archived() if p.place.topic == parts[1]), None)
         if partition is None:
             return LEFT

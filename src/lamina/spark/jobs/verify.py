@@ -19,7 +19,7 @@ from lamina.archive.encode import examine
 from lamina.archive.open_archive import Archive, open_archive
 from lamina.errors import CorruptData, InvalidRequest, ObjectMissing
 from lamina.formats.documents import archive_manifest as manifest_file
-from lamina.formats.documents import ledger, topic_file
+from lamina.formats.documents import ledger, topic_file, topic_schemas
 from lamina.formats.documents.archive_manifest import ArchivedObject
 from lamina.inspect.documents import recognise
 from lamina.inspect.findings import (
@@ -234,6 +234,7 @@ _DOCUMENTS = {
     paths.ARCHIVE_MANIFEST: manifest_file.decode,
     paths.LEDGER: ledger.decode,
     paths.TOPIC_SETTINGS: topic_file.decode,
+    paths.TOPIC_SCHEMAS: topic_schemas.decode,
 }
 
 

@@ -29,6 +29,7 @@ from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.ranges import Ranges, Span
 from lamina.formats.scan import Limit
 from lamina.log.cold import in_objects
+from lamina.log.layers import Layer, ObjectSource, object_layer, objects_of
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin
@@ -117,17 +118,20 @@ def _explained(problem: RecordsMissing, shelf: Shelf) -> RecordsMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStretch:
-    """What is read of one archived object."""
+class ObjectCutter:
+    """Cuts an archived object; `layer` is what is read of it."""
 
     access: ArchiveAccess
     about: TopicFile
     partition: int
     cold: ColdLog
-    entry: ArchivedObject
-    first: int
-    end: int
-    kind: str = OBJECT
+    layer: Layer
+
+    @property
+    def entry(self) -> ArchivedObject:
+        """The object in the archive's list."""
+        assert isinstance(self.layer.source, ObjectSource)
+        return self.layer.source.entry
 
     def size_bytes(self, start: int, end: int) -> int:
         """Returns about how many bytes some offsets have."""
@@ -223,15 +227,16 @@ class ColdSide:
             for first, end in self._uncovered([(gap.first, gap.end)])
         ]
 
-    def stretches(self, needed: Iterable[Span]) -> Iterator[ObjectStretch]:
-        """Yields the objects, clipped to what is needed of them."""
+    def cutters(self, needed: Iterable[Span]) -> Iterator[ObjectCutter]:
+        """Yields one for each object, clipped to what is needed of it."""
         for first, end in needed:
             for entry in self.log.entries:
                 start, stop = max(first, entry.base_offset), min(end, entry.next_offset)
                 if start < stop:
-                    yield ObjectStretch(
+                    layer = object_layer(self._about.name, self._partition, entry)
+                    yield ObjectCutter(
                         *(self._access, self._about, self._partition, self.log),
-                        *(entry, start, stop),
+                        layer.cut(start, stop),
                     )
 
 
@@ -310,16 +315,16 @@ class LogArchive:
         ]
         return sorted([*reader.ledger.missing(), *lost], key=lambda gap: gap.first)
 
-    def stretches(self, topic: str, partition: int) -> list[ObjectStretch]:
-        """Returns the objects, oldest first, without what was removed of them."""
+    def cutters(self, topic: str, partition: int) -> list[ObjectCutter]:
+        """Returns one for each object, oldest first, without what was removed of it."""
         reader = self._reader(topic, partition)
         about = self._about[topic]
         assert isinstance(reader.cold, ColdLog)
         return [
-            ObjectStretch(self._access, about, partition, reader.cold, entry, first, end)
-            for entry in reader.cold.entries
+            ObjectCutter(self._access, about, partition, reader.cold, layer.cut(first, end))
+            for layer in objects_of(reader.layers())
             for first, end in outside(
-                *(entry.base_offset, entry.next_offset),
+                *(layer.base_offset, layer.next_offset),
                 ((gap.first, gap.end) for gap in reader.ledger.missing()),
             )
         ]

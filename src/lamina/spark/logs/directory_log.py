@@ -38,29 +38,18 @@ from lamina.spark.logs.local import boot_of
 from lamina.spark.logs.wal_topics import WalTopics
 from lamina.spark.pieces.piece import DirectoryAccess
 from lamina.spark.pieces.segment_piece import SegmentPiece
-from lamina.spark.plan import SEGMENT, Cut, Stretch, Topic, outside
+from lamina.spark.plan import Cut, Cutter, Topic, outside
 from lamina.storage import machine, paths
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentStretch:
-    """What is read of one segment: everything up to its durable end."""
+class SegmentCutter:
+    """Cuts a segment, up to its durable end."""
 
     access: DirectoryAccess
     about: TopicFile
     partition: int
     layer: SegmentLayer
-    kind: str = SEGMENT
-
-    @property
-    def first(self) -> int:
-        """The segment's base offset."""
-        return self.layer.base_offset
-
-    @property
-    def end(self) -> int:
-        """One past the last durable offset."""
-        return self.layer.next_offset
 
     def size_bytes(self, start: int, end: int) -> int:
         """Returns about how many bytes some offsets have, by the index."""
@@ -100,7 +89,7 @@ class LogDirectory:
         self._live = False
         self._views: dict[tuple[str, int, int], PartitionView] = {}
         self._current: set[tuple[str, int, int]] = set()
-        self._stretches: dict[tuple[str, int, int], list[Stretch]] = {}
+        self._cutters: dict[tuple[str, int, int], list[Cutter]] = {}
         self._cold: dict[tuple[str, int, int], ColdSide] = {}
         self._wal = WalTopics(self._boot, self._access)
 
@@ -149,21 +138,21 @@ class LogDirectory:
             published = (entry.last_flushed_offset or 0) if entry else 0
             view.floor = entry.floor if entry else 0
             view.refresh(published, live=self._live)
-            self._stretches[key] = self._found(about, view, partition)
+            self._cutters[key] = self._found(about, view, partition)
             self._current.add(key)
         return view
 
-    def _found(self, about: TopicFile, view: PartitionView, partition: int) -> list[Stretch]:
+    def _found(self, about: TopicFile, view: PartitionView, partition: int) -> list[Cutter]:
         """Returns where the records of a partition lie now: objects, segments, the tail.
 
-        A sealed segment keeps its stretch from look to look: there may be thousands.
+        A sealed segment keeps its cutter from look to look: there may be thousands.
         """
         key = about.name, about.epoch, partition
-        before = [each for each in self._stretches.get(key, ()) if isinstance(each, SegmentStretch)]
+        before = [each for each in self._cutters.get(key, ()) if isinstance(each, SegmentCutter)]
         if before and before[0].about != about:
             before = []
-        known = {each.first: each for each in before}
-        found: list[Stretch] = []
+        known = {each.layer.base_offset: each for each in before}
+        found: list[Cutter] = []
         for layer in view.layers("durable"):
             same = known.get(layer.base_offset)
             if not isinstance(layer, SegmentLayer):
@@ -171,7 +160,7 @@ class LogDirectory:
             if same is not None and same.layer.source is layer.source:
                 found.append(same)
             elif layer.base_offset < layer.next_offset:
-                found.append(SegmentStretch(self._access, about, partition, layer))
+                found.append(SegmentCutter(self._access, about, partition, layer))
         archived, lost = _spans(view, ARCHIVED), _spans(view, LOST)
         may_be_there = archived or (lost and TopicSettings.parse(about.settings).is_archived)
         if may_be_there and self._access.archive is not None:
@@ -179,11 +168,11 @@ class LogDirectory:
                 self._cold[key] = ColdSide(self._access.archive, about, partition, self._cache)
             self._cold[key].cover([*archived, *lost])
             view.cold = self._cold[key].log
-            here = [(each.first, each.end) for each in found]
+            here = [(each.layer.base_offset, each.layer.next_offset) for each in found]
             wanted = sorted([*archived, *lost])
             absent = [hole for span in wanted for hole in outside(*span, here)]
-            found += self._cold[key].stretches(absent)
-            found.sort(key=lambda each: each.first)
+            found += self._cold[key].cutters(absent)
+            found.sort(key=lambda each: each.layer.base_offset)
         return found
 
     def extent(self, topic: str, partition: int) -> tuple[int, int]:
@@ -216,13 +205,13 @@ class LogDirectory:
         gaps += cold.without_copies(gap for gap in view.ledger.gaps if gap.reason == LOST)
         return sorted(gaps, key=lambda gap: gap.first)
 
-    def stretches(self, topic: str, partition: int) -> Sequence[Stretch]:
-        """Returns where the records of a partition lie, in order of offsets."""
+    def cutters(self, topic: str, partition: int) -> Sequence[Cutter]:
+        """Returns one for each layer of a partition, in order of offsets."""
         about = self._named(topic)
         if about.topic_ids:
-            return self._wal.stretches(about, partition)
+            return self._wal.cutters(about, partition)
         self._view(topic, partition)
-        return self._stretches[topic, about.epoch, partition]
+        return self._cutters[topic, about.epoch, partition]
 
 
 def _spans(view: PartitionReader, reason: str) -> list[tuple[int, int]]:

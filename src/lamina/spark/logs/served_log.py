@@ -21,6 +21,7 @@ from lamina.api import Gap, PartitionInfo, TopicInfo
 from lamina.archive.object_reader import BlockCache
 from lamina.errors import UnknownTopic
 from lamina.formats.documents.topic_file import TopicFile
+from lamina.log.layers import Kind, Known, Layer
 from lamina.spark.access import ArchiveAccess, ServerAccess
 from lamina.spark.columns import Origin
 from lamina.spark.logs.archived_log import INDEX_BYTES, ColdSide, timestamp_type
@@ -28,11 +29,11 @@ from lamina.spark.logs.wal_topics import NEVER_THERE
 from lamina.spark.pieces.piece import (
     BATCH_BYTES,
     BATCH_RECORDS,
-    EvenStretch,
+    EvenCutter,
     over_gaps,
     recreated,
 )
-from lamina.spark.plan import SEGMENT, Part, Piece, Stretch, Topic, Wanted, outside
+from lamina.spark.plan import SEGMENT, Cutter, Part, Piece, Topic, Wanted, outside
 
 LOOK_S = 0.1
 RECORD_BYTES = 100
@@ -89,7 +90,7 @@ class LogServer:
         self._cache = BlockCache(INDEX_BYTES)
         self._looked_s = -LOOK_S
         self._found: dict[str, TopicInfo] = {}
-        self._stretches: dict[tuple[str, int], list[Stretch]] = {}
+        self._cutters: dict[tuple[str, int], list[Cutter]] = {}
         self._cold: dict[tuple[str, int, int], ColdSide] = {}
 
     def look(self) -> object:
@@ -102,7 +103,7 @@ class LogServer:
             self._looked_s = now_s
             if found != self._found:
                 self._found = found
-                self._stretches.clear()
+                self._cutters.clear()
         return self._found
 
     def topics(self) -> dict[str, Topic]:
@@ -132,15 +133,15 @@ class LogServer:
         is_wal = self._found[topic].format == "wal"
         return [NEVER_THERE, *(gap for gap in gaps if gap.first)] if is_wal else gaps
 
-    def stretches(self, topic: str, partition: int) -> list[Stretch]:
-        """Returns the objects and the server's own segments, in order."""
+    def cutters(self, topic: str, partition: int) -> list[Cutter]:
+        """Returns one for each object and each segment of the server, in order."""
         key = topic, partition
-        if key not in self._stretches:
-            found = sorted(self._lying(topic, partition), key=lambda each: each.first)
-            self._stretches[key] = found
-        return self._stretches[key]
+        if key not in self._cutters:
+            found = sorted(self._lying(topic, partition), key=lambda each: each.layer.base_offset)
+            self._cutters[key] = found
+        return self._cutters[key]
 
-    def _lying(self, topic: str, partition: int) -> Iterator[Stretch]:
+    def _lying(self, topic: str, partition: int) -> Iterator[Cutter]:
         earliest, end = self.extent(topic, partition)
         layers = self._store.segments(topic, partition)
         local = min((each.base_offset for each in layers if not each.cold), default=end)
@@ -151,9 +152,9 @@ class LogServer:
         reached: list[tuple[int, int]] = []
         if cold is not None:
             cold.cover(archived)
-            for object_stretch in cold.stretches(archived):
-                yield object_stretch
-                reached.append((object_stretch.first, object_stretch.end))
+            for each in cold.cutters(archived):
+                yield each
+                reached.append((each.layer.base_offset, each.layer.next_offset))
         for facts in layers:
             first, after = max(facts.base_offset, local), min(facts.next_offset, end)
             if first < after:
@@ -172,14 +173,14 @@ class LogServer:
 
     def _served(
         self, about: TopicFile, partition: int, span: tuple[int, int], size_bytes: int
-    ) -> Stretch:
+    ) -> Cutter:
         name = f"{span[0]:020}"
         origin = Origin(about.name, partition, about.epoch, name, timestamp_type(about))
 
         def make(start: int, end: int, size: int) -> Piece:
             return ServedPiece(self._access, origin, start, end, size)
 
-        return EvenStretch(*span, size_bytes, make)
+        return EvenCutter(Layer(Kind.SEALED, *span, size_bytes, Known(name)), make)
 
 
 def described(store: lamina.RemoteStore, topic: str) -> TopicInfo | None:

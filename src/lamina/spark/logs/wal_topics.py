@@ -27,6 +27,7 @@ from lamina.formats.documents.ledger import LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
+from lamina.log.layers import Layer
 from lamina.spark.columns import Origin
 from lamina.spark.logs.archived_log import INDEX_BYTES, ColdSide, timestamp_type
 from lamina.spark.logs.local import boot_of
@@ -35,11 +36,11 @@ from lamina.spark.pieces.piece import (
     BATCH_RECORDS,
     DirectoryAccess,
     EnginePiece,
-    EvenStretch,
+    EvenCutter,
     over_gaps,
     refuse_recreated,
 )
-from lamina.spark.plan import OBJECT, SEGMENT, Cut, Part, Piece, Stretch, Wanted, outside
+from lamina.spark.plan import OBJECT, SEGMENT, Cut, Cutter, Part, Piece, Wanted, outside
 from lamina.storage import machine, paths
 from lamina.store.opening import Boot
 from lamina.wal import segments
@@ -165,16 +166,14 @@ def _with_offset(wanted: Wanted) -> Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WalStretch:
-    """What is read of one materialised segment."""
+class WalCutter:
+    """Cuts a segment of a wal topic; `layer` is what is read of it."""
 
     access: DirectoryAccess
     origin: Origin
     state: WalState
     segment: Segment
-    first: int
-    end: int
-    kind: str = SEGMENT
+    layer: Layer
 
     def size_bytes(self, start: int, end: int) -> int:
         """Returns about how many bytes some sequences have."""
@@ -213,7 +212,7 @@ class WalTopics:
         self._view = WalView(self._ground)
         self._root = boot.path(paths.WAL)
         self._readers: dict[tuple[str, int], list[TopicReader]] = {}
-        self._stretches: dict[tuple[str, int, int], list[Stretch]] = {}
+        self._cutters: dict[tuple[str, int, int], list[Cutter]] = {}
         self._cache = BlockCache(INDEX_BYTES)
         self._cold: dict[tuple[str, int, int], ColdSide] = {}
 
@@ -236,7 +235,7 @@ class WalTopics:
     def forget(self) -> None:
         """Looks again when it is next asked."""
         self._readers.clear()
-        self._stretches.clear()
+        self._cutters.clear()
 
     def reader(self, about: TopicFile, partition: int) -> TopicReader:
         """Returns a reader of one partition; the first one of a topic looks for all of them."""
@@ -291,14 +290,14 @@ class WalTopics:
             reader.first_readable()
         return side
 
-    def stretches(self, about: TopicFile, partition: int) -> list[Stretch]:
-        """Returns the segments and what only the WAL holds, in order."""
+    def cutters(self, about: TopicFile, partition: int) -> list[Cutter]:
+        """Returns one for each segment and for what only the WAL holds, in order."""
         key = about.name, about.epoch, partition
-        if key not in self._stretches:
-            self._stretches[key] = list(self._found(about, partition))
-        return self._stretches[key]
+        if key not in self._cutters:
+            self._cutters[key] = list(self._found(about, partition))
+        return self._cutters[key]
 
-    def _found(self, about: TopicFile, partition: int) -> Iterator[Stretch]:
+    def _found(self, about: TopicFile, partition: int) -> Iterator[Cutter]:
         reader = self.reader(about, partition)
         # What is too old is decided here, once: a task that is tried again reads the same.
         settings = replace(reader.settings, retention_ms=NO_LIMIT)
@@ -307,10 +306,12 @@ class WalTopics:
             deleted=reader.deleted,
             ledger=reader.ledger,
         )
-        cold = list(self._archived_stretches(about, partition, state))
-        yield from sorted([*cold, *self._local(about, partition, state)], key=attrgetter("first"))
+        cold = list(self._archived_cutters(about, partition, state))
+        yield from sorted(
+            [*cold, *self._local(about, partition, state)], key=attrgetter("layer.base_offset")
+        )
 
-    def _local(self, about: TopicFile, partition: int, state: WalState) -> Iterator[Stretch]:
+    def _local(self, about: TopicFile, partition: int, state: WalState) -> Iterator[Cutter]:
         reader, kind = self.reader(about, partition), timestamp_type(about)
         for layer in reader.local_layers("durable"):
             first = reader.live_from(layer.base_offset)
@@ -320,27 +321,28 @@ class WalTopics:
             if isinstance(layer.source, Segment):
                 name = paths.base_name(layer.where)
                 origin = Origin(about.name, partition, about.epoch, name, kind)
-                yield WalStretch(self._access, origin, state, layer.source, first, end)
+                yield WalCutter(self._access, origin, state, layer.source, layer.cut(first, end))
                 continue
             origin = Origin(about.name, partition, about.epoch, paths.WAL, kind)
 
             def make(start: int, stop: int, size_bytes: int, origin: Origin = origin) -> Piece:
                 return EnginePiece(self._access, origin, start, stop, size_bytes)
 
-            yield EvenStretch(first, end, layer.size_bytes, make)
+            yield EvenCutter(layer.cut(first, end), make)
 
-    def _archived_stretches(
+    def _archived_cutters(
         self, about: TopicFile, partition: int, state: WalState
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[Cutter]:
         cold = self._cold_side(about, partition)
         if cold is None:
             return
         reader = self.reader(about, partition)
+        # Runs, and not the layer that the WAL is: it may have holes, which the archive may fill.
         here = [(each.first_sequence, each.end_sequence) for each in reader.layout.segments]
         here += [(run.first_sequence, run.end_sequence) for run in reader.layout.runs]
         wanted = sorted([*_archived(reader), *_lost(reader)])
         absent = [hole for span in wanted for hole in outside(*span, sorted(here))]
-        for each in cold.stretches(absent):
+        for each in cold.cutters(absent):
             key = paths.ObjectKey(about.name, partition, each.entry.base_offset)
             name, kind = key.name.rpartition("/")[2], timestamp_type(about)
             origin = Origin(about.name, partition, about.epoch, name, kind)
@@ -348,8 +350,7 @@ class WalTopics:
             def make(start: int, stop: int, size_bytes: int, origin: Origin = origin) -> Piece:
                 return WalColdPiece(self._access, origin, state, start, stop, size_bytes)
 
-            size_bytes = each.size_bytes(each.first, each.end)
-            yield EvenStretch(each.first, each.end, size_bytes, make, OBJECT)
+            yield EvenCutter(each.layer, make)
 
 
 def _archived(reader: TopicReader) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from lamina.errors import InvalidRequest, RecordsMissing
 from lamina.formats.documents import topic_file
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.log.gap_walk import scan_over
+from lamina.log.layers import Layer
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin, matching
 from lamina.spark.gaps import judge
@@ -125,19 +126,18 @@ class EnginePiece:
 
 
 @dataclass(frozen=True, slots=True)
-class EvenStretch:
-    """Offsets of about equal size, which only whoever serves them can find: cut by counting."""
+class EvenCutter:
+    """Cuts by counting: records of about equal size, whose bytes only a reader can find."""
 
-    first: int
-    end: int
-    bytes_in_all: int
+    layer: Layer
     make: Callable[[int, int, int], Piece]
     """Makes a piece from a first offset, an end, and a size."""
-    kind: str = SEGMENT
 
     def size_bytes(self, start: int, end: int) -> int:
         """Returns about how many bytes some offsets have."""
-        return self.bytes_in_all * (end - start) // max(self.end - self.first, 1)
+        layer = self.layer
+        records = max(layer.next_offset - layer.base_offset, 1)
+        return layer.size_bytes * (end - start) // records
 
     def offset_within(self, start: int, end: int, max_bytes: int) -> int:
         """Returns about how far some bytes reach from an offset on."""

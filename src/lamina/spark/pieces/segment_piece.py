@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from lamina.formats.log_format import CODECS
 from lamina.formats.scan import Limit, Scan
-from lamina.log.segment import Bound, Damaged, SealedSegment, Segment
+from lamina.log.sealed_segment import SealedSegment
+from lamina.log.segment import Bound, Damaged, Segment
 from lamina.spark.columns import Origin, matching
 from lamina.spark.pieces.piece import (
     BATCH_BYTES,
@@ -58,29 +59,24 @@ class SegmentPiece:
         require_directory(files, path)
         place = segments_directory(path, self.origin.topic, self.origin.partition)
         segment = SealedSegment(codec, files, place, base_offset=self.base_offset, end=self.end)
-        offset, position = self.start.next_offset, self.start.position
-        last = self.end.next_offset
         try:
             segment.hold()  # nobody can take it away any more
             refuse_recreated(files, path, self.origin)
         except FileNotFoundError:
-            yield from self._otherwise(offset, last, wanted)
+            yield from self._otherwise(self.start.next_offset, self.end.next_offset, wanted)
             return
-        while offset < last and position < self.end.position:
-            limit = Limit(min(BATCH_RECORDS, last - offset), BATCH_BYTES)
-            try:
-                found, start, buffer = segment.scan(position, offset, limit, self.end)
-            except Damaged as error:
-                sound = segment.sound_after(error.position, error.offset, self.end)
-                if sound is None or sound[0] >= last:
+        offset, last = self.start.next_offset, self.end.next_offset
+        for step in segment.walk(self.start, self.end, Limit(BATCH_RECORDS, BATCH_BYTES)):
+            if isinstance(step, Damaged):
+                if step.following is None or step.following.next_offset >= last:
                     break
-                yield from self._otherwise(offset, sound[0], wanted)
-                offset, position = sound
+                yield from self._otherwise(offset, step.following.next_offset, wanted)
+                offset = step.following.next_offset
                 continue
-            offset, position = offset + len(found), found.end + start
-            found = _with_keys(segment, buffer, found, wanted)
+            offset = step.end.next_offset
+            found = _with_keys(segment, step.buffer, step.found, wanted)
             if len(found):
-                yield self.origin, codec.decode(buffer, found, wanted.columns)
+                yield self.origin, codec.decode(step.buffer, found, wanted.columns)
         if offset < last:
             yield from self._otherwise(offset, last, wanted)
 
