@@ -45,7 +45,7 @@ WAIT_S_MAX = 1e9
 _WHOLE_MAX = 1 << 63
 
 
-_SCHEMES = ("s3", "file", "memory", "grpc", "grpc+tls")
+_SCHEMES = ("s3", "gs", "az", "file", "memory", "grpc", "grpc+tls")
 """How URLs begin that a user may take for paths."""
 
 

@@ -159,7 +159,7 @@ def test_an_archive_that_is_away_hides_only_what_it_alone_holds(
 def test_a_remembered_url_that_cannot_be_opened_hides_only_what_it_holds(tmp_path: Path) -> None:
     data = tmp_path / "data"
     _filled(data, str(tmp_path / "archive"))
-    location.remember(LocalFiles(), str(data), "gs://bucket")
+    location.remember(LocalFiles(), str(data), "ftp://bucket")
     with lamina.open(str(data), read_only=True) as store:
         assert read(store, 60) == numbered(60, 65)
         with pytest.raises(ArchiveUnavailable, match="no object store is known"):

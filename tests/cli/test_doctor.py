@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.config import WalSettings
+from lamina.storage.object_directory import DirectoryObjects
 from tests.support.directories import files_of, flip, opened
 
 FORMATS = ("frame", "keratin", "wal")
@@ -96,3 +97,42 @@ def test_damage_that_the_archive_makes_good_is_no_problem(
     for found in (tmp_path / "archive").rglob("*.seg"):
         found.unlink()
     assert problems(lamina, path, "--thorough")
+
+
+# ---------------------------------------------------------------------- an object store
+
+
+def verdicts(ran: Any) -> dict[str, str]:
+    return {row["check"]: row["verdict"] for row in ran.rows}
+
+
+def test_an_archive_alone_is_proved(tmp_path: Path, lamina: Any) -> None:
+    ran = lamina("doctor", "--archive", tmp_path, "--json")
+    assert (ran.code, set(verdicts(ran).values())) == (0, {"ok"})
+    assert "conditional create" in verdicts(ran)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {".lock", "proof.json"}
+    assert lamina("verify", tmp_path / "proof.json").code == 0
+
+
+def test_an_archive_that_fails_is_a_problem_unless_it_is_trusted(
+    tmp_path: Path, lamina: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def creates_over(self: Any, key: str, data: Any) -> None:
+        self._alone("creating", key, lambda: self._put(key, bytes(data)))
+
+    monkeypatch.setattr(DirectoryObjects, "create", creates_over)
+    ran = lamina("doctor", "--archive", tmp_path, "--json")
+    assert (ran.code, verdicts(ran)["conditional create"]) == (1, "problem")
+    trusted = lamina("doctor", "--archive", tmp_path, "--trust", "--json")
+    assert (trusted.code, verdicts(trusted)["conditional create"]) == (0, "warning")
+
+
+def test_trust_is_for_an_archive_alone(tmp_path: Path, lamina: Any) -> None:
+    ran = lamina("doctor", "--data", made(tmp_path / "data", "keratin"), "--trust")
+    assert (ran.code, "--archive alone" in ran.err) == (2, True)
+
+
+def test_an_archive_that_does_not_answer_is_a_problem(tmp_path: Path, lamina: Any) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    ran = lamina("doctor", "--archive", tmp_path / "file" / "below", "--json")
+    assert (ran.code, verdicts(ran)) == (1, {"archive": "problem"})

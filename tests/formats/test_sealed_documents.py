@@ -9,8 +9,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from lamina.errors import CorruptData, NewerFormat
-from lamina.formats.documents import archive_location, group_roster, sink_transaction, strict_json
+from lamina.formats.documents import (
+    archive_location,
+    archive_proof,
+    group_roster,
+    sink_transaction,
+    strict_json,
+)
 from lamina.formats.documents.archive_location import ArchiveLocation
+from lamina.formats.documents.archive_proof import ArchiveProof
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.sink_transaction import Part, Run, State, Transaction
 
@@ -35,6 +42,9 @@ class File(NamedTuple):
 FILES = {
     "location": File(
         archive_location.encode, archive_location.decode, ArchiveLocation("s3://bucket/prefix")
+    ),
+    "proof": File(
+        archive_proof.encode, archive_proof.decode, ArchiveProof(7, ("conditional create: no",))
     ),
     "roster": File(group_roster.encode, group_roster.decode, LISTED),
     "transaction": File(
@@ -95,6 +105,12 @@ def test_a_field_too_many_or_too_few_is_refused(name: str) -> None:
 def test_an_empty_location_is_refused() -> None:
     with pytest.raises(CorruptData, match="location is empty"):
         archive_location.decode(changed("location", url=""))
+
+
+@pytest.mark.parametrize("problems", [[1], [""], [None], [["a"]]])
+def test_a_problem_that_is_no_text_is_refused(problems: list[Any]) -> None:
+    with pytest.raises(CorruptData, match="is no text"):
+        archive_proof.decode(changed("proof", problems=problems))
 
 
 @pytest.mark.parametrize("acked", [[-1], [True], ["1"], [0, 1, -5]])

@@ -23,6 +23,7 @@ from lamina.formats import committed_offsets, producer_journal, transaction_file
 from lamina.formats.documents import (
     archive_location,
     archive_manifest,
+    archive_proof,
     broker_id,
     checkpoint,
     cold_location,
@@ -422,6 +423,11 @@ def locations() -> list[bytes]:
     return [archive_location.encode(archive_location.ArchiveLocation("s3://bucket/prefix"))]
 
 
+def proofs() -> list[bytes]:
+    found = archive_proof.ArchiveProof(1_700_000_000_000, ("listing: late",), is_trusted=True)
+    return [archive_proof.encode(found)]
+
+
 def cold_locations() -> list[bytes]:
     return [cold_location.encode(cold_location.ColdLocation("/slow/cold", "/srv/data"))]
 
@@ -714,6 +720,13 @@ _DOCUMENTS = (
         "location",
         locations,
         same(archive_location.decode, archive_location.encode),
+        sealing.document,
+        True,
+    ),
+    Target(
+        "archive-proof",
+        proofs,
+        same(archive_proof.decode, archive_proof.encode),
         sealing.document,
         True,
     ),

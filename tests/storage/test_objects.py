@@ -32,13 +32,15 @@ from lamina_torture.simulated import SimulatedFiles
 # -------------------------------------------------------------------- what a URL names
 
 
-@pytest.mark.parametrize("url", ["", "bucket/prefix", "gs://bucket", "file:///srv/archive", "s3:/"])
+@pytest.mark.parametrize(
+    "url", ["", "bucket/prefix", "ftp://bucket", "file:///srv/archive", "s3:/"]
+)
 def test_a_url_of_no_known_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match="no object store is known"):
         open_objects(url)
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///prefix", "s3a://"])
+@pytest.mark.parametrize("url", ["s3://", "s3:///prefix", "s3a://", "gs://", "az:///prefix"])
 def test_a_url_without_a_bucket_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match="names no bucket"):
         open_objects(url)
@@ -57,6 +59,31 @@ def test_what_follows_the_bucket_is_the_prefix(url: str, prefix: str | None) -> 
     assert isinstance(found, ObstoreObjects)
     assert found.url == url
     assert str(found._store.prefix or "") == (prefix or "")
+
+
+OTHERS = {
+    "gs://b/x/y/": {"skip_signature": "true"},
+    "az://b/x/y/": {"account_name": "a", "account_key": "a2V5"},
+}
+
+
+@pytest.mark.parametrize("url", OTHERS)
+def test_other_clouds_are_opened_by_their_urls(url: str) -> None:
+    found = open_objects(url, **OTHERS[url])
+    assert isinstance(found, ObstoreObjects)
+    assert (found.url, str(found._store.prefix)) == (url, "x/y")
+
+
+@pytest.mark.parametrize(
+    ("about", "condition"),
+    [
+        ({"e_tag": '"1"', "version": None}, {"e_tag": '"1"'}),
+        ({"e_tag": '"1"', "version": "17"}, {"e_tag": '"1"', "version": "17"}),
+        ({"e_tag": None, "version": "17"}, {"e_tag": "", "version": "17"}),
+    ],
+)
+def test_a_tag_names_the_version_where_the_store_has_one(about: Any, condition: Any) -> None:
+    assert objects_module._condition(objects_module._tag_of(about)) == condition
 
 
 # -------------------------------------------------------------------- tries

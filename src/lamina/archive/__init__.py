@@ -20,7 +20,8 @@ whether an object is sound, damaged, unreadable or foreign.
 `open_archive` opens the object store that a user means, and `location` remembers it in the data
 directory, so that it has to be named only once. `spare_copies` lends the archive's copies of small
 files to recovery where the local one is damaged, and `settle_losses` corrects ranges that were
-called lost but are in the archive.
+called lost but are in the archive. `proof` finds out whether an object store does what all of this
+stands on; one that does not is refused for writing.
 
 Rules.
 1. The list is the truth about what is archived, and is replaced only on the condition that it is

@@ -11,6 +11,7 @@ Rules.
    because a list forgot it, and damaged objects stay listed: they may hold the only copy.
 3. Only a list of the same topic is taken over: the name alone is not enough, nor is an archive that
    holds more than the log, which then is not the log it came from.
+4. No list is written to an object store that was proved unfit (`proof`): there two could win.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from lamina.api import Gap
 from lamina.archive.judge import Judge, listing_of
 from lamina.archive.object_reader import BlockCache, ColdLog
+from lamina.archive.proof import refuse_unfit
 from lamina.errors import (
     CorruptData,
     Fenced,
@@ -55,6 +57,7 @@ class Shelf:
     _is_guessed: bool = False
     _ledger_etag: str | None = None
     _is_ledger_damaged: bool = False
+    _is_fit: bool = False
     problems: list[tuple[str, str]] = field(default_factory=list)
     """What was wrong with objects when the list was last made again, by key."""
 
@@ -255,6 +258,9 @@ class Shelf:
         raise ObjectConflict(f"{self.name}: the list names the replaced objects no more")
 
     def _put(self, wanted: Manifest) -> None:
+        if not self._is_fit:
+            refuse_unfit(self.objects)
+            self._is_fit = True
         key = paths.archive_manifest(self.about.name, self.partition)
         self._etag = self.objects.replace(key, archive.encode(wanted), self._etag)
         self.manifest = wanted

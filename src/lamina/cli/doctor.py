@@ -1,6 +1,7 @@
-"""`lamina doctor`: checks a directory or a server; reports what is wrong and what to do.
+"""`lamina doctor`: checks a directory, a server or an object store; reports what is wrong.
 
-Nothing is changed, except for one small file that measures the disk and is removed again.
+Nothing is changed, except for one small file that measures the disk and is removed again, and for
+what the proof of an object store keeps there.
 """
 
 from __future__ import annotations
@@ -101,6 +102,36 @@ def _archive(data: str, archive: str | None) -> dict[str, Any]:
         return _finding("archive", "problem", f"archived records cannot be read now: {error}")
     kept = "" if url else "; the store does not remember it: --archive or LAMINA_ARCHIVE names it"
     return _finding("archive", "ok", f"{objects.url} answers{kept}")
+
+
+def prove(archive: str, *, is_trusted: bool) -> Iterator[dict[str, Any]]:
+    """Yields a finding for each thing that an object store must do to be an archive.
+
+    What was found is kept in the store, where everybody who writes to it reads it.
+    """
+    from lamina.archive import proof
+    from lamina.archive.open_archive import open_archive
+    from lamina.storage.files import wall_clock_ms
+
+    objects = open_archive(archive)
+    assert objects is not None, "an archive is named"
+    try:
+        found = proof.prove(objects)
+        proof.keep(objects, found, wall_clock_ms(), is_trusted=is_trusted)
+    except LaminaError as error:
+        yield _finding("archive", "problem", str(error))
+        return
+    failed = "warning" if is_trusted else "problem"
+    for each in found:
+        yield _finding(each.check, failed if each.problem else "ok", each.problem or "as needed")
+    if not any(each.problem for each in found):
+        yield _finding("archive", "ok", f"{objects.url} is fit to be an archive")
+    elif is_trusted:
+        text = f"{objects.url} is written to although it is not fit, because you trust it"
+        yield _finding("archive", "warning", text)
+    else:
+        text = f"{objects.url} is not fit: stores refuse to write to it, unless --trust is given"
+        yield _finding("archive", "problem", text)
 
 
 def _topics(store: Any, *, thorough: bool) -> Iterator[dict[str, Any]]:

@@ -113,17 +113,33 @@ def doctor(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Read every record, including archived ones.")
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Write to an --archive that fails, at your own risk."),
+    ] = False,
     where: Where,
     as_json: Json = False,
 ) -> None:
-    """Checks a directory and its disk, or a server; exits 1 if there is a problem."""
+    """Checks a directory and its disk, or a server; exits 1 if there is a problem.
+
+    With --archive alone it proves that the object store is fit to be one: writers race for objects
+    that it makes and removes again, and what was found is kept there for all who write to it.
+    """
     from lamina.cli import doctor as examination
     from lamina.cli.output import emit
     from lamina.errors import InvalidRequest
 
     if where.data is None and where.server is None:
-        raise InvalidRequest("say what to look at: --data DIRECTORY or --server grpc://host:port")
-    findings = list(examination.examine(where, thorough=thorough))
+        if where.archive is None:
+            raise InvalidRequest(
+                "say what to look at: --data DIRECTORY, --server grpc://host:port, or --archive"
+                " s3://bucket/prefix alone"
+            )
+        findings = list(examination.prove(where.archive, is_trusted=trust))
+    elif trust:
+        raise InvalidRequest("--trust is for --archive alone, without --data and --server")
+    else:
+        findings = list(examination.examine(where, thorough=thorough))
     emit(findings, as_json=as_json)
     raise typer.Exit(1 if any(row["verdict"] == "problem" for row in findings) else 0)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lamina.errors import CorruptData
 from lamina.formats.documents import (
     archive_location,
+    archive_proof,
     broker_id,
     checkpoint,
     cold_location,
@@ -95,6 +96,7 @@ _BY_PATH: dict[str, FileKind] = {
     paths.BROKER_ID: WholeFile("broker identity", broker_id.decode),
     paths.CHECKPOINT: WholeFile("checkpoint", checkpoint.decode),
     paths.ARCHIVE_LOCATION: WholeFile("archive location", archive_location.decode, checksum="ok"),
+    paths.ARCHIVE_PROOF: WholeFile("proof of an object store", archive_proof.decode, checksum="ok"),
     paths.COLD_LOCATION: WholeFile(
         "cold directory's location", cold_location.decode, checksum="ok"
     ),

@@ -1,8 +1,8 @@
 """The only code that touches an object store: get, put, list and delete, through obstore.
 
-The engine is written against the small protocol `Objects`. `s3://bucket/prefix` and `memory://` are
-`ObstoreObjects`; a directory is `object_directory.DirectoryObjects`, which syncs what it writes
-(obstore's does not, and the archive may hold the only copy).
+The engine is written against the small protocol `Objects`. `s3://`, `gs://`, `az://` and
+`memory://` are `ObstoreObjects`; a directory is `object_directory.DirectoryObjects`, which syncs
+what it writes (obstore's does not, and the archive may hold the only copy).
 
 Rules.
 1. A failure that may pass is tried three times, with 100 and 200 ms between (document 001), here
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import obstore
 from obstore import exceptions
-from obstore.store import MemoryStore, S3Store
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from lamina.errors import (
     ArchiveRefused,
@@ -128,36 +128,65 @@ def refuse_cut_off(objects: Objects, key: str, end: int) -> None:
 
 
 def open_objects(url: str, **options: Any) -> Objects:
-    """Opens `s3://bucket/prefix` or `memory://`; S3's credentials and endpoint come from AWS_*.
+    """Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `memory://`.
 
-    Options are obstore's, for programs that have them elsewhere than in the environment.
+    Credentials and endpoints come from AWS_*, GOOGLE_* and AZURE_*, as obstore reads them. Options
+    are obstore's, for programs that have them elsewhere than in the environment.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return ObstoreObjects(url, MemoryStore())
-    if scheme not in ("s3", "s3a"):
-        raise InvalidRequest(f"no object store is known for {url!r}; use s3://bucket/prefix")
+    if scheme not in _STORES:
+        raise InvalidRequest(
+            f"no object store is known for {url!r}; use s3://bucket/prefix, gs://bucket/prefix or"
+            " az://container/prefix"
+        )
     bucket, _, prefix = rest.partition("/")
     if not bucket:
-        raise InvalidRequest(f"{url!r} names no bucket; use s3://bucket/prefix")
-    endpoint = str(options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
+        raise InvalidRequest(f"{url!r} names no bucket; use {scheme}://bucket/prefix")
+    kind, endpoint_variable, defaults = _STORES[scheme]
+    endpoint = str(options.get("endpoint") or os.environ.get(endpoint_variable, ""))
     client: ClientConfig = {
         "timeout": REQUEST_TIMEOUT,
         "connect_timeout": CONNECT_TIMEOUT,
         "allow_http": endpoint.startswith("http://"),
     }
-    given = {"copy_if_not_exists": "multipart", **options}
     try:
-        store = S3Store(
+        store = kind(
             bucket,
             prefix=prefix.strip("/") or None,
             client_options=client,
             retry_config={"max_retries": 0},
-            **given,
+            **{**defaults, **options},
         )
     except exceptions.BaseError as error:
         raise InvalidRequest(f"{url}: {_first_line(error)}") from error
     return ObstoreObjects(url, store)
+
+
+_S3: dict[str, Any] = {"copy_if_not_exists": "multipart"}
+_STORES: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "s3": (S3Store, "AWS_ENDPOINT_URL", _S3),
+    "s3a": (S3Store, "AWS_ENDPOINT_URL", _S3),
+    "gs": (GCSStore, "GOOGLE_ENDPOINT_URL", {}),
+    "az": (AzureStore, "AZURE_STORAGE_ENDPOINT", {}),
+}
+"""By scheme: obstore's store, the variable that may name an endpoint, and what S3 must be told."""
+
+
+def _tag_of(about: Any) -> str:
+    """Returns what names this content of an object: some stores go by tags, Google's by numbers."""
+    tag, version = about["e_tag"] or "", about.get("version")
+    return tag if version is None else f"{version}{_BESIDE}{tag}"
+
+
+def _condition(tag: str) -> dict[str, str]:
+    """Returns the condition that an object is still what a tag of `_tag_of` names."""
+    version, beside, e_tag = tag.rpartition(_BESIDE)
+    return {"e_tag": e_tag, "version": version} if beside else {"e_tag": tag}
+
+
+_BESIDE = "\n"
 
 
 class ObstoreObjects:
@@ -176,7 +205,7 @@ class ObstoreObjects:
             data = bytes(found.bytes())
             if len(data) != found.meta["size"]:
                 raise _Short(f"{len(data)} bytes of {found.meta['size']}")
-            return Stored(data, found.meta["e_tag"] or "")
+            return Stored(data, _tag_of(found.meta))
 
         return self._try("reading", key, once)
 
@@ -216,7 +245,7 @@ class ObstoreObjects:
 
     def replace(self, key: str, data: bytes, etag: str | None) -> str:
         """Replaces what the tag names (None: nothing) and returns the new tag."""
-        mode: Any = "create" if etag is None else {"e_tag": etag}
+        mode: Any = "create" if etag is None else _condition(etag)
         return self._try("replacing", key, lambda: self._put(key, memoryview(data), mode=mode))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -247,7 +276,7 @@ class ObstoreObjects:
     # ------------------------------------------------------------------ one try
 
     def _put(self, key: str, view: memoryview, mode: Any) -> str:
-        return obstore.put(self._store, key, view, mode=mode, use_multipart=False)["e_tag"] or ""
+        return _tag_of(obstore.put(self._store, key, view, mode=mode, use_multipart=False))
 
     def _put_parts(self, key: str, view: memoryview) -> None:
         obstore.put(self._store, key, view, use_multipart=True, chunk_size=PART_BYTES)

@@ -22,6 +22,7 @@
       data/<topic>/<partition>/state/{<name>,offsets.log}
       data/<topic>/{topic.json,schemas.json}
       staging/<upload>
+      proof.json, and while a proof is under way proof/<id>/<number>
 
 Rules.
 1. A name that does not parse returns None, never an exception: a stray file is somebody else's.
@@ -79,6 +80,8 @@ PRODUCERS = "producers.log"
 CURRENT = "CURRENT"
 ARCHIVE = "data"
 STAGING = "staging"
+ARCHIVE_PROOF = "proof.json"
+PROOFS = "proof"
 ARCHIVE_MANIFEST = "manifest.json"
 ARCHIVE_STATE = "state"
 
