@@ -151,7 +151,7 @@ def test_narrow_and_large_types_of_arrow_become_plain_ones() -> None:
         ("{" + " " * TEXT_MAX, "characters"),
         (avro(*[field(f"f{n}", "int") for n in range(FIELDS_MAX + 1)]), "at most 4096 fields"),
         (pa.schema([("a b", pa.int64())]), "a b: avro has no such name"),
-        (pa.schema([("a", pa.duration("s"))]), "a: a column of duration"),
+        (pa.schema([("a", pa.month_day_nano_interval())]), "a: a column of month_day"),
         (pa.schema([("a", pa.uint64())]), "a: avro has no unsigned"),
         (pa.schema([("a", pa.map_(pa.int32(), pa.int32()))]), "keys of text"),
         ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', "another text"),

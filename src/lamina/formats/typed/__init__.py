@@ -6,10 +6,15 @@ become values, without one record ever being a Python object. It goes in three s
 **A schema is a value.** `schema_model.py` has the types: a record, its fields, what they hold.
 Everything that a user may bring is turned into it: `arrow_types.py` (both ways), `avro_text.py`
 (both ways; its text is also how a schema is kept), `json_schema.py`, `declared_classes.py`
-(dataclasses, Pydantic). `schema_source.py` chooses among them.
+(dataclasses, Pydantic), `protobuf_schema.py`. `schema_source.py` chooses among them.
+
+Protobuf has files rather than schemas: `protobuf_file.py` is one as a value, and its canonical
+text; `protobuf_text.py` and `protobuf_descriptor.py` read the two forms that it comes in, and
+`protobuf_numbers.py` gives schemas of elsewhere the numbers that a message needs.
 
 **Two schemas make a program.** Who wrote a value and who reads it may know different versions.
-`evolution.py` says whether one can read the other; `avro_program.py` then compiles the pair into
+`evolution.py` (`protobuf_rules.py`, by number) says whether one can read the other;
+`avro_program.py` then compiles the pair into
 integers: the writer's order of fields, the reader's columns, constants for
 what was not written (`avro_value.py`).
 

@@ -35,6 +35,9 @@ _TO_ARROW: dict[Kind, pa.DataType] = {
     Kind.LOCAL_TIMESTAMP_MILLIS: pa.timestamp("ms"),
     Kind.LOCAL_TIMESTAMP_MICROS: pa.timestamp("us"),
     Kind.LOCAL_TIMESTAMP_NANOS: pa.timestamp("ns"),
+    Kind.DURATION_MILLIS: pa.duration("ms"),
+    Kind.DURATION_MICROS: pa.duration("us"),
+    Kind.DURATION_NANOS: pa.duration("ns"),
 }
 _UNITS = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}
 _FROM_ARROW: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
@@ -74,7 +77,8 @@ def to_arrow(kind: Type, path: str = "") -> pa.DataType:
     if kind.items is not None:
         inner = to_arrow(kind.items, path)
         if kind.kind == Kind.MAP:
-            return pa.map_(pa.string(), pa.field("value", inner, nullable=_has_null(kind.items)))
+            keys = pa.string() if kind.keys is None else to_arrow(kind.keys, path)
+            return pa.map_(keys, pa.field("value", inner, nullable=_has_null(kind.items)))
         return pa.list_(pa.field("item", inner, nullable=_has_null(kind.items)))
     return _TO_ARROW[kind.kind]
 
@@ -135,6 +139,8 @@ def _type(given: pa.DataType, name: str, path: str) -> Type:
     if kinds.is_timestamp(given):
         word = f"timestamp-{_UNITS[given.unit]}"
         return Type(Kind(word if given.tz else f"local-{word}"))
+    if kinds.is_duration(given):
+        return Type(Kind(f"duration-{_UNITS[given.unit]}"))
     if kinds.is_fixed_size_binary(given):
         return Type(Kind.FIXED, name=name, size=given.byte_width)
     if kinds.is_decimal(given) and given.precision <= 38:
@@ -145,9 +151,9 @@ def _type(given: pa.DataType, name: str, path: str) -> Type:
         fields = [given.field(number) for number in range(given.num_fields)]
         return record(name, [_field(each, name, joined(path, each.name)) for each in fields])
     if kinds.is_map(given):
-        if _type(given.key_type, name, path).kind != Kind.STRING:
-            raise SchemaError(f"{path}: a map has keys of text, not {given.key_type}", field=path)
-        return Type(Kind.MAP, items=_inner(given.item_field, name, f"{path}.{{}}"))
+        key = _type(given.key_type, name, path)
+        keys = None if key.kind == Kind.STRING else key
+        return Type(Kind.MAP, items=_inner(given.item_field, name, f"{path}.{{}}"), keys=keys)
     if kinds.is_list(given) or kinds.is_large_list(given) or kinds.is_fixed_size_list(given):
         return Type(Kind.ARRAY, items=_inner(given.value_field, name, f"{path}.[]"))
     raise SchemaError(f"{path}: a column of {given} has no place in a schema", field=path)

@@ -36,7 +36,7 @@ _LOGICAL = {
     "long": (
         *(Kind.TIME_MICROS, Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP_MICROS, Kind.TIMESTAMP_NANOS),
         *(Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MICROS, Kind.LOCAL_TIMESTAMP_NANOS),
-        Kind.ULONG,
+        *(Kind.DURATION_MILLIS, Kind.DURATION_MICROS, Kind.DURATION_NANOS, Kind.ULONG),
     ),
     "string": (Kind.UUID,),
 }
@@ -90,7 +90,10 @@ class _Reader:
         if word in ("array", "map"):
             inner = given.get("items" if word == "array" else "values")
             step = "[]" if word == "array" else "{}"
-            return Type(Kind(word), items=self.type_of(inner, space, joined(path, step)))
+            keys = None
+            if word == "map" and "lamina.keys" in given:
+                keys = self.type_of(given["lamina.keys"], space, path)
+            return Type(Kind(word), items=self.type_of(inner, space, joined(path, step)), keys=keys)
         return _logical(self._by_name(word, space, path), given, path)
 
     def _by_name(self, name: str, space: str, path: str) -> Type:
@@ -132,7 +135,11 @@ class _Reader:
         if not isinstance(listed, list):
             raise SchemaError(f"{full}: a record needs a list of fields", field=path)
         made = record(full, [self._field(each, inside, path) for each in listed])
-        self._known[full] = made = replace(made, aliases=aliases)
+        indexes = given.get("lamina.indexes", [])
+        if not isinstance(indexes, list) or not all(isinstance(each, int) for each in indexes):
+            raise SchemaError(f"{full}: lamina.indexes is a list of numbers", field=path)
+        made = replace(made, aliases=aliases, indexes=tuple(indexes))
+        self._known[full] = made
         return made
 
     def _field(self, given: Any, space: str, path: str) -> Field:
@@ -142,10 +149,14 @@ class _Reader:
         kind = self.type_of(given.get("type"), space, here)
         default = json.dumps(given["default"]) if "default" in given else None
         number, wire = given.get("lamina.number", 0), given.get("lamina.wire", "")
-        if not isinstance(number, int) or not isinstance(wire, str):
-            raise SchemaError(f"{here}: lamina.number is a number, lamina.wire a word", field=here)
+        oneof = given.get("lamina.oneof", "")
+        if not isinstance(number, int) or not isinstance(wire, str) or not isinstance(oneof, str):
+            raise SchemaError(
+                f"{here}: lamina.number is a number, lamina.wire and lamina.oneof are words",
+                field=here,
+            )
         aliases = _texts(given.get("aliases", []), here)
-        return Field(given["name"], kind, default, aliases, number, wire)
+        return Field(given["name"], kind, default, aliases, number, wire, oneof)
 
     def _named(self, given: dict[str, Any], space: str, path: str) -> Type:
         full, aliases = self._begin(given, space, path)
@@ -155,6 +166,8 @@ class _Reader:
                 raise SchemaError(f"{full}: an enum has symbols, each once", field=path)
             fallback = given.get("default", "")
             numbers = tuple(given.get("lamina.numbers", ()))
+            if numbers and [type(each) for each in numbers] != [int] * len(symbols):
+                raise SchemaError(f"{full}: lamina.numbers has one for each symbol", field=path)
             made = Type(Kind.ENUM, name=full, symbols=symbols, default_symbol=fallback)
             made = replace(made, aliases=aliases, numbers=numbers)
         else:
@@ -221,7 +234,8 @@ def _plain_document(kind: Type, known: set[str]) -> Any:
         return kind.name
     if kind.items is not None:
         word = "items" if kind.kind == Kind.ARRAY else "values"
-        return {"type": kind.kind.value, word: _document(kind.items, known)}
+        keys = {"lamina.keys": _document(kind.keys, known)} if kind.keys is not None else {}
+        return {"type": kind.kind.value, word: _document(kind.items, known), **keys}
     if kind.kind.value in _PLAIN:
         return kind.kind.value
     stored = kind.stored
@@ -232,6 +246,7 @@ def _plain_document(kind: Type, known: set[str]) -> Any:
     if kind.aliases:
         made["aliases"] = list(kind.aliases)
     if stored == Kind.RECORD:
+        made |= {"lamina.indexes": list(kind.indexes)} if kind.indexes else {}
         made["fields"] = [_field_document(each, known) for each in kind.fields]
     elif stored == Kind.ENUM:
         made["symbols"] = list(kind.symbols)
@@ -256,4 +271,6 @@ def _field_document(field: Field, known: set[str]) -> dict[str, Any]:
         made["lamina.number"] = field.number
     if field.wire:
         made["lamina.wire"] = field.wire
+    if field.oneof:
+        made["lamina.oneof"] = field.oneof
     return made

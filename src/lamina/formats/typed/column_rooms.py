@@ -76,8 +76,9 @@ class _Numbering:
         elif kind.items is not None:
             storage, inner = Storage.LIST, self.domains
             self.domains += 1
-            keys = (self.node(Type(Kind.STRING), inner),) if kind.kind == Kind.MAP else ()
-            children = (*keys, self.node(kind.items, inner))
+            keys = kind.keys or Type(Kind.STRING)
+            key = (self.node(keys, inner),) if kind.kind == Kind.MAP else ()
+            children = (*key, self.node(kind.items, inner))
         elif kind.kind == Kind.DECIMAL or stored == Kind.FIXED:
             storage, width = Storage.FIXED, 16 if kind.kind == Kind.DECIMAL else kind.size
         elif stored in (Kind.BYTES, Kind.STRING):

@@ -37,6 +37,7 @@ _PLAIN: dict[Any, Type] = {
     datetime.datetime: Type(Kind.TIMESTAMP_MICROS),
     datetime.date: Type(Kind.DATE),
     datetime.time: Type(Kind.TIME_MICROS),
+    datetime.timedelta: Type(Kind.DURATION_MICROS),
     decimal.Decimal: Type(Kind.DECIMAL, precision=38, scale=9),
     uuid.UUID: Type(Kind.UUID),
     type(None): Type(Kind.NULL),
@@ -121,8 +122,10 @@ def _type(hint: Any, name: str, path: str, depth: int) -> Type:
         return _type(others[0], name, path, depth).or_null()
     if origin in (list, tuple, set, frozenset) and inner:
         return Type(Kind.ARRAY, items=_type(inner[0], name, joined(path, "[]"), depth + 1))
-    if origin is dict and inner and inner[0] is str:
-        return Type(Kind.MAP, items=_type(inner[1], name, joined(path, "{}"), depth + 1))
+    if origin is dict and inner:
+        keys = None if inner[0] is str else _type(inner[0], name, path, depth)
+        items = _type(inner[1], name, joined(path, "{}"), depth + 1)
+        return Type(Kind.MAP, items=items, keys=keys)
     if origin is typing.Literal and all(isinstance(each, str) for each in inner):
         return Type(Kind.STRING)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

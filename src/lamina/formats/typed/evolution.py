@@ -11,7 +11,7 @@ its scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lamina.errors import InvalidRequest
 from lamina.formats.typed.schema_model import Field, Kind, Type, joined, shown_type
@@ -27,7 +27,8 @@ _WIDENS = {
     Kind.STRING: {Kind.BYTES},
     Kind.BYTES: {Kind.STRING},
 }
-_PROBLEMS_MAX = 20
+PROBLEMS_MAX = 20
+"""How many problems are told at once."""
 
 
 def checked_level(level: str) -> str:
@@ -37,18 +38,26 @@ def checked_level(level: str) -> str:
     return level.upper()
 
 
-def problems(new: Type, old: Sequence[Type], level: str) -> list[str]:
-    """Returns what keeps a schema from following others (oldest first); nothing if it may."""
-    level = checked_level(level)
+def problems(
+    new: Type,
+    old: Sequence[Type],
+    level: str,
+    differences: Callable[[Type, Type], list[str]] | None = None,
+) -> list[str]:
+    """Returns what keeps a schema from following others (oldest first); nothing if it may.
+
+    `differences` says what a reader cannot read of a writer: `unreadable`, unless it is given.
+    """
+    level, compared = checked_level(level), differences or unreadable
     if level == "NONE":
         return []
     found: list[str] = []
     for other in old if level.endswith("TRANSITIVE") else old[-1:]:
         if level.startswith(("BACKWARD", "FULL")):
-            found += unreadable(new, other)
+            found += compared(new, other)
         if level.startswith(("FORWARD", "FULL")):
-            found += [f"{each} (as the former schema reads it)" for each in unreadable(other, new)]
-    return found[:_PROBLEMS_MAX]
+            found += [f"{each} (as the former schema reads it)" for each in compared(other, new)]
+    return found[:PROBLEMS_MAX]
 
 
 def unreadable(reader: Type, writer: Type) -> list[str]:

@@ -58,6 +58,9 @@ class Kind(enum.StrEnum):
     LOCAL_TIMESTAMP_MILLIS = "local-timestamp-millis"
     LOCAL_TIMESTAMP_MICROS = "local-timestamp-micros"
     LOCAL_TIMESTAMP_NANOS = "local-timestamp-nanos"
+    DURATION_MILLIS = "duration-millis"
+    DURATION_MICROS = "duration-micros"
+    DURATION_NANOS = "duration-nanos"
 
 
 STORED_AS: dict[Kind, Kind] = {
@@ -70,6 +73,9 @@ STORED_AS: dict[Kind, Kind] = {
     Kind.LOCAL_TIMESTAMP_MILLIS: Kind.LONG,
     Kind.LOCAL_TIMESTAMP_MICROS: Kind.LONG,
     Kind.LOCAL_TIMESTAMP_NANOS: Kind.LONG,
+    Kind.DURATION_MILLIS: Kind.LONG,
+    Kind.DURATION_MICROS: Kind.LONG,
+    Kind.DURATION_NANOS: Kind.LONG,
     Kind.ULONG: Kind.LONG,
 }
 """The plain kind behind each logical one, where there is only one."""
@@ -89,6 +95,8 @@ class Type:
     fields: tuple[Field, ...] = ()
     items: Type | None = None
     """The items of an array or the values of a map."""
+    keys: Type | None = None
+    """The keys of a map where they are not text (Protobuf)."""
     branches: tuple[Type, ...] = ()
     """The branches of a union that is more than "or null"."""
     symbols: tuple[str, ...] = ()
@@ -99,6 +107,8 @@ class Type:
     """The bytes of a fixed, also below a decimal or a uuid; 0 is "not of fixed size" there."""
     precision: int = 0
     scale: int = 0
+    indexes: tuple[int, ...] = ()
+    """Where a message is declared in its `.proto` file, outermost first; empty for [0]."""
 
     @property
     def stored(self) -> Kind:
@@ -125,7 +135,9 @@ class Field:
     number: int = 0
     """Protobuf's field number; 0 where the schema has none."""
     wire: str = ""
-    """Protobuf's own word for a scalar (`sint32`), where the type alone does not say it."""
+    """Protobuf's own word for what is written (`sint32`), where the type alone does not say it."""
+    oneof: str = ""
+    """Protobuf's group of fields of which one at most is there."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,13 +1,26 @@
-"""Whatever a user has as a schema, as one: Arrow, a class, or text in one of three languages."""
+"""Whatever a user has as a schema, as one: Arrow, a class, or text in one of three languages.
+
+Two steps: `schema_of` reads what is given, `next_version` gives it what it takes from the versions
+before it, which only the store knows: the field numbers of Protobuf.
+"""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.errors import InvalidRequest, SchemaError
-from lamina.formats.typed import avro_text, json_schema
+from lamina.formats.typed import (
+    avro_text,
+    evolution,
+    json_schema,
+    protobuf_numbers,
+    protobuf_rules,
+    protobuf_schema,
+)
 from lamina.formats.typed.arrow_types import from_schema
 from lamina.formats.typed.declared_classes import from_class, is_declared
 from lamina.formats.typed.schema_model import (
@@ -22,6 +35,8 @@ from lamina.formats.typed.schema_model import (
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
 ENCODINGS = (AVRO, JSON)
+_RAW = (Kind.BYTES, Kind.FIXED)
+_DURATIONS = (Kind.DURATION_MILLIS, Kind.DURATION_MICROS, Kind.DURATION_NANOS)
 
 
 def schema_of(given: Any, encoding: str) -> Type:
@@ -30,17 +45,34 @@ def schema_of(given: Any, encoding: str) -> Type:
         raise InvalidRequest(f"encoding is one of {', '.join(ENCODINGS)}, not {encoding!r}")
     made = require_record(_any(given), "the schema")
     refuse_columnless(made)
-    if encoding == JSON:
-        _refuse_bytes(made)
-    else:
+    if encoding != JSON:
         refuse_names(made, encoding)
-        _refuse_unsigned(made)
+    if encoding == PROTOBUF:
+        protobuf_numbers.numbered(made, ())  # refuses what has no place in a message
+    else:
+        _refuse_protobuf_only(made, encoding)
     return made
+
+
+def next_version(new: Type, encoding: str, former: Sequence[Type]) -> Type:
+    """Returns a schema as the version that follows others, oldest first."""
+    return protobuf_numbers.numbered(new, former) if encoding == PROTOBUF else new
+
+
+def problems(new: Type, former: Sequence[Type], level: str, encoding: str) -> list[str]:
+    """Returns what keeps a schema from following others, by the rules of its encoding."""
+    if encoding == PROTOBUF:
+        return protobuf_rules.problems(new, former, level)
+    return evolution.problems(new, former, level)
 
 
 def _any(given: Any) -> Type:
     if isinstance(given, Type):
         return given
+    if isinstance(given, bytes):
+        return protobuf_schema.parse(base64.b64encode(given).decode())
+    if (descriptor := getattr(given, "DESCRIPTOR", None)) is not None:
+        return _of_generated(descriptor)
     if isinstance(given, pa.Schema):
         return from_schema(given)
     if is_declared(given):
@@ -49,8 +81,8 @@ def _any(given: Any) -> Type:
         raise SchemaError("a schema of text is JSON text, not a dict: use json.dumps")
     if not isinstance(given, str):
         raise SchemaError(
-            "a schema is an Arrow schema, a dataclass, a Pydantic model, or Avro or JSON Schema "
-            f"text, not a {type(given).__name__}"
+            "a schema is an Arrow schema, a dataclass, a Pydantic model, or text of Avro, JSON "
+            f"Schema or Protobuf, not a {type(given).__name__}"
         )
     return from_text(given, language_of(given))
 
@@ -71,21 +103,32 @@ def from_text(text: str, language: str) -> Type:
         return avro_text.parse(text)
     if language == JSON:
         return json_schema.parse(text)
-    raise SchemaError(f"schemas in {language} are not understood; use avro or json")
+    if language == PROTOBUF:
+        return protobuf_schema.parse(text)
+    raise SchemaError(f"schemas in {language} are not understood; use avro, json or protobuf")
 
 
-def _refuse_bytes(kind: Type, path: str = "") -> None:
-    """JSON has no word for bytes, and text that means them would be a guess."""
-    if kind.stored in (Kind.BYTES, Kind.FIXED) and kind.kind != Kind.DECIMAL:
-        raise SchemaError(f"{path}: JSON has no bytes; use text, or encoding avro", field=path)
+def _of_generated(descriptor: Any) -> Type:
+    """The message of a class that protoc made; its library is not imported here."""
+    try:
+        raw, name = bytes(descriptor.file.serialized_pb), str(descriptor.full_name)
+    except AttributeError as error:
+        raise SchemaError(f"DESCRIPTOR is none of a message: {error}") from error
+    return protobuf_schema.parse(base64.b64encode(raw).decode(), name)
+
+
+def _refuse_protobuf_only(kind: Type, encoding: str, path: str = "") -> None:
+    """Refuses what an encoding has no word for; text that means it would be a guess."""
+    told = ""
+    if kind.keys is not None:
+        told = f"a map has keys of text, not {kind.keys.kind.value}"
+    elif encoding == AVRO and kind.kind == Kind.ULONG:
+        told = "avro has no unsigned number of 64 bits; use int64 or decimal"
+    elif encoding == JSON and kind.kind in _DURATIONS:
+        told = "JSON has no durations; use a number, or encoding avro"
+    elif encoding == JSON and kind.kind != Kind.DECIMAL and kind.stored in _RAW:
+        told = "JSON has no bytes; use text, or encoding avro"
+    if told:
+        raise SchemaError(f"{path}: {told}", field=path)
     for step, inner in children(kind):
-        _refuse_bytes(inner, joined(path, step))
-
-
-def _refuse_unsigned(kind: Type) -> None:
-    for field in kind.fields:
-        if field.type.kind == Kind.ULONG:
-            raise SchemaError(
-                f"{field.name}: avro has no unsigned number of 64 bits; use int64 or decimal",
-                field=field.name,
-            )
+        _refuse_protobuf_only(inner, encoding, joined(path, step))
