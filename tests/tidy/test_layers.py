@@ -66,6 +66,7 @@ LAZY_MODULES = {
     "lamina.spark.access": "a worker that reads files loads no archive",
     "lamina.spark.batch": "executors unpickle it; only the driver opens logs",
     "lamina.spark.pieces.piece": "only pieces of wal topics need a store",
+    "lamina.spark.typed_projection": "kernels are loaded where values are decoded",
     "lamina.spark.source": "a query loads its own half: reader or writer, batch or stream",
     "lamina.store.store": "most stores have no archive",
     "lamina.store.write_ahead": "most stores have no wal topic",

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -91,6 +91,14 @@ def send(host: Host, sender: Sender, batch: pa.RecordBatch, epochs: Numbers, rea
         else _documents(batch, epochs, facts, has_key="key" in kept)
     )
     host.append(target, made, partition=sender.partition % partitions)
+
+
+def bury(host: Host, place: tuple[str, int], batch: pa.RecordBatch, reasons: Sequence[str]) -> None:
+    """Appends records of a topic's partition that their schema does not fit, each with a reason."""
+    for reason in dict.fromkeys(reasons):
+        rows = [row for row, told in enumerate(reasons) if told == reason]
+        sender, epochs = Sender(*place, "", ""), np.zeros(len(rows), dtype=np.int64)
+        send(host, sender, batch.take(pa.array(rows)), epochs, reason)
 
 
 def buried(batch: pa.RecordBatch, sender: Sender) -> Numbers:

@@ -8,13 +8,14 @@ Needs `pip install 'lamina[spark]'`.
     lamina pipeline JOB                  jobs
 
 `source` and `sink` are what Spark calls. `options` reads and checks what users set, `columns` are
-the columns of the DataFrame. `plan` turns options into tasks: ranges of offsets, cut by bytes,
-packed. `logs` has what can be planned over (a directory, an archive, a server), `pieces` what
-executors read. `stream` has the offsets of micro-batches, `admission` decides how much of the new
-records a batch takes, `query_positions` publishes where a query stands, so that lag and retention
-can see it. `gaps` decides about records that a query does not get. `access` opens an object store
-in another process, with credentials that are never printed. `spark_session` starts Spark,
-`worker_daemon` forks its Python workers.
+the columns of the DataFrame; of a typed topic, `typed_columns` has their types and
+`typed_projection` decodes values into them. `plan` turns options into tasks: ranges of offsets,
+cut by bytes, packed. `logs` has what can be planned over (a directory, an archive, a server),
+`pieces` what executors read. `stream` has the offsets of micro-batches, `admission` decides how
+much of the new records a batch takes, `query_positions` publishes where a query stands, so that lag
+and retention can see it. `gaps` decides about records that a query does not get. `access` opens an
+object store in another process, with credentials that are never printed. `spark_session` starts
+Spark, `worker_daemon` forks its Python workers.
 
 Rules.
 1. Importing this package costs nothing: every Python worker of Spark does it before anything else.

@@ -5,7 +5,8 @@ Rule: what plans is imported when something is planned; an executor only reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,17 @@ from pyspark.sql.types import StructType
 from lamina.spark import plan as planning
 from lamina.spark.columns import Projection, schema_of
 from lamina.spark.gaps import LOGGER
-from lamina.spark.options import SOURCE_OPTIONS, Given, SourceOptions
+from lamina.spark.options import SOURCE_OPTIONS, Given, SourceOptions, Typing
 from lamina.spark.pieces.task import Task, read_task
-from lamina.spark.plan import Plan
+from lamina.spark.plan import Log, Plan
+from lamina.spark.typed_projection import (
+    TypedProjection,
+    chosen_version,
+    only_topic,
+    projection_of,
+    typed_schema,
+    versions_now,
+)
 
 
 class BatchReader(DataSourceReader):
@@ -25,32 +34,62 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._projection = Projection(schema, options.keys)
+        self._projection: Projection | TypedProjection
+        if options.typing is None:
+            self._projection = Projection(schema, options.keys)
+        else:
+            self._projection = projection_of(options, schema, looked_at(options))
         self._columns = schema.fieldNames()
 
     def plan(self) -> Plan:
         """Looks at the log and plans the tasks."""
-        from lamina.spark.logs.open_log import open_log
+        return self._planned(looked_at(self._options))
 
-        log = open_log(self._options)
-        log.look()
+    def _planned(self, log: Log) -> Plan:
         ranges = planning.batch_ranges(log, self._options)
-        return planning.plan(log, ranges, self._options, self._columns)
+        plan = planning.plan(log, ranges, self._options, self._columns)
+        if isinstance(self._projection, Projection):
+            return plan
+        return replace(plan, available=self._projection.available)
 
     def partitions(self) -> list[InputPartition]:
         """Returns the tasks; without any, Spark would make one up that nobody can read."""
-        plan = self.plan()
+        log = looked_at(self._options)
+        plan = self._planned(log)
+        versions = versions_now(log, self._options)  # after the ends: no record has a newer one
         LOGGER.info("%s: %s", self._options.where.name, plan)
-        return [Task(pieces) for pieces in plan.tasks or [[]]]
+        return [Task(pieces, versions) for pieces in plan.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task; runs on an executor."""
         return read_task(partition, self._projection, self._options)
 
 
+def looked_at(options: SourceOptions) -> Log:
+    """Opens the log that options name, and looks at it once."""
+    from lamina.spark.logs.open_log import open_log
+
+    log = open_log(options)
+    log.look()
+    return log
+
+
+def source_schema(options: Mapping[str, str], *, streaming: bool = False) -> StructType:
+    """Returns the columns that options ask for; those of a topic's schema are looked up."""
+    given = Given(options, SOURCE_OPTIONS)
+    if Typing.parse(given) is None:
+        return schema_of(given)
+    parsed = SourceOptions.parse(options, streaming=streaming)
+    assert parsed.typing is not None
+    topic = only_topic(parsed.selection)
+    versions = versions_now(None if parsed.typing.format else looked_at(parsed), parsed)
+    chosen = chosen_version(StructType(), parsed.typing, topic, versions)
+    return typed_schema(given, chosen.arrow, parsed.typing.errors)
+
+
 def explain(path: str | None = None, **options: Any) -> Plan:
     """Plans a batch read without Spark: prints as tasks, bytes, and how much it skips."""
     where = {} if path is None else {"path": path}
     given = CaseInsensitiveDict(where | {name: str(value) for name, value in options.items()})
-    schema = schema_of(Given(given, SOURCE_OPTIONS))
+    schema = source_schema(given)
     return BatchReader(SourceOptions.parse(given, streaming=False), schema).plan()

@@ -55,6 +55,11 @@ SOURCE_OPTIONS = (
     "includeMetadata",
     "columns",
     "keys",
+    "schema",
+    "schemaVersion",
+    "valueFormat",
+    "valueSchema",
+    "errors",
     "groupIdPrefix",
     "group.id",
     "fetchOffset.numRetries",
@@ -68,6 +73,9 @@ OF_ARCHIVE = "archive."
 """Before the options of the object store itself: `archive.endpoint`, `archive.region`, …"""
 OF_SPARK = ("checkpointLocation", "queryName")
 """Options of a streaming query itself, which Spark hands to its source and sink too."""
+
+ERRORS = {"raise": "raise", "null": "null", "deadletter": "dead_letter"}
+"""What happens to a record that its schema does not fit, and what `store.read` calls it."""
 
 PartitionNumbers = dict[str, dict[int, int]]
 
@@ -220,6 +228,52 @@ def _edge(given: Given, which: str, default: int, refused: int | None) -> Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Typing:
+    """How values become columns: by the topic's own schema, or by a format and a schema's text.
+
+    `version` is that of the topic's schema, None for the newest. `errors` is `store.read`'s word.
+    """
+
+    version: int | None
+    format: str | None
+    schema: str
+    errors: str
+
+    @classmethod
+    def parse(cls, given: Given) -> Typing | None:
+        """Reads `schema` or `valueFormat` and what belongs to them; None where neither is given."""
+        own, kind = given.text("schema"), given.text("valueFormat")
+        if own is None and kind is None:
+            for name in ("schemaVersion", "valueSchema", "errors"):
+                if given.text(name) is not None:
+                    raise InvalidRequest(
+                        f"{name} is for typed columns: give schema='topic', or valueFormat too"
+                    )
+            return None
+        if own is not None and (kind is not None or own.strip().lower() != "topic"):
+            raise InvalidRequest(
+                "schema is 'topic', for the schema that the topic has; for a schema of your own"
+                " give valueFormat and valueSchema instead"
+            )
+        for name, other in (("schemaVersion", kind), ("valueSchema", own)):
+            if other is not None and given.text(name) is not None:
+                raise InvalidRequest(
+                    f"{name} does not go with {'schema' if own else 'valueFormat'}"
+                )
+        if kind is not None and not given.text("valueSchema"):
+            raise InvalidRequest("valueFormat needs valueSchema: the text of the values' schema")
+        for name in ("includeHeaders", "includeMetadata"):
+            if given.flag(name, default=False):
+                raise InvalidRequest(f"{name} does not go with typed columns; name them instead")
+        word = (given.text("errors") or "raise").strip().lower().replace("_", "")
+        if word not in ERRORS:
+            raise InvalidRequest(f"errors is one of {', '.join(ERRORS)}, not {word!r}")
+        version = given.number("schemaVersion")
+        kind = kind.strip().lower() if kind is not None else None
+        return cls(version, kind, given.text("valueSchema") or "", ERRORS[word])
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """All options of a reader."""
 
@@ -241,6 +295,7 @@ class SourceOptions:
     group_prefix: str
     retries: int
     retry_ms: int
+    typing: Typing | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -276,6 +331,7 @@ class SourceOptions:
             group_prefix=given.text("groupIdPrefix") or "spark-lamina-source",
             retries=_or(given.number("fetchOffset.numRetries", least=0), 3),
             retry_ms=_or(given.number("fetchOffset.retryIntervalMs", least=0), 10),
+            typing=Typing.parse(given),
         )
 
 

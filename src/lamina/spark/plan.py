@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lamina.api import Gap
+from lamina.api import Gap, TopicSchema
 from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from lamina.formats.ranges import Ranges, Span
 from lamina.log.gap_walk import first_not_removed
@@ -145,6 +145,9 @@ class Log(Protocol):
     def cutters(self, topic: str, partition: int) -> Sequence[Cutter]:
         """Returns one for each layer of a partition, in order of offsets, without overlap."""
 
+    def schemas(self, topic: str) -> Sequence[TopicSchema]:
+        """Returns every version of a topic's schema, oldest first; none for an untyped one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counted:
@@ -170,6 +173,8 @@ class Plan:
     columns: Collection[str]
     left_out: tuple[LeftOut, ...] = ()
     """Known losses in the ranges, which the query goes on without."""
+    available: int = len(COLUMNS)
+    """How many columns a query could have asked for."""
 
     @property
     def sources(self) -> int:
@@ -183,7 +188,7 @@ class Plan:
             parts.append(", " + self.objects.said("objects"))
         if self.blocks != Counted():
             parts.append(", " + self.blocks.said("blocks"))
-        skipped = len(COLUMNS) - len(self.columns)
+        skipped = self.available - len(self.columns)
         parts.append(f", columns {', '.join(self.columns)}, {skipped} columns skipped")
         if self.left_out:
             parts.append(f", {count(self.left_out)} offsets left out")

@@ -1,10 +1,13 @@
 """`df.write.format("lamina")` and `df.writeStream.format("lamina")`: exactly once.
 
 Tasks stage their rows (`staging`), the driver publishes one transaction (`transactions`), keyed by
-`txnAppId` and the batch id or `txnVersion`.
+`txnAppId` and the batch id or `txnVersion`. A frame with the columns of a typed topic's schema is
+encoded by the tasks, under the version that was the newest when the query began.
 
-Rule: `abort` touches nothing. Spark calls it after a `commit` that raised, too, when the
-transaction may be committed all the same; what no commit names is swept by the next one.
+Rules.
+1. Columns that cannot be written are refused on the driver, before any task runs.
+2. `abort` touches nothing. Spark calls it after a `commit` that raised, too, when the transaction
+   may be committed all the same; what no commit names is swept by the next one.
 """
 
 from __future__ import annotations
@@ -20,12 +23,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lamina.errors import InvalidRequest, UnknownTopic
+from lamina.api import TopicSchema
+from lamina.errors import InvalidRequest, SchemaError, UnknownTopic
 from lamina.formats.documents.sink_transaction import Part, Transaction
 from lamina.formats.documents.topic_file import TopicFile
-from lamina.spark.commit.sink_target import target_of
+from lamina.formats.typed.value_codec import encoded
+from lamina.spark.commit.sink_target import Target, target_of
 from lamina.spark.commit.staging import Stager, Staging
 from lamina.spark.options import SinkOptions
+from lamina.spark.typed_columns import ERROR, KEY, OFFSET, PARTITION, TIMESTAMP, cut_times, misfit
 from lamina.storage.files import Files, LocalFiles, wall_clock_ms
 
 SINK_COLUMNS = {
@@ -37,6 +43,10 @@ SINK_COLUMNS = {
     "tag": ("string", "binary"),
     "timestamp": ("timestamp",),
 }
+TYPED_PLACES = {KEY: ("binary", "string"), TIMESTAMP: ("timestamp",)}
+"""Columns of a typed frame that are not the schema's: a record's own key and time."""
+OF_THE_LOG = (OFFSET, PARTITION)
+"""Columns that typed frames have from the source, and that the log assigns itself: not stored."""
 OF_THE_SOURCE = ("offset", "timestampType", "epoch", "segment")
 """Columns that the source gives and the log assigns itself: not stored."""
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
@@ -56,7 +66,6 @@ class Sink:
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidRequest("a log is appended to, not overwritten: use mode 'append'")
-        _check_columns(schema, options.topic)
         self._options = options
         self._target = target_of(options.where, options.staging, options.checkpoint)
         self._topics: dict[str, TopicFile] = self._target.topics()
@@ -65,6 +74,11 @@ class Sink:
             raise UnknownTopic(
                 f"there is no topic {options.topic!r}; create it before it is written to"
             )
+        self._schema: TopicSchema | None = None
+        if options.topic is not None and _has_columns_of_its_own(schema):
+            self._schema = _checked_schema(schema, self._target, options.topic)
+        else:
+            _check_columns(schema, options.topic)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
         """Stages the rows of one task; runs on an executor."""
@@ -82,7 +96,17 @@ class Sink:
             now_ms=wall_clock_ms(),
             turn=context.partitionId(),
         )
-        return Staged(stager.stage(rows), query)
+        return Staged(stager.stage(self._records(rows)), query)
+
+    def _records(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Encodes typed rows; others are records already."""
+        if self._schema is None:
+            yield from rows
+            return
+        for batch in rows:
+            names = [name for name in batch.schema.names if name not in OF_THE_LOG]
+            typed = cut_times(batch.select(names), self._schema.arrow)
+            yield from encoded(self._schema, typed).to_batches()
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         """Commits what the tasks staged; runs on the driver."""
@@ -94,6 +118,45 @@ class Sink:
             tuple(each.part for each in staged),
         )
         self._target.publish(transaction, self._files, self._options.timeout_ms)
+
+
+def _has_columns_of_its_own(schema: StructType) -> bool:
+    """Returns whether a frame has other columns than a record's: those of a schema."""
+    names = set(schema.fieldNames())
+    return "value" not in names or not names <= {*SINK_COLUMNS, *OF_THE_SOURCE}
+
+
+def _checked_schema(schema: StructType, target: Target, topic: str) -> TopicSchema | None:
+    """Returns the schema that a frame is written by; raises unless every column of it fits.
+
+    A topic without a schema has none: then the columns must be a record's own.
+    """
+    versions = target.schemas(topic)
+    if not versions:
+        _check_columns(schema, topic)
+        return None
+    version = versions[-1]
+    found = {field.name: field for field in schema.fields}
+    if len(found) < len(schema.fields):
+        raise InvalidRequest("the frame has two columns of one name")
+    if ERROR in found:
+        raise InvalidRequest(
+            f"rows with an {ERROR} have no values: filter them and drop the column"
+        )
+    for name, kind in TYPED_PLACES.items():
+        if name in found and found[name].dataType.simpleString() not in kind:
+            raise InvalidRequest(f"column {name!r} must be {kind[0]}")
+    own = {each: found[each] for each in found if each not in (*TYPED_PLACES, *OF_THE_LOG)}
+    for name, field in own.items():
+        if name not in version.arrow.names:
+            known = ", ".join(version.arrow.names)
+            raise SchemaError(f"the schema has no column {name!r}; it has {known}", field=name)
+        if problem := misfit(field.dataType, version.arrow.field(name).type, name):
+            raise SchemaError(f"topic {topic!r}: {problem}", field=name)
+    # Columns that are missing and have no default, and a key that is: as an append would say it.
+    nothing = pa.schema([version.arrow.field(name) for name in own]).empty_table()
+    encoded(version, nothing)
+    return version
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

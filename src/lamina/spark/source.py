@@ -4,7 +4,8 @@ Planning happens once for each `load()`: a DataFrame is a snapshot. Filters are 
 (Spark would cache the pushed plan and give wrong rows); options and a schema prune instead.
 
 Rule: readers and writers are imported by whoever asks for one. Spark looks for sources, and asks
-them for their schema, in processes of their own, which must not load a storage engine for that.
+them for their schema, in processes of their own, which must not load a storage engine for that;
+only a schema that a topic keeps has to be looked up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lamina.spark.columns import schema_of
-from lamina.spark.options import SOURCE_OPTIONS, Given, SinkOptions, SourceOptions
+from lamina.spark.options import SOURCE_OPTIONS, Given, SinkOptions, SourceOptions, Typing
 
 
 class LaminaSource(DataSource):
@@ -32,7 +33,12 @@ class LaminaSource(DataSource):
 
     def schema(self) -> StructType:
         """Returns the columns that the options ask for."""
-        return schema_of(Given(self.options, SOURCE_OPTIONS))
+        given = Given(self.options, SOURCE_OPTIONS)
+        if Typing.parse(given) is None:
+            return schema_of(given)
+        from lamina.spark.batch import source_schema
+
+        return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Makes the reader of a batch query."""

@@ -47,6 +47,7 @@ from lamina.spark.options import SourceOptions
 from lamina.spark.pieces.task import Task, read_task
 from lamina.spark.plan import Log, Range
 from lamina.spark.query_positions import Positions
+from lamina.spark.typed_projection import TypedProjection, projection_of, versions_now
 
 EPOCHS, GROUP, AT_LATEST = "@epoch", "@group", "@latest"
 LOOK_AGAIN_S = 0.02
@@ -106,7 +107,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log: Log,
     ) -> None:
         self._options = options
-        self._projection = Projection(schema, options.keys)
+        self._projection: Projection | TypedProjection
+        if options.typing is None:
+            self._projection = Projection(schema, options.keys)
+        else:
+            log.look()
+            self._projection = projection_of(options, schema, log)
         self._columns = schema.fieldNames()
         self._log = log
         self._group = options.group or f"{options.group_prefix}-{uuid.uuid4()}"
@@ -310,8 +316,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begun.ends.get((topic, partition), earliest)
             ranges.append(Range(topic, partition, first, last))
         plan = planning.plan(self._log, ranges, self._options, self._columns)
+        versions = versions_now(self._log, self._options)  # no record of the batch has a newer one
         LOGGER.info("%s: %s", self._options.where.name, plan)
-        return [Task(pieces) for pieces in plan.tasks or [[]]]
+        return [Task(pieces, versions) for pieces in plan.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task; runs on an executor."""

@@ -78,7 +78,7 @@ def archived_schemas(objects: Objects, about: TopicFile) -> bytes | None:
         return None
 
 
-def _schemas_of(objects: Objects, about: TopicFile) -> TopicSchemas | None:
+def schemas_of(objects: Objects, about: TopicFile) -> TopicSchemas | None:
     """Returns what the copy of a topic's schemas says; one of an older topic says nothing."""
     raw = archived_schemas(objects, about)
     if raw is None:
@@ -232,7 +232,7 @@ class ArchiveStore(StoreApi, leave=("scan", "fetch")):
         self._readers: dict[tuple[str, int, int], ArchivedPartition | ArchivedTopic] = {}
         self._lookup: Lookup[LogReader] = Lookup(lambda: archived_topics(objects), self._reader)
         self._reads = Reads(self._lookup)
-        kept = functools.partial(_schemas_of, objects)
+        kept = functools.partial(schemas_of, objects)
         self._typed = TypedReads(self._lookup, self._reads, kept, bury_nowhere)
 
     def _reader(self, about: TopicFile, partition: int) -> LogReader:

@@ -31,7 +31,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from lamina.api import (
@@ -50,7 +49,7 @@ from lamina.archive.open_archive import Archive, Memory
 from lamina.config import WalSettings, WriterSettings
 from lamina.errors import InvalidRequest, LaminaError, typed_errors
 from lamina.groups.coordinator import Coordinator
-from lamina.groups.dead_letters import Sender, send
+from lamina.groups.dead_letters import bury
 from lamina.groups.lending import LendingGroup
 from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
@@ -207,10 +206,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
 
     def _bury(self, topic: str, partition: int, batch: pa.RecordBatch, why: list[str]) -> None:
         """Copies records that are not what the schema says to the dead letters of the topic."""
-        for reason in dict.fromkeys(why):
-            rows = [row for row, told in enumerate(why) if told == reason]
-            sender, epochs = Sender(topic, partition, "", ""), np.zeros(len(rows), dtype=np.int64)
-            send(self, sender, batch.take(pa.array(rows)), epochs, reason)
+        bury(self, (topic, partition), batch, why)
 
     def _every(self) -> list[Archivable]:
         return self._open.every()

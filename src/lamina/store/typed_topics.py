@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -33,10 +33,11 @@ from lamina.store.lookup import Lookup
 from lamina.store.reads import Reads
 from lamina.store.schema_files import SchemaFiles
 
+if TYPE_CHECKING:
+    from lamina.formats.typed.typed_scan import Bury
+
 Kept: TypeAlias = Callable[[TopicFile], TopicSchemas | None]
 """Returns what is written of a topic's schemas, None where nothing is."""
-Bury: TypeAlias = Callable[[str, int, pa.RecordBatch, list[str]], None]
-"""Copies records of a partition to the dead letters of its topic, each with what is wrong."""
 
 
 class TypedReads:
@@ -51,8 +52,7 @@ class TypedReads:
     @typed_errors("reading a schema")
     def schemas(self, topic: str) -> list[TopicSchema]:
         """Returns every version, oldest first."""
-        document = self._kept(self._lookup.topic(topic))
-        return _versions(document) if document is not None else []
+        return versions_of(self._kept(self._lookup.topic(topic)))
 
     def schema(self, topic: str, version: int | None = None) -> TopicSchema:
         """Returns one version, the newest by default."""
@@ -126,7 +126,7 @@ class TypedTopics(TypedReads):
             made = self._next(about, known, schema, asked)
             if made != known:
                 self._files.replace(about, made)
-            return _versions(made)[-1]
+            return versions_of(made)[-1]
 
     def refuse_different(self, about: TopicFile, schema: Any, encoding: str | None) -> None:
         """Raises TopicExists for a topic that has another schema."""
@@ -223,10 +223,13 @@ def _refuse_key(about: TopicFile, key: str, names: list[str]) -> None:
         raise InvalidRequest(f"format {about.format} keeps no keys; leave `key` out")
 
 
-def _versions(document: TopicSchemas) -> list[TopicSchema]:
+def versions_of(document: TopicSchemas | None) -> list[TopicSchema]:
+    """Returns the versions that a topic's file has, oldest first; none without a file."""
     from lamina.formats.typed import avro_text
     from lamina.formats.typed.arrow_types import arrow_schema
 
+    if document is None:
+        return []
     return [
         TopicSchema(
             *(document.topic, each.version, each.id, document.encoding, document.framing),

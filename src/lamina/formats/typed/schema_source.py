@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lamina.api import TopicSchema
 from lamina.errors import InvalidRequest, SchemaError
 from lamina.formats.typed import (
     avro_text,
@@ -21,7 +22,7 @@ from lamina.formats.typed import (
     protobuf_rules,
     protobuf_schema,
 )
-from lamina.formats.typed.arrow_types import from_schema
+from lamina.formats.typed.arrow_types import arrow_schema, from_schema
 from lamina.formats.typed.declared_classes import from_class, is_declared
 from lamina.formats.typed.schema_model import (
     Kind,
@@ -64,6 +65,13 @@ def problems(new: Type, former: Sequence[Type], level: str, encoding: str) -> li
     if encoding == PROTOBUF:
         return protobuf_rules.problems(new, former, level)
     return evolution.problems(new, former, level)
+
+
+def plain_schema(given: Any, encoding: str) -> TopicSchema:
+    """Makes a version that no topic keeps: of a reader's own, for values with nothing in front."""
+    made = next_version(schema_of(given, encoding), encoding, ())
+    columns = arrow_schema(made).serialize().to_pybytes()
+    return TopicSchema("", 1, 0, encoding, "plain", "", "NONE", avro_text.text_of(made), columns)
 
 
 def _any(given: Any) -> Type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,15 @@ from lamina.formats.typed.row_faults import FINE, Decoded
 from lamina.formats.typed.value_codec import TypedReader
 
 POLICIES = ("raise", "null", "dead_letter")
+Bury: TypeAlias = Callable[[str, int, pa.RecordBatch, list[str]], None]
+"""Copies records of a partition to the dead letters of its topic, each with what is wrong."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
 
 
 def typed_batches(
@@ -19,7 +29,7 @@ def typed_batches(
     topic: str,
     scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
     errors: str,
-    bury: Callable[[str, int, pa.RecordBatch, list[str]], None],
+    bury: Bury,
 ) -> pa.RecordBatchReader:
     """Gives the batches of partitions as columns; bad rows as `errors` asks for."""
     if errors not in POLICIES:
@@ -35,34 +45,39 @@ def _batches(
     topic: str,
     scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
     errors: str,
-    bury: Callable[[str, int, pa.RecordBatch, list[str]], None],
+    bury: Bury,
 ) -> Iterator[pa.RecordBatch]:
     for partition, batches in scans:
         for batch in batches:
-            rows, decoded = reader.rows(batch, partition)
-            bad = np.flatnonzero(decoded.codes > FINE)
-            if not len(bad) or errors == "null":
-                yield rows
-            elif errors == "raise":
-                first = int(bad[0])
-                if first:
-                    yield rows.slice(0, first)
-                raise _problem(topic, partition, rows, decoded, first)
-            else:
-                reasons = [decoded.fault(int(row)) for row in bad]
-                bury(topic, partition, batch.take(pa.array(bad)), reasons)
-                good = np.flatnonzero(decoded.codes <= FINE)
-                if len(good):
-                    yield rows.take(pa.array(good))
+            yield from judged(reader, batch, Place(topic, partition), errors, bury)
 
 
-def _problem(
-    topic: str, partition: int, rows: pa.RecordBatch, decoded: Decoded, row: int
-) -> SchemaError:
+def judged(
+    reader: TypedReader, batch: pa.RecordBatch, place: Place, errors: str, bury: Bury
+) -> Iterator[pa.RecordBatch]:
+    """Gives a batch of one partition as columns; bad rows as `errors` asks for."""
+    rows, decoded = reader.rows(batch, place.partition)
+    bad = np.flatnonzero(decoded.codes > FINE)
+    if not len(bad) or errors == "null":
+        yield rows
+    elif errors == "raise":
+        first = int(bad[0])
+        if first:
+            yield rows.slice(0, first)
+        raise _problem(place, rows, decoded, first)
+    else:
+        reasons = [decoded.fault(int(row)) for row in bad]
+        bury(place.topic, place.partition, batch.take(pa.array(bad)), reasons)
+        good = np.flatnonzero(decoded.codes <= FINE)
+        if len(good):
+            yield rows.take(pa.array(good))
+
+
+def _problem(place: Place, rows: pa.RecordBatch, decoded: Decoded, row: int) -> SchemaError:
     offset = rows.column(0)[row].as_py()
     path = decoded.paths[decoded.fields[row]] if decoded.fields[row] >= 0 else ""
     return SchemaError(
-        f"{topic}/{partition}, offset {offset}: {decoded.fault(row)}; the record stays as it is: "
-        f"read on from {offset + 1}, or with errors='null'",
+        f"{place.topic}/{place.partition}, offset {offset}: {decoded.fault(row)}; the record stays"
+        f" as it is: read on from {offset + 1}, or with errors='null'",
         field=path,
     )

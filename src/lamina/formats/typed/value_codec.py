@@ -26,7 +26,7 @@ from lamina.formats.typed import (
     json_encode,
 )
 from lamina.formats.typed.arrow_types import arrow_schema
-from lamina.formats.typed.row_faults import FINE, UNKNOWN_SCHEMA, Decoded, Values
+from lamina.formats.typed.row_faults import FINE, OTHER_VERSION, UNKNOWN_SCHEMA, Decoded, Values
 from lamina.formats.typed.schema_model import Type
 from lamina.formats.typed.schema_source import JSON
 from lamina.records import TIMESTAMP
@@ -126,7 +126,8 @@ class TypedReader:
         there = values.starts >= 0
         nothing = values._replace(starts=np.full_like(values.starts, -1))
         decoded = avro_decode.decode(own, nothing)
-        decoded.codes[there] = UNKNOWN_SCHEMA
+        known = schema_id in self._texts
+        decoded.codes[there] = OTHER_VERSION if known else UNKNOWN_SCHEMA
         return decoded
 
     def _program(self, schema_id: int) -> avro_program.Program | None:

@@ -5,6 +5,7 @@
     driver  transaction: one commit file decides; then staged rows are appended, and marked stored
     target  sink_target: an embedded directory, or a running server
     bridge  handover: from the process that commits for Spark to the one that has the store open
+    letters buried_rows: the dead letters of a query that reads, stored in the same way
 
 A transaction is known by (application, number): for a stream the query and the batch, for a batch
 write what the user calls it. Appends carry the stamp of a producer made from that name, so that

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from lamina.api import TopicSchema
 from lamina.errors import InvalidRequest, Locked, Unavailable
 from lamina.formats.documents.sink_transaction import Transaction
 from lamina.formats.documents.topic_file import TopicFile
@@ -26,6 +27,8 @@ from lamina.spark.logs.local import boot_of
 from lamina.spark.logs.served_log import described, file_of
 from lamina.storage import machine, paths
 from lamina.storage.files import Files, wall_clock_ms
+from lamina.store.schema_files import SchemaFiles
+from lamina.store.typed_topics import versions_of
 
 AGAIN_S = 0.1
 BELOW_CHECKPOINT = "lamina-sink"
@@ -41,8 +44,11 @@ class Target(Protocol):
     def topics(self) -> dict[str, TopicFile]:
         """Returns the topics that rows can go to."""
 
-    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
-        """Commits a transaction; one that was committed before changes nothing."""
+    def schemas(self, topic: str) -> list[TopicSchema]:
+        """Returns the versions of a topic's schema; none for an untyped topic or none."""
+
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> bool:
+        """Commits a transaction; returns False, and changes nothing, if it was before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +61,14 @@ class DirectoryTarget:
         """Returns the directory's topics."""
         return boot_of(self.data).catalog.peek()
 
-    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
+    def schemas(self, topic: str) -> list[TopicSchema]:
+        """Returns the versions that lie beside the topic."""
+        about = self.topics().get(topic)
+        return [] if about is None else versions_of(SchemaFiles(boot_of(self.data)).document(about))
+
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> bool:
         """Commits through whoever has the store open."""
-        publish(self.data, transaction, files=files, timeout_ms=timeout_ms)
+        return publish(self.data, transaction, files=files, timeout_ms=timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,12 @@ class ServerTarget:
             found = [described(store, name) for name in store.topics()]
         return {each.name: file_of(each) for each in found if each is not None}
 
-    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> None:
+    def schemas(self, topic: str) -> list[TopicSchema]:
+        """Returns the versions that the server has."""
+        with self.access.connect() as store:
+            return store.schemas(topic) if topic in store.topics() else []
+
+    def publish(self, transaction: Transaction, files: Files, timeout_ms: int) -> bool:
         """Commits by appends that are stored once; goes on after a server that went away."""
         deadline_s = time.monotonic() + timeout_ms / 1000
         with _alone(files, paths.join(self.data, paths.SINK_LOCK), deadline_s):
@@ -85,7 +101,7 @@ class ServerTarget:
                         raise
                     time.sleep(AGAIN_S)
 
-    def _publish(self, files: Files, transaction: Transaction, deadline_s: float) -> None:
+    def _publish(self, files: Files, transaction: Transaction, deadline_s: float) -> bool:
         left_s = max(deadline_s - time.monotonic(), AGAIN_S)
         with self.access.connect(min(left_s, TIMEOUT_S)) as store:
 
@@ -94,8 +110,9 @@ class ServerTarget:
                 return None if found is None else file_of(found)
 
             publisher = Publisher(store, files, self.data, wall_clock_ms, topic_of)
-            publisher.settle(transaction)
+            stored = publisher.settle(transaction)
             publisher.go_on()
+            return stored
 
 
 @contextlib.contextmanager

@@ -194,6 +194,8 @@ def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _milliseconds(column: pa.Array) -> pa.Array:
     """Rounds Spark's microseconds, half upwards."""
+    if column.type == TIMESTAMP:
+        return column
     microseconds = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     filled = pc.fill_null(microseconds, 0).to_numpy()
     whole, rest = np.divmod(filled, 1000)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lamina.api import Gap
+from lamina.api import Gap, TopicSchema
 from lamina.archive.object_list import Shelf, cold_log
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.config import TIMESTAMP_TYPES, TopicSettings
@@ -37,7 +37,13 @@ from lamina.spark.pieces.piece import BATCH_BYTES, BATCH_RECORDS, over_gaps
 from lamina.spark.plan import OBJECT, Cut, Part, Topic, Wanted, outside
 from lamina.storage import paths
 from lamina.storage.objects import Objects
-from lamina.store.archive_store import ArchivedPartition, archived_topic, archived_topics
+from lamina.store.archive_store import (
+    ArchivedPartition,
+    archived_topic,
+    archived_topics,
+    schemas_of,
+)
+from lamina.store.typed_topics import versions_of
 
 LOOK_S = 1.0
 LIST_S = 10.0
@@ -328,6 +334,12 @@ class LogArchive:
                 ((gap.first, gap.end) for gap in reader.ledger.missing()),
             )
         ]
+
+    def schemas(self, topic: str) -> Sequence[TopicSchema]:
+        """Returns the versions of a topic's schema, by the archive's copy."""
+        if topic not in self._about:
+            raise UnknownTopic(f"{self._access.url} has no topic {topic!r}")
+        return versions_of(schemas_of(self._access.open(), self._about[topic]))
 
 
 def _named(objects: Objects, name: str) -> TopicFile | None:

@@ -14,13 +14,14 @@ calls lost, if the archive has a copy. Topics behind the write-ahead log have pi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from lamina.api import Gap, RecoveryReport
+from lamina.api import Gap, RecoveryReport, TopicSchema
 from lamina.archive.object_reader import BlockCache
+from lamina.archive.spare_copies import ArchiveSpares
 from lamina.config import TopicSettings, WalSettings
 from lamina.errors import UnknownTopic
 from lamina.formats.documents.checkpoint import PartitionCheckpoint
@@ -40,6 +41,8 @@ from lamina.spark.pieces.piece import DirectoryAccess
 from lamina.spark.pieces.segment_piece import SegmentPiece
 from lamina.spark.plan import Cut, Cutter, Topic, outside
 from lamina.storage import machine, paths
+from lamina.store.schema_files import SchemaFiles
+from lamina.store.typed_topics import versions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,13 @@ class LogDirectory:
             return self._wal.cutters(about, partition)
         self._view(topic, partition)
         return self._cutters[topic, about.epoch, partition]
+
+    def schemas(self, topic: str) -> Sequence[TopicSchema]:
+        """Returns the versions of a topic's schema; the archive's copy of a file that is gone."""
+        about, boot, archive = self._named(topic), self._boot, self._access.archive
+        if archive is not None and TopicSettings.parse(about.settings).is_archived:
+            boot = replace(boot, spares=ArchiveSpares(archive.open()))
+        return versions_of(SchemaFiles(boot).document(about))
 
 
 def _spans(view: PartitionReader, reason: str) -> list[tuple[int, int]]:

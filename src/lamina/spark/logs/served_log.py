@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import lamina
-from lamina.api import Gap, PartitionInfo, TopicInfo
+from lamina.api import Gap, PartitionInfo, TopicInfo, TopicSchema
 from lamina.archive.object_reader import BlockCache
 from lamina.errors import UnknownTopic
 from lamina.formats.documents.topic_file import TopicFile
@@ -140,6 +140,10 @@ class LogServer:
             found = sorted(self._lying(topic, partition), key=lambda each: each.layer.base_offset)
             self._cutters[key] = found
         return self._cutters[key]
+
+    def schemas(self, topic: str) -> Sequence[TopicSchema]:
+        """Returns the versions of a topic's schema, as the server has them."""
+        return self._store.schemas(topic)
 
     def _lying(self, topic: str, partition: int) -> Iterator[Cutter]:
         earliest, end = self.extent(topic, partition)
