@@ -9,6 +9,7 @@
 | decimal                               | decimal of the same precision and scale             |
 | date, time                            | date, time(6)                                       |
 | timestamp, local timestamp            | timestamp, timestamp_ntz: microseconds, clipped     |
+| duration                              | interval day to second: microseconds, clipped       |
 | record, array, map                    | struct, array, map                                  |
 
 Columns may be null, because a null value is a row of nulls; inside of them only what the schema
@@ -106,7 +107,7 @@ def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _listed(array, kind, conformed(array.values, kind.value_type))
     if array.type.equals(kind):
         return array
-    if kinds.is_timestamp(kind):
+    if kinds.is_timestamp(kind) or kinds.is_duration(kind):
         return _microseconds(array, kind)
     if kinds.is_time(kind):
         return _nanoseconds(array)
@@ -222,6 +223,8 @@ def _cut(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:
         return pa.timestamp("ms", found.tz)
     if kinds.is_time32(wanted):
         return pa.time32("ms")
+    if kinds.is_duration(wanted) and wanted.unit == "ms":
+        return pa.duration("ms")
     if kinds.is_struct(wanted):
         places = range(wanted.num_fields)
         fields = [(found.field(at), wanted.field(at).type) for at in places]
