@@ -14,7 +14,7 @@ import pytest
 from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Ack
 from lamina.config import WriterSettings
 from lamina.errors import Closed, InvalidRequest, Poisoned, QueueFull, StorageFull, Unavailable
-from lamina.log.commit import GATHER_BYTES, plan
+from lamina.log.commit import GATHER_BYTES, LOOP_SYNC_NS, plan
 from lamina.log.requests import Request
 from tests.support.writer_rig import SOON_S, Rig, close, request_of, wait_until
 
@@ -255,6 +255,95 @@ def test_a_request_that_was_taken_back_is_not_written() -> None:
     close(made)
 
 
+# ---------------------------------------------------------------------- a loop that leads
+
+
+class Offering:
+    """An event loop's offer to lead: how often it was taken, and which threads have written."""
+
+    def __init__(self, made: Rig, *, is_kept: bool = True) -> None:
+        self.taken = 0
+        self.writers: list[str] = []
+        self._is_kept = is_kept
+        made.log.on_write = lambda group: self.writers.append(threading.current_thread().name)
+
+    def lead_soon(self, lead: Callable[[object], None], token: object) -> bool:
+        self.taken += self._is_kept
+        if self._is_kept:
+            asyncio.get_running_loop().call_soon(lead, token)
+        return self._is_kept
+
+
+def appended_by_loop(made: Rig, offering: Offering, values: Sequence[bytes]) -> list[Ack]:
+    async def program() -> list[Ack]:
+        soon = [made.writer.append_soon(request_of(each), offering.lead_soon) for each in values]
+        return list(await asyncio.gather(*soon))
+
+    return asyncio.run(asyncio.wait_for(program(), SOON_S))
+
+
+def test_a_loop_that_offers_to_lead_commits_all_that_it_has_queued(rig: Rig) -> None:
+    offering = Offering(rig)
+    acks = appended_by_loop(rig, offering, [b"a", b"b", b"c"])
+    assert [ack.base_offset for ack in acks] == [0, 1, 2]
+    assert {ack.durability for ack in acks} == {"fsynced"}
+    assert (rig.log.groups, rig.log.syncs) == ([3], 1)
+    assert (offering.taken, offering.writers) == (1, [threading.current_thread().name])
+
+
+def test_a_loop_that_does_not_keep_its_offer_has_a_thread_lead(rig: Rig) -> None:
+    offering = Offering(rig, is_kept=False)
+    appended_by_loop(rig, offering, [b"a"])
+    assert all(name.startswith("leader") for name in offering.writers)
+
+
+def test_a_loop_does_not_wait_for_a_slow_disk_twice(rig: Rig) -> None:
+    offering = Offering(rig)
+    rig.log.on_sync = lambda: time.sleep(2 * LOOP_SYNC_NS / 1e9)
+    for value in (b"finds out", b"is left to a thread"):
+        appended_by_loop(rig, offering, [value])
+    assert offering.taken == 1
+    assert offering.writers[1].startswith("leader")
+    rig.log.on_sync = lambda: None
+    appended_by_loop(rig, offering, [b"the thread finds that it is quick again"])
+    wait_until(lambda: rig.writer._leader is None)
+    appended_by_loop(rig, offering, [b"led by the loop"])
+    assert offering.taken == 2
+
+
+def test_a_loop_leaves_a_large_group_to_a_thread(rig: Rig) -> None:
+    offering = Offering(rig)
+    appended_by_loop(rig, offering, [b"small", b"x" * GATHER_BYTES])
+    assert offering.taken == 1
+    assert all(name.startswith("leader") for name in offering.writers)
+
+
+def test_a_loop_that_has_led_hands_over_to_a_thread_that_waits(rig: Rig) -> None:
+    offering = Offering(rig)
+    waiting = []
+    rig.log.on_sync = lambda: (
+        waiting
+        or (
+            waiting.append(rig.start(b"came meanwhile")),
+            rig.wait_for_depth(1),
+        )
+    )
+    appended_by_loop(rig, offering, [b"a"])
+    assert waiting[0].result(SOON_S) == Ack(1, 1, "fsynced")
+
+
+def test_a_failure_in_a_loop_that_leads_is_answered_and_poisons(rig: Rig) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "no")
+
+    rig.log.on_sync = fail
+    offering = Offering(rig)
+    with pytest.raises(Poisoned):
+        appended_by_loop(rig, offering, [b"a", b"b"])
+    with pytest.raises(Poisoned):
+        rig.append(b"later")
+
+
 def test_without_a_pool_the_caller_leads_for_those_without_a_thread(rig: Rig) -> None:
     rig.pool.shutdown()
     rig.append(b"not waited for", NOT_WAITED)
@@ -461,16 +550,16 @@ def test_an_exclusive_action_gets_its_turn_under_load(rig: Rig, way: str) -> Non
         load = [rig.users.submit(produce) for _ in range(8)]
     else:
         load = [rig.users.submit(lambda: asyncio.run(produce_soon()))]
-    wait_until(lambda: rig.writer.groups > 5)
+    wait_until(lambda: rig.writer.pulse.groups > 5)
     groups = []
 
     def action() -> int:
         with rig.log.alone():
             time.sleep(0.001)
-            return rig.writer.groups
+            return rig.writer.pulse.groups
 
     for _ in range(20):
-        before = rig.writer.groups
+        before = rig.writer.pulse.groups
         ran = rig.users.submit(rig.writer.exclusively, action)
         groups.append(ran.result(SOON_S) - before)
     stop.set()
@@ -650,7 +739,7 @@ def test_closing_ends_though_producers_go_on(rig: Rig) -> None:
                 acks.append(rig.append(b"x"))
 
     load = [rig.users.submit(produce) for _ in range(8)]
-    wait_until(lambda: rig.writer.groups > 5)
+    wait_until(lambda: rig.writer.pulse.groups > 5)
     rig.users.submit(rig.writer.close, Closed("enough")).result(SOON_S)
     for future in load:
         future.result(SOON_S)

@@ -26,16 +26,17 @@ from lamina.arguments import seconds
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.log.requests import Request
-from lamina.records import Records
+from lamina.records import Decoded, Records
 
 if TYPE_CHECKING:
     from lamina.log.interfaces import LogWriter
 
 _EMPTY = "there are no records to append"
+_KINDS = (Iterable, pa.RecordBatch, pa.Table, Decoded)
 
 
 def make_request(
-    records: Records | bytes,
+    records: Records | Decoded | bytes,
     format_name: str,
     settings: TopicSettings,
     *,
@@ -54,7 +55,7 @@ def make_request(
         if size_bytes > settings.max_message_bytes:
             _refuse_large(max(map(len, values)), settings)
         return Request(values, size_bytes=size_bytes, acks=acks, stamp=stamp)
-    if not isinstance(records, Iterable | pa.RecordBatch | pa.Table):
+    if not isinstance(records, _KINDS):
         raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
     if not batch.num_rows:

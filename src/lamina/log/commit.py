@@ -16,6 +16,8 @@ Rules.
    while it is on its way to the disk.
 3. Once the log raises anything but a clean refusal, the writer is poisoned: every later call raises
    the same error, and nothing is retried.
+4. An event loop leads only if it offered to, one small group at a time, without lingering, and only
+   while the last fsync was short: a slow disk must not stop a loop that serves other clients.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from lamina.api import NOT_WAITED, Ack
 from lamina.config import WriterSettings
@@ -44,12 +47,15 @@ from lamina.errors import (
 )
 from lamina.log.requests import (
     LOCK,
+    LeadSoon,
+    Log,
     Outcome,
     Request,
     RunningPulse,
     answer,
     answer_all,
     answer_written,
+    is_awaited,
     unwrap,
 )
 
@@ -57,20 +63,6 @@ if TYPE_CHECKING:
     import asyncio
 
 Result = TypeVar("Result")
-
-
-class Log(Protocol):
-    """What the writer drives: the tail of a partition."""
-
-    def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group; returns one outcome per request, in order.
-
-        Raises StorageFull, or InvalidRequest if a request cannot be stored as it is: then nothing
-        of the group was kept.
-        """
-
-    def sync(self) -> None:
-        """Makes everything written so far durable."""
 
 
 def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
@@ -93,7 +85,7 @@ class Writer:
 
     `_crowd` is the size of the last group, `_taken` the group that the leader is committing,
     `_reserved` counts exclusive actions that wait for the tail, `_sleepers` the threads that wait
-    for any change.
+    for any change. `_sync_ns` is how long the last fsync took.
     """
 
     def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
@@ -111,9 +103,10 @@ class Writer:
         self._taken: list[Request] = []
         self._reserved = 0
         self._crowd = 1
+        self._sync_ns = 0
+        self._loop_leads = False
         self._failure: LaminaError | None = None
         self._closing: LaminaError | None = None
-        self.groups = 0
         self.pulse = RunningPulse()
 
     # ------------------------------------------------------------------ the ways in
@@ -142,17 +135,21 @@ class Writer:
             raise
         return unwrap(request)
 
-    def append_soon(self, request: Request) -> asyncio.Future[Ack]:
+    def append_soon(
+        self, request: Request, lead_soon: LeadSoon | None = None
+    ) -> asyncio.Future[Ack]:
         """Appends from a running event loop; the future gets the answer.
 
         There is always room: whoever awaits holds its records anyway and sends no more meanwhile,
         so tasks bound the queue by themselves. One that is cancelled must `withdraw` its request.
+        A loop that would rather wait for a short fsync than for a thread to wake up passes
+        `lead_soon`, which runs the leader of a small group in the loop itself (rule 4).
         """
         import asyncio  # a caller with a running loop has loaded it already
 
         future = asyncio.get_running_loop().create_future()
         request.waiter = future
-        self._submit(request, AWAITED)
+        self._submit(request, AWAITED, lead_soon)
         return future
 
     def withdraw(self, request: Request) -> bool:
@@ -254,7 +251,9 @@ class Writer:
         self._pass_on(request)
         return True
 
-    def _submit(self, request: Request, deadline: float | None) -> bool:
+    def _submit(
+        self, request: Request, deadline: float | None, lead_soon: LeadSoon | None = None
+    ) -> bool:
         """Queues a request; returns True if the calling thread must lead now."""
         with self._mutex:
             # The requests of tasks take no room of threads: see `append_soon`.
@@ -271,6 +270,7 @@ class Writer:
             self._queued_bytes += request.size_bytes
             if deadline == AWAITED:
                 self._awaited += 1
+                self._loop_leads = lead_soon is not None and self._sync_ns <= LOOP_SYNC_NS
             if self._leader is not None or self._reserved:
                 if self._sleepers and not self._expects_more():
                     self._tell()
@@ -279,7 +279,8 @@ class Writer:
                 self._leader = request
                 return True
             helper = self._leader = object()
-        self._borrow_thread(helper)
+        if lead_soon is None or not (self._loop_leads and lead_soon(self._lead_once, helper)):
+            self._borrow_thread(helper)
         return False
 
     @property
@@ -299,7 +300,7 @@ class Writer:
         """Takes a request out of the queue. The caller holds the mutex."""
         self._queue.remove(request)
         self._queued_bytes -= request.size_bytes
-        self._awaited -= _is_awaited(request)
+        self._awaited -= is_awaited(request)
         self._tell()
 
     def _lead(self, leader: object) -> None:
@@ -325,6 +326,21 @@ class Writer:
             self._leave(token, error)
             raise
 
+    def _lead_once(self, token: object) -> None:
+        """Commits what is queued, in an event loop (rule 4); a large group is left to a thread."""
+        if self._queued_bytes >= GATHER_BYTES:
+            self._borrow_thread(token)
+            return
+        try:
+            self._loop_leads = True  # it gathers nothing: a loop that sleeps serves nobody
+            if group := self._next_group():
+                self._commit(group)
+                self._taken = []
+            self._pass_on(token)
+        except BaseException as error:
+            self._leave(token, error)
+            raise
+
     def _borrow_thread(self, token: object) -> None:
         """Runs the leader on a pool thread, or on the caller's if the pool is shut down."""
         try:
@@ -342,13 +358,15 @@ class Writer:
             for _ in range(count):
                 self._queued_bytes -= self._queue.popleft().size_bytes
             if self._awaited:
-                self._awaited -= sum(map(_is_awaited, group))
+                self._awaited -= sum(map(is_awaited, group))
             self._crowd = max(1, count)
             self._tell()
             return group
 
     def _expects_more(self) -> bool:
         """Returns whether to wait for more: the queue is shorter than the last group, and small."""
+        if self._loop_leads:  # its next group is what lies ready in its connections
+            return False
         return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
 
     def _gather(self) -> None:
@@ -442,7 +460,6 @@ class Writer:
 
     def _commit(self, group: list[Request]) -> None:
         """Writes, syncs and answers one group."""
-        self.groups += 1
         try:
             if self._failure is not None:
                 raise copy.copy(self._failure)
@@ -461,13 +478,14 @@ class Writer:
         self.pulse.note_group(group)
         if not waiting:
             return
-        started = time.perf_counter_ns()
+        started = perf_counter_ns()
         try:
             self._log.sync()  # what `acks=all` waits for: nothing is answered as durable before it
         except (OSError, LaminaError) as error:
             answer_all(waiting, self.poison(error))
             return
-        self.pulse.note_sync(time.perf_counter_ns() - started)
+        self._sync_ns = took_ns = perf_counter_ns() - started
+        self.pulse.note_sync(took_ns)
         answer(waiting)
 
 
@@ -475,9 +493,7 @@ GATHER_SLICE_S = 0.0005
 """A group stops waiting when no request has come for this long."""
 GATHER_BYTES = 256 << 10
 """A group of this size does not wait for more: writing it takes longer than a sync."""
+LOOP_SYNC_NS = 2_000_000
+"""An event loop waits for an fsync only where the last one took no longer than this."""
 AWAITED = -1.0
 """The deadline of a request that a task awaits: it needs no room of its own in the queue."""
-
-
-def _is_awaited(request: Request) -> bool:
-    return request.waiter is not None and not isinstance(request.waiter, LOCK)

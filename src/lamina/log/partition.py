@@ -116,7 +116,7 @@ class Partition(AppendsBatch, PartitionReader):
     # ------------------------------------------------------------------ the writer's log
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group of requests behind the tail; see `commit.Log`."""
+        """Writes a group of requests behind the tail; see `requests.Log`."""
         judged = self._encoder.judge(group, self.active.tail.next_offset)
         try:
             if judged.stamps:

@@ -11,8 +11,8 @@ import contextlib
 import copy
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCK = type(threading.Lock())
 Outcome: TypeAlias = Ack | LaminaError
+LeadSoon: TypeAlias = Callable[[Callable[[object], None], object], bool]
+"""Has an event loop call a leader with its token soon; returns False if it will not."""
 
 
 class Request:
@@ -59,6 +61,25 @@ class Request:
         self.outcome: Outcome | None = None
         self.answered = False
         self.waiter: threading.Lock | asyncio.Future[Ack] | None = None
+
+
+class Log(Protocol):
+    """What the writer drives: the tail of a partition."""
+
+    def write(self, group: Sequence[Request]) -> list[Outcome]:
+        """Writes a group; returns one outcome per request, in order.
+
+        Raises StorageFull, or InvalidRequest if a request cannot be stored as it is: then nothing
+        of the group was kept.
+        """
+
+    def sync(self) -> None:
+        """Makes everything written so far durable."""
+
+
+def is_awaited(request: Request) -> bool:
+    """Returns whether a task waits for the answer, and not a thread."""
+    return request.waiter is not None and not isinstance(request.waiter, LOCK)
 
 
 def answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:

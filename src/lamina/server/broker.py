@@ -237,7 +237,7 @@ class Broker:
         try:
             caller = self.renewed(caller)
             caller.require("write", order.topic, "append")
-            store = self._admit(caller, size_bytes)
+            store = self.admit(caller, size_bytes)
             try:
                 self.quotas.produce.admit(caller, arrived_bytes)
                 if isinstance(records, pa.Buffer):
@@ -255,11 +255,11 @@ class Broker:
                         producer=order.producer,
                     )
             finally:
-                self._leave(size_bytes)
+                self.leave(size_bytes)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
             raise
-        self._note_appended(order.topic, appended, arrived_bytes, started)
+        self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
 
     async def append_async(
@@ -274,18 +274,18 @@ class Broker:
         try:
             caller = self.renewed(caller)
             caller.require("write", order.topic, "append")
-            store = self._admit(caller, 0)
+            store = self.admit(caller, 0)
             try:
                 if arrived_bytes:
                     self.quotas.produce.admit(caller, arrived_bytes)
                 with self.tracing.span("append", order.topic, records):
                     appended = await self._appended(store, order, records)
             finally:
-                self._leave(0)
+                self.leave(0)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
             raise
-        self._note_appended(order.topic, appended, arrived_bytes, started)
+        self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
 
     async def _appended(self, store: Store, order: Order, records: Records) -> Appended:
@@ -320,8 +320,8 @@ class Broker:
         self.inflight.take(more, held)
         return more
 
-    def _admit(self, caller: Caller, size_bytes: int) -> Store:
-        """Admits an append by the shortest way: a lone one waits for this. `_leave` ends it."""
+    def admit(self, caller: Caller, size_bytes: int) -> Store:
+        """Admits an append by the shortest way: a lone one waits for this. `leave` ends it."""
         self.rate.spend(caller.name)
         store = self.store
         limits.check_size(size_bytes, self.settings.request_bytes)
@@ -333,7 +333,8 @@ class Broker:
             raise
         return store
 
-    def _leave(self, size_bytes: int) -> None:
+    def leave(self, size_bytes: int) -> None:
+        """Ends an append that was admitted."""
         self.inflight.give_back(size_bytes)
         self.work.give_back()
 
@@ -347,13 +348,12 @@ class Broker:
             kind = f"{name} by {caller.name}: {type(error).__name__}"
             self.refusals.note(kind, "refused %s by %s: %s", name, caller.name, error)
 
-    def _note_appended(
-        self, topic: str, appended: Appended, size_bytes: int, started: float
-    ) -> None:
+    def note_appended(self, topic: str, count: int, size_bytes: int, started: float) -> None:
+        """Counts an append that was stored."""
         self.condition.note_room()
         self.metrics.count("append", "ok")
-        self.metrics.appended.inc(appended.count)
-        self.metrics.topics.appended(topic, appended.count, size_bytes)
+        self.metrics.appended.inc(count)
+        self.metrics.topics.appended(topic, count, size_bytes)
         self.metrics.seconds.observe(time.perf_counter() - started)
 
     def note_read(self, caller: Caller, topic: str, batch: pa.RecordBatch) -> None:

@@ -24,12 +24,14 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.partitioning import split_by_key
 from lamina.log.appending import make_request, merged
 from lamina.log.interfaces import LogWriter
-from lamina.log.requests import Request
+from lamina.log.requests import LeadSoon, Request
 from lamina.received import refuse_broken
-from lamina.records import Records, has_keys, has_typed_columns
+from lamina.records import Decoded, Records, has_keys, has_typed_columns
 from lamina.store.open_topics import OpenTopics
 
 if TYPE_CHECKING:
+    import asyncio
+
     from lamina.archive.tier import Tier
 
 
@@ -134,10 +136,23 @@ class Appends:
             ]
         )
 
+    def append_soon(
+        self,
+        topic: str,
+        records: Decoded,
+        partition: int,
+        acks: object,
+        producer: ProducerStamp | None,
+        lead_soon: LeadSoon,
+    ) -> asyncio.Future[Ack]:
+        """Appends to one partition from an event loop that may lead: see `Writer.append_soon`."""
+        [(target, request)] = self._requests(topic, records, partition, acks, producer)
+        return target.writer.append_soon(request, lead_soon)
+
     def _requests(
         self,
         topic: str,
-        records: Records | bytes,
+        records: Records | Decoded | bytes,
         partition: int | None,
         acks: object,
         producer: ProducerStamp | None,

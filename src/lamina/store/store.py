@@ -197,7 +197,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         schema_files = SchemaFiles(boot, report)
         self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, changing)
         self.topic_changes.typed = self._typed
-        self._appends = Appends(
+        self.appends = Appends(
             *(self._open, boot.now_ms, self._appending, tier), encoded=self._typed.encoded
         )
         self._routers = RouterRules(lookup, self._write_ahead, self._reserve, changing)
@@ -359,7 +359,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends records. Written out, because it is the hottest call."""
-        return self._appends.append(topic, records, partition, acks, timeout_s, producer)
+        return self.appends.append(topic, records, partition, acks, timeout_s, producer)
 
     async def append_async(
         self,
@@ -371,9 +371,9 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         producer: ProducerStamp | None = None,
     ) -> Appended:
         """Appends from asyncio: the writer resolves a future, and no thread waits."""
-        return await self._appends.append_async(topic, records, partition, acks, producer)
+        return await self.appends.append_async(topic, records, partition, acks, producer)
 
-    producer_position = answered_by("_appends", Appends.producer_position)
+    producer_position = answered_by("appends", Appends.producer_position)
     scan = answered_by("_reads", Reads.scan)
     fetch = answered_by("_reads", Reads.fetch)
     diff = answered_by("_reads", Reads.diff)

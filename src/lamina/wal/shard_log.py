@@ -94,7 +94,7 @@ class ShardLog:
     # ------------------------------------------------------------------ the writer's log
 
     def write(self, group: Sequence[Request]) -> list[Outcome]:
-        """Writes a group of requests behind the tail; see `commit.Log`."""
+        """Writes a group of requests behind the tail; see `requests.Log`."""
         noted: Noted = {}
         routed: set[int] = set()
         now_ms = self._ground.now_ms()

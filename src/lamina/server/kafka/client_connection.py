@@ -24,12 +24,13 @@ import struct
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from lamina.errors import Busy, LaminaError, NotAllowed
 from lamina.server import limits
 from lamina.server.kafka import handling, throttling
-from lamina.server.kafka.sessions import Call, Doorway, Session
+from lamina.server.kafka.sessions import Call, Doorway, Later, Session
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.framing import LENGTH
 from lamina.wire.kafka.record_apis import PRODUCE
@@ -284,6 +285,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             if isinstance(answer, dict):
                 self._answer(slot, call, correlation_id, answer)
                 return
+            if isinstance(answer, Later):
+                answer.send = partial(self._answer_later, slot, call, correlation_id)
+                return
         except LaminaError as error:
             self._end_with(str(error))
             return
@@ -297,6 +301,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         task = asyncio.get_running_loop().create_task(waiting)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _answer_later(
+        self, slot: _Slot, call: Call, correlation_id: int, answer: Message | None
+    ) -> None:
+        try:
+            self._answer(slot, call, correlation_id, answer)
+        except Exception:
+            self._failed()
 
     async def _later(
         self, slot: _Slot, call: Call, correlation_id: int, answer: Awaitable[Message | None]

@@ -32,7 +32,7 @@ from lamina.server.kafka import (
     topic_admin,
     transacting,
 )
-from lamina.server.kafka.sessions import Call, Doorway, Handler, Session
+from lamina.server.kafka.sessions import Call, Doorway, Handler, Later, Session
 from lamina.wire.kafka import (
     codec,
     connection_apis,
@@ -116,7 +116,7 @@ class Refused(InvalidRequest):
 
 def begin(
     door: Doorway, session: Session, frame: memoryview
-) -> tuple[Call, int, Message | Awaitable[Message | None]]:
+) -> tuple[Call, int, Message | Later | Awaitable[Message | None]]:
     """Begins to answer a frame: (the call, its correlation id, the answer or what will be it).
 
     Raises Refused, or MalformedMessage, where the connection has to end.

@@ -90,6 +90,8 @@ class KafkaDoor:
             await entrance.end()
         await self._end_connections()
         pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(2):  # a group of appends that the loop has promised to commit
+            await asyncio.sleep(0)
 
     async def _open_entrance(self, door: Doorway) -> asyncio.AbstractServer | TlsEntrance:
         def new_client() -> ClientConnection:

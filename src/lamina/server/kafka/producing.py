@@ -22,22 +22,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from lamina.api import Appended, ProducerStamp
+from lamina.api import Ack, Appended, ProducerStamp
 from lamina.errors import LaminaError, Unavailable, UnsupportedField
 from lamina.formats.kafka import batch as batches
 from lamina.formats.kafka.batch import Batch
 from lamina.formats.kafka.compression import Codec
 from lamina.formats.kafka.faults import BadBatch, Fault
 from lamina.log.producers import KAFKA
-from lamina.records import KEPT_COLUMNS, NULL_VALUES
+from lamina.records import KEPT_COLUMNS, NULL_VALUES, Decoded
 from lamina.server.kafka import transactional_produce as staging
-from lamina.server.kafka.sessions import SMALL_BYTES, Call, at_work
+from lamina.server.kafka.sessions import SMALL_BYTES, Call, Later, at_work
 from lamina.server.kafka.unpacking import TooMuchForTheLoop, UnpackingRoom
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
@@ -46,11 +47,12 @@ from lamina.wire.messages import Order
 _ACKS = {0: "0", 1: "1", -1: "all"}
 _ZSTD_FIRST_VERSION = 7
 _FIELDS = ("key", "headers")
+_APPEND_TIME = "LogAppendTime"
 
 Part = tuple[str, int, "Batch | LaminaError"]
 
 
-def produce(call: Call) -> Awaitable[Message | None]:
+def produce(call: Call) -> Message | Later | Awaitable[Message | None]:
     """Answers Produce; what is small is decoded before this returns, from the frame itself."""
     session = call.session
     before = session.turn if session.turn is not None and not session.turn.done() else None
@@ -58,10 +60,86 @@ def produce(call: Call) -> Awaitable[Message | None]:
     is_small = call.size_bytes <= SMALL_BYTES and not in_transaction
     if before is None and is_small and call.door.warm.is_set():
         with contextlib.suppress(TooMuchForTheLoop):
-            return _append(call, _decoded(call, UnpackingRoom(call, in_loop=True)))
+            parts = _decoded(call, UnpackingRoom(call, in_loop=True))
+            return _queued(call, parts) if _is_plain(call, parts) else _append(call, parts)
     call.session.frames.keep_frame()
     turn = session.turn = asyncio.get_running_loop().create_future()
     return (_staged_in_turn if in_transaction else _in_turn)(call, before, turn)
+
+
+# ---------------------------------------------------------------- one small batch, without a task
+
+
+def _is_plain(call: Call, parts: list[Part]) -> bool:
+    """Whether this is what lone producers send: one good batch, answered when it is stored."""
+    if len(parts) != 1 or call.request["acks"] not in (1, -1) or call.door.broker.tracing.is_on:
+        return False
+    topic, _, batch = parts[0]
+    if isinstance(batch, LaminaError) or call.door.broker.stopping.is_set():
+        return False
+    settings = call.store.topic_changes.settings_in_force(topic)
+    return settings.timestamp_type != _APPEND_TIME
+
+
+def _queued(call: Call, parts: list[Part]) -> Message | Later:
+    """Queues the append; its answer is sent by a callback, in the loop."""
+    started = time.perf_counter()
+    broker, later = call.door.broker, Later()
+    try:
+        append, timeout_s = _enter(call, parts[0])
+    except LaminaError as error:
+        broker.note_refused(call.caller, "append", error)
+        return _response(call, parts, [_unstored(call, parts[0], error)]) or {}
+    timer = None
+    if timeout_s is not None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_s, _late, call, parts, timeout_s, later)
+
+    def settled(append: asyncio.Future[Ack]) -> None:
+        if timer is not None:
+            timer.cancel()
+        broker.leave(0)
+        later.answer(_response(call, parts, [_outcome(call, parts[0], append, started)]))
+
+    append.add_done_callback(settled)
+    return later
+
+
+def _enter(call: Call, part: Part) -> tuple[asyncio.Future[Ack], float | None]:
+    """Queues a batch in the log, which the loop may have to write; returns how long to wait."""
+    topic, partition, batch = part
+    assert isinstance(batch, Batch)
+    acks, stamp = _ACKS[call.request["acks"]], _stamp(batch)
+    store = call.door.broker.admit(call.caller, 0)
+    try:
+        where = topic, Decoded(batch.records), partition
+        append = store.appends.append_soon(*where, acks, stamp, call.door.lead_soon)
+    except BaseException:
+        call.door.broker.leave(0)
+        raise
+    return append, _timeout_s(call, acks)
+
+
+def _outcome(call: Call, part: Part, append: asyncio.Future[Ack], started: float) -> Message:
+    """Makes the answer to what was stored, or refused by the log."""
+    topic, partition, batch = part
+    assert isinstance(batch, Batch)
+    try:
+        ack = append.result()
+    except LaminaError as error:
+        call.door.broker.note_refused(call.caller, "append", error)
+        return _unstored(call, part, error)
+    call.door.broker.note_appended(topic, ack.count, batch.size_bytes, started)
+    call.door.broker.metrics.count("kafka.Produce", "ok")
+    return _stored(call, part, Appended({partition: ack}, ack.count))
+
+
+def _late(call: Call, parts: list[Part], timeout_s: float, later: Later) -> None:
+    """Answers a client whose time is up; what is queued is stored all the same (rule 5)."""
+    later.answer(_response(call, parts, [_unstored(call, parts[0], _not_in_time(timeout_s))]))
+
+
+# ---------------------------------------------------------------- everything else
 
 
 async def _staged_in_turn(
@@ -96,7 +174,7 @@ def _staged(call: Call, parts: list[Part]) -> list[Message]:
             staging.stage(call, (topic, partition), batch, each["records"])
             answers.append(_stored(call, part, Appended({}, batch.records.num_rows)))
         except LaminaError as error:
-            answers.append(_failed(call, part, error, staging.code_of(call, error)))
+            answers.append(_unstored(call, part, error))
     return answers
 
 
@@ -203,7 +281,7 @@ async def _append_one(call: Call, acks: str, part: Part) -> Message:
         order = Order(topic, partition, acks, _timeout_s(call, acks), _stamp(batch))
         appended = await _in_time(call, order, batch.records)
     except LaminaError as error:
-        return _failed(call, part, error, staging.code_of(call, error))
+        return _unstored(call, part, error)
     call.door.broker.metrics.topics.appended(topic, 0, batch.size_bytes)
     answer = _stored(call, part, appended)
     if acks != "0":
@@ -219,7 +297,7 @@ async def _append_time_ms(call: Call, topic: str, partition: int, offset: int) -
     """
     try:
         kind = call.store.topic_changes.settings_in_force(topic).timestamp_type
-        if kind != "LogAppendTime" or offset < 0:
+        if kind != _APPEND_TIME or offset < 0:
             return -1
         look = partial(call.store.fetch, max_records=1, isolation="written")
         found = await call.in_pool(look, topic, partition, offset)
@@ -240,9 +318,11 @@ async def _in_time(call: Call, order: Order, records: pa.RecordBatch) -> Appende
     if done:
         return append.result()
     append.add_done_callback(_unheard)
-    raise Unavailable(
-        f"the records were not durable within {order.timeout_s} s; they may be stored yet"
-    )
+    raise _not_in_time(order.timeout_s)
+
+
+def _not_in_time(timeout_s: float | None) -> Unavailable:
+    return Unavailable(f"the records were not durable within {timeout_s} s; they may be stored yet")
 
 
 def _unheard(append: asyncio.Future[Appended]) -> None:
@@ -275,14 +355,22 @@ def _stored(call: Call, part: Part, appended: Appended) -> Message:
         "log_append_time_ms": -1,
     }
     if call.version >= 5:
-        answer["log_start_offset"] = call.store.earliest_offset(topic, partition)
+        answer["log_start_offset"] = _log_start(call, topic, partition)
     return answer
 
 
-def _failed(call: Call, part: Part, error: LaminaError, told: tuple[int, str]) -> Message:
+def _log_start(call: Call, topic: str, partition: int) -> int:
+    """Returns where the log begins, -1 if nobody can say: the records are stored all the same."""
+    try:
+        return call.store.earliest_offset(topic, partition)
+    except LaminaError:  # the topic was deleted meanwhile, or the server stops
+        return -1
+
+
+def _unstored(call: Call, part: Part, error: LaminaError) -> Message:
     """Makes the answer for a batch that was not stored; names the record where one is at fault."""
     batch = part[2]
-    code, said = told
+    code, said = staging.code_of(call, error)
     answer = _refused(part, code, said)
     record: int | None = error.record if isinstance(error, BadBatch) else None
     if isinstance(error, UnsupportedField) and isinstance(batch, Batch):
