@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "pytest_plugin": {*BASE, "client", "server", "store"},
     "client": {*BASE, "wire"},
     "server": {*BASE, "storage", "log", "groups", "inspect", "store", "wire"},
-    "spark": {*BASE, *ENGINE, "formats", "storage"},
+    "spark": {*BASE, *ENGINE, "formats", "storage", "engines"},
     "engines": {*BASE, "log"},
     "polars": {"engines"},
     "lamina_torture": {*BASE, *ENGINE, "formats", "storage", "wire", "server", "client", "spark"},

@@ -99,6 +99,21 @@ class Pruner:
         return None if found is None else -found
 
 
+def narrowed(
+    bounds: Bounds, extent: tuple[int, int], offset_for_time: Callable[[int], int | None]
+) -> tuple[int, int] | None:
+    """Returns the offsets of a partition that bounds leave of its extent; None if there are none.
+
+    `offset_for_time` finds the first record at or after a time in milliseconds: everything before
+    the first record that is not too old is too old.
+    """
+    first, end = max(bounds.first, extent[0]), min(bounds.end, extent[1])
+    if first < end and bounds.first_us is not None:
+        found = offset_for_time(bounds.first_us // 1000)
+        first = end if found is None else max(first, found)
+    return (first, end) if first < end else None
+
+
 def bisected(reaches: Callable[[int], bool], low: int, high: int) -> int | None:
     """Returns the least value that something reaches; None if not even the greatest does."""
     if reaches(low):

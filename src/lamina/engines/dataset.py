@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 
 from lamina.api import StoreApi
-from lamina.engines.bounds import Expression, Pruner
+from lamina.engines.bounds import Expression, Pruner, narrowed
 from lamina.engines.log_scanner import LogScanner
 from lamina.engines.table_columns import (
     carried,
@@ -108,14 +108,11 @@ class LogDataset(pd.Dataset):  # type: ignore[misc]
         bounds = pruner.bounds(partition)
         if bounds is None:
             return None
-        first = max(bounds.first, self._earliest(partition))
-        end = min(bounds.end, self._store.latest_offset(self._topic, partition))
-        if first < end and bounds.first_us is not None:
-            # Everything before the first record that is not too old is too old.
-            since_ms = bounds.first_us // 1000
-            found = self._store.offset_for_time(self._topic, partition, since_ms)
-            first = end if found is None else max(first, found)
-        return Stripe(partition, first, end) if first < end else None
+        extent = self._earliest(partition), self._store.latest_offset(self._topic, partition)
+        left = narrowed(
+            bounds, extent, lambda ms: self._store.offset_for_time(self._topic, partition, ms)
+        )
+        return None if left is None else Stripe(partition, *left)
 
     def _earliest(self, partition: int) -> int:
         """Returns where the table begins: at what is lost, if nothing that is left lies before."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lamina.errors import InvalidRequest
 from lamina.spark import plan as planning
 from lamina.spark.columns import Projection, schema_of
 from lamina.spark.gaps import LOGGER
@@ -27,6 +29,9 @@ from lamina.spark.typed_projection import (
     typed_schema,
     versions_now,
 )
+
+if TYPE_CHECKING:
+    from lamina.spark.filtered_read import Pruned
 
 
 class BatchReader(DataSourceReader):
@@ -87,8 +92,22 @@ def source_schema(options: Mapping[str, str], *, streaming: bool = False) -> Str
     return typed_schema(given, chosen.arrow, parsed.typing.errors)
 
 
-def explain(path: str | None = None, **options: Any) -> Plan:
-    """Plans a batch read without Spark: prints as tasks, bytes, and how much it skips."""
+@overload
+def explain(what: DataFrame) -> Pruned: ...
+@overload
+def explain(what: str | None = None, **options: Any) -> Plan: ...
+def explain(what: str | DataFrame | None = None, **options: Any) -> Plan | Pruned:
+    """Plans a batch read without Spark: prints as tasks, bytes, and how much it skips.
+
+    `what` is the path of a log, or a frame that `lamina.spark.read` returned: of that, it says what
+    its filter left out.
+    """
+    if isinstance(what, DataFrame):
+        found = vars(what).get("_lamina_pruned")
+        if found is None:
+            raise InvalidRequest("only a frame that lamina.spark.read returned can be explained")
+        return cast("Pruned", found)
+    path = what
     where = {} if path is None else {"path": path}
     given = CaseInsensitiveDict(where | {name: str(value) for name, value in options.items()})
     schema = source_schema(given)
