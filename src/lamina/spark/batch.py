@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ from lamina.spark.columns import Projection, schema_of
 from lamina.spark.gaps import LOGGER
 from lamina.spark.options import SOURCE_OPTIONS, Given, SourceOptions, Typing
 from lamina.spark.pieces.task import Task, read_task
-from lamina.spark.plan import Log, Plan
+from lamina.spark.plan import PRUNED, Log, Plan, Pruned
 from lamina.spark.typed_projection import (
     TypedProjection,
     chosen_version,
@@ -29,9 +29,6 @@ from lamina.spark.typed_projection import (
     typed_schema,
     versions_now,
 )
-
-if TYPE_CHECKING:
-    from lamina.spark.filtered_read import Pruned
 
 
 class BatchReader(DataSourceReader):
@@ -103,10 +100,10 @@ def explain(what: str | DataFrame | None = None, **options: Any) -> Plan | Prune
     its filter left out.
     """
     if isinstance(what, DataFrame):
-        found = vars(what).get("_lamina_pruned")
+        found = vars(what).get(PRUNED)
         if found is None:
             raise InvalidRequest("only a frame that lamina.spark.read returned can be explained")
-        return cast("Pruned", found)
+        return cast(Pruned, found)
     path = what
     where = {} if path is None else {"path": path}
     given = CaseInsensitiveDict(where | {name: str(value) for name, value in options.items()})

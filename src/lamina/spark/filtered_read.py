@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,41 +25,9 @@ from lamina.spark import plan as planning
 from lamina.spark.batch import explain, looked_at
 from lamina.spark.filters import RECORD_NAMES, SCHEMA, TYPED_NAMES, Understood, understood
 from lamina.spark.options import EARLIEST, LATEST, SourceOptions
-from lamina.spark.plan import OBJECT, SEGMENT, Counted, Log, Plan, Range, kind_of
+from lamina.spark.plan import OBJECT, PRUNED, SEGMENT, Counted, Log, Pruned, Range, kind_of
 
 MADE_HERE = ("subscribe", "subscribepattern", "assign", "columns", "keys")
-PRUNED = "_lamina_pruned"
-"""The attribute of a frame that says what was pruned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What a filter made of a read: prints as text. `ranges` are offsets as options have them."""
-
-    topic: str
-    partitions: Counted
-    segments: Counted
-    objects: Counted
-    size_bytes: Counted
-    ranges: dict[int, tuple[int, int]]
-    keys: int | None
-    plan: Plan
-
-    def __str__(self) -> str:
-        said = [f"{self.topic}: {self.partitions.said('partitions')}"]
-        said.append(self.segments.said("segments"))
-        if self.objects != Counted():
-            said.append(self.objects.said("objects"))
-        said.append(self.size_bytes.said("bytes"))
-        lines = [", ".join(said)]
-        for partition, (first, end) in sorted(self.ranges.items()):
-            begin = "the first record" if first == EARLIEST else f"offset {first}"
-            until = "the end" if end == LATEST else f"offset {end}"
-            lines.append(f"partition {partition}: from {begin} to {until}")
-        if self.keys is not None:
-            lines.append(f"keys: only {self.keys}, chosen by the workers")
-        lines.append(f"tasks: {self.plan}")
-        return "\n".join(lines)
 
 
 def read(

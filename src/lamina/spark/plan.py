@@ -195,6 +195,40 @@ class Plan:
         return "".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a filter made of a read: prints as text. `ranges` are offsets as options have them."""
+
+    topic: str
+    partitions: Counted
+    segments: Counted
+    objects: Counted
+    size_bytes: Counted
+    ranges: dict[int, tuple[int, int]]
+    keys: int | None
+    plan: Plan
+
+    def __str__(self) -> str:
+        said = [f"{self.topic}: {self.partitions.said('partitions')}"]
+        said.append(self.segments.said("segments"))
+        if self.objects != Counted():
+            said.append(self.objects.said("objects"))
+        said.append(self.size_bytes.said("bytes"))
+        lines = [", ".join(said)]
+        for partition, (first, end) in sorted(self.ranges.items()):
+            begin = "the first record" if first == EARLIEST else f"offset {first}"
+            until = "the end" if end == LATEST else f"offset {end}"
+            lines.append(f"partition {partition}: from {begin} to {until}")
+        if self.keys is not None:
+            lines.append(f"keys: only {self.keys}, chosen by the workers")
+        lines.append(f"tasks: {self.plan}")
+        return "\n".join(lines)
+
+
+PRUNED = "_lamina_pruned"
+"""The attribute of a frame that says what was pruned."""
+
+
 def selected(topics: dict[str, Topic], selection: Selection) -> list[tuple[str, int]]:
     """Returns the partitions that a selection names, sorted; raises for one that is not there."""
     if selection.pattern is not None:
