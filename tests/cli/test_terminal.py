@@ -14,6 +14,7 @@ import pexpect
 import pytest
 
 import lamina
+from lamina.formats.kernels import first_use
 from tests.server.rig import ServerProcess
 
 TIMEOUT_S = 60
@@ -110,9 +111,15 @@ def test_a_terminal_gets_colours_and_a_pipe_does_not(data: str) -> None:
 
 
 def test_whoever_waits_for_the_compiler_is_told_why(data: str, tmp_path: Path) -> None:
-    """At a terminal: a script's error stream stays clean."""
+    """At a terminal: a script's error stream stays clean. Little needs no compiler at all."""
     path = f"{data}/topics/t/0/segments/00000000000000000000.log"
     nowhere_else = dict.fromkeys(("XDG_CACHE_HOME", "TMPDIR"), str(tmp_path))
+    little = spawn("dump", path, **nowhere_else)
+    little.expect(pexpect.EOF)
+    assert b"first" in little.before
+    assert b"compiling" not in little.before
+    with lamina.open(data) as store:
+        store.append("t", [bytes(1000)] * (first_use.SMALL_CALL_BYTES // 1000))
     cold = spawn("dump", path, **nowhere_else)
     cold.expect("compiling kernels, once on this machine")
     cold.expect(pexpect.EOF)

@@ -164,7 +164,10 @@ ON_A_PLAIN_PROCESSOR = """
 import json, sys
 from lamina.formats.kernels import crc
 from lamina.formats.frame import log
+from lamina.formats.kernels.first_use import compiled_first
 from lamina.records import prepare
+patience = compiled_first()
+patience.__enter__()
 golden = open(sys.argv[1], "rb").read()
 rows = [
     {"timestamp": 1_700_000_000_000, "key": None, "value": b"\\x01\\x02\\x03"},

@@ -110,7 +110,10 @@ NAMES_FILES = {
 """Packages that name files of others."""
 LENT = {("lamina.client.key_split", "formats"), ("lamina.client.typed_values", "formats")}
 """What a module may import beyond its layer, inside a function: kernels that split and decode."""
-KEPT = {("lamina.formats.kernels.compile", "lamina.storage.kernel_cache")}
+KEPT = {
+    ("lamina.formats.kernels.compile", "lamina.storage.kernel_cache"),
+    ("lamina.formats.kernels.first_use", "lamina.storage.background_work"),
+}
 """Machine code is the compiler's: it is kept in files, which is no input or output of a format."""
 SPOKEN = {"lamina.server.kafka.": "lamina.formats.kafka."}
 """Which door speaks a format of its own: Kafka's record batches are nobody else's business."""

@@ -7,6 +7,7 @@
     bad_pages          reads around pages that the device does not deliver
     locks              the lock that makes a process the only writer of a directory
     kernel_cache       where compiled kernels are kept: the first place that works
+    background_work    a thread that works later, which a fork and the end of the process wait for
     programs           programs of this machine, found or written for this user
     machine            the environment, processors, and trees of files as jobs walk them
     paths              every file name and object key: built and parsed here, and nowhere else

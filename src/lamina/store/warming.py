@@ -21,6 +21,7 @@ from lamina.archive.open_archive import open_archive
 from lamina.errors import LaminaError
 from lamina.formats.kafka import batch as kafka_batch
 from lamina.formats.kernels import compile as kernels
+from lamina.formats.kernels.first_use import compiled_first
 from lamina.store.archive_store import ArchiveStore
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
@@ -40,7 +41,8 @@ def warm() -> Iterator[tuple[int, int]]:
         steps = list(_steps(folder))
         for done, step in enumerate(steps):
             yield done, len(steps)
-            step()
+            with compiled_first():
+                step()
         yield len(steps), len(steps)
     kernels.CACHE.note_complete(kernels.machine_name())
 

@@ -74,8 +74,9 @@ from lamina.formats.kernels.binary import (
     poke_u32_be,
     wrapping_add,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.compile import inlined, kernel, kernel_at_once
 from lamina.formats.kernels.crc import crc32c
+from lamina.formats.kernels.first_use import batch_is_small, data_is_small, rows_are_few
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,
@@ -176,7 +177,7 @@ def encode_values(
     return arrow.encode_at(values.address, values.rows, _encode, out, int(base_offset))
 
 
-@kernel
+@kernel_at_once(batch_is_small)
 def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int, int]:
     rows = arrow.length_of(batch)
     timestamps = arrow.fixed_column(batch, 0)
@@ -304,7 +305,7 @@ def scan(
     return Scan(positions, end, stop, (header_bytes, value_bytes), timestamps)
 
 
-@kernel
+@kernel_at_once(data_is_small)
 def _scan(data: Any, positions: Any, timestamps: Any, state: Any, bounds: Any) -> Any:
     position, count, expected_offset, header_bytes = state
     bytes_end, budget = bounds
@@ -390,8 +391,7 @@ def decode(buffer: Buffer, found: Scan, columns: Collection[str] | None = None) 
     header_bytes, value_bytes = found.column_bytes
     looks = header_bytes and not set(schema.names) <= {"offset", "timestamp"}
     nulls, key_bytes, *totals = _measure(data, found.positions) if looks else (0,) * 6
-    offsets = np.empty(rows, dtype=np.int64)
-    timestamps = np.empty(rows, dtype=np.int64)
+    offsets, timestamps = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
     keys = arrow.room_for(rows, key_bytes if wants_keys else 0)
     values = arrow.room_for(rows, value_bytes if wants_values else 0)
     wanted = (wants_keys, wants_values)
@@ -428,7 +428,7 @@ def _look(record: int, header_len: int) -> Any:
     return found
 
 
-@kernel
+@kernel_at_once(rows_are_few)
 def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
     """Counts null values, key bytes, rows with headers, headers, name bytes, header value bytes."""
     origin = address_of(data)
@@ -451,7 +451,7 @@ def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
     return nulls, key_bytes, lists, items, name_bytes, item_bytes
 
 
-@kernel
+@kernel_at_once(rows_are_few)
 def _gather(
     data: Any, positions: Any, numbers: Any, keys: Any, values: Any, wanted: tuple[bool, bool]
 ) -> None:
@@ -491,7 +491,7 @@ def _gather(
     value_offsets[len(positions)] = value_end
 
 
-@kernel
+@kernel_at_once(rows_are_few)
 def _gather_headers(data: Any, positions: Any, targets: Any, ends: Any) -> None:
     origin = address_of(data)
     for row in range(len(positions)):

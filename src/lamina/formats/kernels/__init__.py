@@ -5,6 +5,8 @@ without the GIL, is compiled once per machine, and is loaded from a cache on dis
 
     compile          the one place that configures Numba, and the key of its cache
     compile_notice   notifies the user that the first use takes a few seconds
+    first_use        small calls are answered before a kernel is compiled
+    interpret        a kernel as the Python that it is, for those calls
     binary           fixed byte layouts for Python code, unaligned loads and stores for kernels
     arrow            Arrow columns as the arrays that kernels take, and back
     varint           zigzag varints, for STRM blocks and Kafka's records

@@ -16,6 +16,7 @@ Rules.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.formats.kernels.binary import peek_i64, peek_u8, peek_u32
-from lamina.formats.kernels.compile import inlined, instruction, kernel
+from lamina.formats.kernels.compile import inlined, instruction, kernel_at_once
+from lamina.formats.kernels.interpret import in_python
 from lamina.formats.scan import OFFSET_MAX
 
 _ABSENT = -1
@@ -80,7 +82,16 @@ def _call_release(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@kernel
+def _release_plainly(address: int) -> None:
+    callback = _RELEASER(ctypes.c_void_p.from_address(address + _RELEASE).value or 0)
+    callback(address)
+
+
+_RELEASER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+in_python(_call_release, _release_plainly)
+
+
+@kernel_at_once(lambda address: True)
 def _release(address: int) -> None:
     _call_release(address)
 

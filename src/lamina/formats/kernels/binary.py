@@ -3,7 +3,8 @@
 A `Layout` is the one description of a fixed on-disk structure: its fields in order, with the type
 names that the format pages use. The tables in the documentation are compared with it by a test.
 
-The `peek_`, `poke_` and `copy` functions exist only inside kernels. They are as unsafe as C.
+The `peek_`, `poke_` and `copy` functions exist only inside kernels, compiled or interpreted. They
+are as unsafe as C.
 
 Rules.
 1. A kernel gets arrays, takes `address_of` them once, and checks every position against their
@@ -13,6 +14,7 @@ Rules.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import struct
 import sys
@@ -26,6 +28,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.compile import inlined, instruction
+from lamina.formats.kernels.interpret import in_python, signed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -103,6 +106,14 @@ def _peek(bits: int, result: Any, *, swap: bool) -> Callable[[int], int]:
 
         return result(types.int64), generate
 
+    order = "big" if swap else "little"
+
+    def plain(address: int) -> Any:
+        read = ctypes.string_at(int(address), bits // 8)
+        value = int.from_bytes(read, order, signed=bits == 64 and result is types.int64)  # type: ignore[arg-type]
+        return np.uint64(value) if result is types.uint64 else value
+
+    in_python(peek, plain)
     return peek
 
 
@@ -120,6 +131,13 @@ def _poke(bits: int, *, swap: bool) -> Callable[[int, int], None]:
 
         return types.void(types.int64, types.int64), generate
 
+    order = "big" if swap else "little"
+
+    def plain(address: int, value: int) -> None:
+        stored = (int(value) & (1 << bits) - 1).to_bytes(bits // 8, order)  # type: ignore[arg-type]
+        ctypes.memmove(int(address), stored, bits // 8)
+
+    in_python(poke, plain)
     return poke
 
 
@@ -150,6 +168,9 @@ def address_of(typing_context: Any, array: Any) -> Any:
         return builder.ptrtoint(data, ir.IntType(64))
 
     return types.int64(array), generate
+
+
+in_python(address_of, lambda array: int(array.ctypes.data))
 
 
 @instruction
@@ -195,9 +216,18 @@ def _copy_vector(size: int) -> Callable[[int, int], None]:
     return copy_vector
 
 
+def _moved(target: int, source: int, length: int) -> None:
+    ctypes.memmove(int(target), int(source), int(length))
+
+
+in_python(copy, _moved)
+in_python(move, _moved)
+
 # All bytes are read before any is written: source and target may overlap.
 copy_16 = _copy_vector(16)
 copy_32 = _copy_vector(32)
+in_python(copy_16, lambda target, source: _moved(target, source, 16))
+in_python(copy_32, lambda target, source: _moved(target, source, 32))
 
 
 @inlined
@@ -212,3 +242,7 @@ def wrapping_subtract(first: int, second: int) -> Any:
     """A difference modulo 2^64, as an int64."""
     difference: Any = np.uint64(first) - np.uint64(second)
     return np.int64(difference)
+
+
+in_python(wrapping_add, lambda first, second: signed(int(first) + int(second)))
+in_python(wrapping_subtract, lambda first, second: signed(int(first) - int(second)))

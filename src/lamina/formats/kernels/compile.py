@@ -30,6 +30,7 @@ from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from lamina.formats.kernels.compile_notice import compiling
+from lamina.formats.kernels.first_use import answer_at_once
 from lamina.storage.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -99,8 +100,16 @@ class _Kept(_Cache):  # type: ignore[misc]  # numba has no type information
                 return CompileResult._rebuild(target_context, *pickle.loads(kept))  # noqa: S301
             except Exception:  # whatever it is: made by another Numba, say; compiling mends it
                 CACHE.forget(name)
-        compiling(CACHE.announce)
+        self.announce()
         return None
+
+    def has(self, signature: Any, target_context: Any) -> bool:
+        """Whether there is machine code for a signature that nobody has to compile."""
+        return CACHE.load(self._name(signature, target_context.codegen())) is not None
+
+    def announce(self) -> None:
+        """Notifies those who want to know that somebody waits for the compiler."""
+        compiling(CACHE.announce)
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keeps machine code for the next process."""
@@ -130,6 +139,20 @@ def kernel(function: Function) -> Function:
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     dispatcher._cache = _Kept(function)
     return cast("Function", dispatcher)
+
+
+def kernel_at_once(is_small: Callable[..., bool]) -> Callable[[Function], Function]:
+    """As `kernel`; small calls are answered before it is compiled (`first_use`).
+
+    `is_small` takes the arguments of a call and returns whether interpreting it is quick.
+    """
+
+    def decorate(function: Function) -> Function:
+        made = kernel(function)
+        answer_at_once(made, is_small)
+        return made
+
+    return decorate
 
 
 def inlined(function: Function) -> Function:

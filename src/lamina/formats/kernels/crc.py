@@ -12,6 +12,8 @@ bytes is shifted into the last lane. All constants are bit-reflected.
 
 from __future__ import annotations
 
+import ctypes
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -22,7 +24,9 @@ from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u8, peek_u32, peek_u64
-from lamina.formats.kernels.compile import inlined, instruction, kernel
+from lamina.formats.kernels.compile import inlined, instruction, kernel_at_once
+from lamina.formats.kernels.first_use import SMALL_CALL_BYTES
+from lamina.formats.kernels.interpret import in_python
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -334,7 +338,19 @@ crc32 = crc32_instruction if HAS_CARRYLESS_MULTIPLY else crc32_portable
 crc32c = crc32c_instruction if HAS_CRC32C_INSTRUCTION else crc32c_portable
 
 
-@kernel
+def _crc32c_plainly(address: int, length: int) -> int:
+    crc = 0xFFFFFFFF
+    for byte in ctypes.string_at(int(address), int(length)):
+        crc = _CRC32C_BYTES[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+_CRC32C_BYTES = [int(each) for each in _CRC32C_TABLES[0]]
+in_python(crc32, lambda address, length: zlib.crc32(ctypes.string_at(int(address), int(length))))
+in_python(crc32c, _crc32c_plainly)
+
+
+@kernel_at_once(lambda data: len(data) <= SMALL_CALL_BYTES)
 def _crc32c_of(data: Any) -> Any:
     return crc32c(address_of(data), len(data))
 

@@ -9,6 +9,8 @@ use one, and they are rare.
 
 from __future__ import annotations
 
+import ctypes
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,9 @@ from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u8, peek_u32, peek_u64
-from lamina.formats.kernels.compile import inlined, instruction, kernel
+from lamina.formats.kernels.compile import inlined, instruction, kernel, kernel_at_once
+from lamina.formats.kernels.first_use import SMALL_CALL_BYTES
+from lamina.formats.kernels.interpret import in_python
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -96,6 +100,15 @@ def _swap_bytes(typing_context: Any, value: Any) -> Any:
         return builder.bswap(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+def _multiplied_and_folded(first: Any, second: Any) -> Any:
+    product = int(first) * int(second)
+    return np.uint64((product ^ product >> 64) & 0xFFFFFFFFFFFFFFFF)
+
+
+in_python(_multiply_fold, _multiplied_and_folded)
+in_python(_swap_bytes, lambda value: value.byteswap())
 
 
 @inlined
@@ -245,6 +258,31 @@ def _lane_of(index: int) -> Any:
 _lane_0, _lane_1, _lane_2, _lane_3, _lane_4, _lane_5, _lane_6, _lane_7 = map(_lane_of, range(8))
 
 
+# Interpreted, the lanes are an array of eight words.
+def _eight_at(address: int) -> Any:
+    return np.frombuffer(ctypes.string_at(int(address), 64), dtype=np.uint64)
+
+
+def _accumulated(lanes: Any, address: int, secret: int) -> Any:
+    value = _eight_at(address)
+    keyed = value ^ _eight_at(secret)
+    product = (keyed & np.uint64(0xFFFFFFFF)) * (keyed >> np.uint64(32))
+    return lanes + value[[1, 0, 3, 2, 5, 4, 7, 6]] + product
+
+
+def _scrambled(lanes: Any, secret: int) -> Any:
+    return (lanes ^ (lanes >> np.uint64(47)) ^ _eight_at(secret)) * _PRIME32_1
+
+
+in_python(_first_lanes, lambda: np.array(_FIRST_LANES, dtype=np.uint64))
+in_python(_accumulate, _accumulated)
+in_python(_scramble, _scrambled)
+for _index, _lane in enumerate(
+    (_lane_0, _lane_1, _lane_2, _lane_3, _lane_4, _lane_5, _lane_6, _lane_7)
+):
+    in_python(_lane, operator.itemgetter(_index))
+
+
 @inlined
 def _merge(first: Any, second: Any, secret: int) -> Any:
     return _multiply_fold(first ^ peek_u64(secret), second ^ peek_u64(secret + 8))
@@ -293,7 +331,7 @@ def xxh3(address: int, length: int, seed: Any) -> Any:
     return _long_seeded(address, length, seed)
 
 
-@kernel
+@kernel_at_once(lambda data, seed: len(data) <= SMALL_CALL_BYTES)
 def _xxh3_of(data: NDArray[np.uint8], seed: Any) -> Any:
     return xxh3(address_of(data), len(data), seed)
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_i64, peek_u8, peek_u32
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.compile import kernel, kernel_at_once
+from lamina.formats.kernels.first_use import rows_are_few
 from lamina.formats.scan import Scan
 from lamina.formats.wal.control import CHECKPOINT_MARK
 from lamina.formats.wal.layout import PREFIX, SEGMENT_FRAME, TRAILER, FrameType
@@ -134,7 +135,7 @@ def control_frame(buffer: Buffer, position: int) -> ControlFrame:
     return ControlFrame(int(data[position]), int(fields["topic_id"]), body)
 
 
-@kernel
+@kernel_at_once(rows_are_few)
 def _take(
     data: Any, positions: Any, base_location: int, columns: Any, count: int, others: Any
 ) -> tuple[int, int, int]:
