@@ -144,6 +144,7 @@ def single_importers(found: Mapping[str, Module]) -> list[str]:
 def crossed_by_an_append() -> list[str]:
     """The modules whose code runs when an open store appends one durable record to a warm topic."""
     import lamina
+    from lamina.formats.kernels.first_use import compiled_first
 
     seen: set[str] = set()
 
@@ -155,7 +156,8 @@ def crossed_by_an_append() -> list[str]:
     with tempfile.TemporaryDirectory() as folder, lamina.open(folder) as store:
         store.create_topic("orders")
         for _ in range(3):  # the first ones compile, and make what later ones find
-            store.append("orders", b"value", partition=0)
+            with compiled_first():
+                store.append("orders", b"value", partition=0)
         sys.setprofile(note)
         try:
             store.append("orders", b"value", partition=0)
