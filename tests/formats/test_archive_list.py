@@ -85,6 +85,19 @@ def test_no_changed_byte_goes_unseen() -> None:
 def test_a_newer_list_is_named_as_one() -> None:
     with pytest.raises(NewerFormat):
         archive_manifest.decode(changed(version=2))
+    with pytest.raises(NewerFormat):
+        archive_manifest.decode(changed(version=3))
+
+
+def test_a_list_with_epochs_is_of_the_next_version_and_any_other_is_as_it_was() -> None:
+    """A release that knows no epochs would look for objects under other names."""
+    with_epoch = replace(WHOLE, objects=(FIRST, replace(SECOND, epoch=5), THIRD))
+    raw = archive_manifest.encode(with_epoch)
+    assert archive_manifest.decode(raw) == with_epoch
+    assert json.loads(raw)["version"] == 2
+    assert ["epoch" in each for each in json.loads(raw)["objects"]] == [False, True, False]
+    assert json.loads(archive_manifest.encode(WHOLE))["version"] == 1
+    assert b"epoch" not in archive_manifest.encode(WHOLE).partition(b"objects")[2]
 
 
 @pytest.mark.parametrize(

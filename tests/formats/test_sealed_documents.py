@@ -13,18 +13,23 @@ from lamina.formats.documents import (
     archive_location,
     archive_proof,
     group_roster,
+    lease_file,
     sink_transaction,
     strict_json,
+    tail_boundary,
 )
 from lamina.formats.documents.archive_location import ArchiveLocation
 from lamina.formats.documents.archive_proof import ArchiveProof
 from lamina.formats.documents.group_roster import Listed
+from lamina.formats.documents.lease_file import Lease
 from lamina.formats.documents.sink_transaction import Part, Run, State, Transaction
+from lamina.formats.documents.tail_boundary import TailBoundary
 
 RUN = Run("orders", 1, 2, 9000, 64, 1024, 305419896)
 TRANSACTION = Transaction("billing", 17, "query", (Part("3f.part", (RUN, RUN)), Part("4", ())))
 STATE = State("billing", 17, "query")
 LISTED = [Listed("a", 1, "z", [0, 7]), Listed("b", 2, "g", []), Listed("b", 1, "h", [5])]
+LEASE = Lease(7, "b1/6f", "grpc://a:9300", 15_000, 41)
 
 
 class File(NamedTuple):
@@ -46,6 +51,8 @@ FILES = {
     "proof": File(
         archive_proof.encode, archive_proof.decode, ArchiveProof(7, ("conditional create: no",))
     ),
+    "lease": File(lease_file.encode, lease_file.decode, LEASE),
+    "boundary": File(tail_boundary.encode, tail_boundary.decode, TailBoundary(912, 7)),
     "roster": File(group_roster.encode, group_roster.decode, LISTED),
     "transaction": File(
         sink_transaction.encode_transaction, sink_transaction.decode_transaction, TRANSACTION
@@ -105,6 +112,12 @@ def test_a_field_too_many_or_too_few_is_refused(name: str) -> None:
 def test_an_empty_location_is_refused() -> None:
     with pytest.raises(CorruptData, match="location is empty"):
         archive_location.decode(changed("location", url=""))
+
+
+@pytest.mark.parametrize("fields", [{"epoch": 0}, {"ttl_ms": 0}, {"holder": ""}])
+def test_a_lease_of_nobody_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(CorruptData, match="no epoch, no time or nobody"):
+        lease_file.decode(changed("lease", **fields))
 
 
 @pytest.mark.parametrize("problems", [[1], [""], [None], [["a"]]])

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lamina.api import Ack, Appended, Gap, ProducerStamp
 from lamina.errors import Busy, CorruptData, InvalidRequest, LaminaError, RecordsMissing
-from lamina.formats import committed_offsets, producer_journal, transaction_file
+from lamina.formats import committed_offsets, producer_journal, tail_file, transaction_file
 from lamina.formats.documents import (
     archive_location,
     archive_manifest,
@@ -30,10 +30,12 @@ from lamina.formats.documents import (
     group_copy,
     group_roster,
     group_settings,
+    lease_file,
     ledger,
     position_file,
     producer_ids,
     sink_transaction,
+    tail_boundary,
     tombstone,
     topic_file,
     topic_schemas,
@@ -46,6 +48,7 @@ from lamina.formats.keratin import delta, manifest, snapshot
 from lamina.formats.keratin import index as keratin_index
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.keratin import time_index as keratin_timeindex
+from lamina.formats.kernels.crc import crc32c_of
 from lamina.formats.scan import Budget, Limit, Stop
 from lamina.formats.strm import layout as strm_layout
 from lamina.formats.strm import segment as strm_segment
@@ -428,6 +431,28 @@ def proofs() -> list[bytes]:
     return [archive_proof.encode(found)]
 
 
+def leases() -> list[bytes]:
+    held = lease_file.Lease(7, "b1/6f", "grpc://a:9300", 15_000, 41)
+    return [lease_file.encode(held), lease_file.encode(dataclasses.replace(held, renewals=42))]
+
+
+def boundaries() -> list[bytes]:
+    return [tail_boundary.encode(tail_boundary.TailBoundary(912, 7))]
+
+
+def tails() -> list[bytes]:
+    records = tail_file.Section(tail_file.Kind.RECORDS, "orders", b"strm", 3, 10, 12)
+    copy = tail_file.Section(tail_file.Kind.COPY, "data/orders/topic.json", b"{}")
+    windows = (tail_file.Tail(9, 7), tail_file.Tail(10, 7, (records, copy)))
+    return [tail_file.encode(each) for each in windows]
+
+
+def sealed_tail(data: bytes) -> bytes:
+    """A window with the checksum that its bytes would have."""
+    covered = data[: -tail_file.CHECKSUM_BYTES]
+    return covered + crc32c_of(covered).to_bytes(tail_file.CHECKSUM_BYTES, "big")
+
+
 def cold_locations() -> list[bytes]:
     return [cold_location.encode(cold_location.ColdLocation("/slow/cold", "/srv/data"))]
 
@@ -723,6 +748,15 @@ _DOCUMENTS = (
         sealing.document,
         True,
     ),
+    Target("lease", leases, same(lease_file.decode, lease_file.encode), sealing.document, True),
+    Target(
+        "tail-boundary",
+        boundaries,
+        same(tail_boundary.decode, tail_boundary.encode),
+        sealing.document,
+        True,
+    ),
+    Target("tail", tails, same(tail_file.decode, tail_file.encode), sealed_tail),
     Target(
         "archive-proof",
         proofs,

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lamina.formats import transaction_file
+from lamina.formats import tail_file, transaction_file
 from lamina.formats.transaction_file import Entry, Kind
 from lamina.inspect.kinds import kind_of, verify_file
+from lamina.storage import paths
 
 ENTRIES = [
     Entry(Kind.PRODUCER, "copier", partition=3, number=1000),
@@ -50,3 +51,27 @@ def test_a_file_without_its_end_is_damaged_only_where_it_was_decided(tmp_path: P
     rows = dumped(written(tmp_path, cut, "commit"), cut)
     assert [row.get("kind") for row in rows[:2]] == ["producer", "batch"]
     assert "no entry" in str(rows[2])
+
+
+# ---------------------------------------------------------------------- windows of a cluster's log
+
+
+def test_a_window_is_verified_and_shown(tmp_path: Path) -> None:
+    section = tail_file.Section(tail_file.Kind.RECORDS, "orders", b"body", 3, 10, 12)
+    file = tmp_path / paths.base_name(paths.tail(4))
+    file.write_bytes(tail_file.encode(tail_file.Tail(4, 7, (section,))))
+    assert verify_file(str(file)) == []
+    (row,) = dumped(str(file), file.read_bytes())
+    assert (row["kind"], row["name"], row["next_offset"]) == ("records", "orders", 12)
+    other = tmp_path / paths.base_name(paths.tail(5))
+    other.write_bytes(file.read_bytes())
+    assert "its name says another" in problem_of(other)
+    other.write_bytes(file.read_bytes()[:-1])
+    assert "checksum" in problem_of(other)
+    (row,) = dumped(str(other), other.read_bytes())
+    assert "checksum" in str(row["problem"])
+
+
+def problem_of(file: Path) -> str:
+    (found,) = verify_file(str(file)) or []
+    return found.problem

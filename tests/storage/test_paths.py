@@ -92,10 +92,25 @@ def test_a_groups_file_is_parsed_back_and_stays_in_its_directory(
     assert file.name.isascii()
 
 
-@given(TOPICS, st.integers(0, 10_000), NUMBERS)
-def test_an_object_key_is_parsed_back(topic: str, partition: int, base_offset: int) -> None:
-    key = ObjectKey(topic, partition, base_offset)
+@given(TOPICS, st.integers(0, 10_000), NUMBERS, st.integers(0, 999), st.integers(0, 1 << 50))
+def test_an_object_key_is_parsed_back(
+    topic: str, partition: int, base_offset: int, generation: int, epoch: int
+) -> None:
+    key = ObjectKey(topic, partition, base_offset, generation, epoch)
     assert paths.object_key(key.name) == key
+
+
+def test_the_keys_of_an_epoch_are_of_no_other_epoch_and_of_no_store_without_a_cluster() -> None:
+    numbers = range(4)
+    keys = {
+        ObjectKey("t", 0, 7, generation, epoch).name for generation in numbers for epoch in numbers
+    }
+    assert len(keys) == 16
+    assert ObjectKey("t", 0, 7).name == "data/t/0/00000000000000000007.seg"
+    assert ObjectKey("t", 0, 7, 2).name == "data/t/0/00000000000000000007.2.seg"
+    assert ObjectKey("t", 0, 7, 0, 3).name == "data/t/0/00000000000000000007.3.0.seg"
+    for name in ("7.0.seg", "7.0.0.seg", "7.0.1.seg", "7.01.1.seg", "7.1.01.seg", "7.1.1.1.seg"):
+        assert paths.object_key(f"data/t/0/0000000000000000000{name}") is None
 
 
 @given(TOPICS, st.integers(0, 10_000), GROUPS)

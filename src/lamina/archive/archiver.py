@@ -30,7 +30,7 @@ from lamina.archive.encode import (
     encode_object,
     examine,
 )
-from lamina.archive.join import Policy, choose, join
+from lamina.archive.join import Policy, choose, join, put
 from lamina.archive.object_list import Shelf
 from lamina.archive.uploader import READ_BACK_TRIES, reads_back
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
@@ -102,7 +102,8 @@ class Archiver:
         if encoded is None:
             return None
         entry = self.store(encoded)
-        is_ours = entry == encoded.entry  # one that was there may hold less than ours would
+        # One that was there may hold less than ours would.
+        is_ours = replace(entry, generation=0, epoch=0) == encoded.entry
         self.list_it(entry, encoded.next_offset if is_ours else entry.next_offset)
         return entry
 
@@ -157,8 +158,11 @@ class Archiver:
     def store(self, encoded: EncodedObject) -> ArchivedObject:
         """Uploads an object and reads it back; returns the entry of what is there.
 
-        That is another one than ours if an earlier run was cut off between upload and list.
+        That is another one than ours if an earlier run was cut off between upload and list. In a
+        cluster it never is: no other broker makes our keys, and none of ours is used twice.
         """
+        if self.shelf.epoch:
+            return put(self.shelf, encoded, encoded.entry.generation)
         key = self.shelf.key_of(encoded.entry)
         for _ in range(READ_BACK_TRIES):
             try:

@@ -110,22 +110,24 @@ def join(
 
 
 def put(shelf: Shelf, encoded: EncodedObject, generation: int) -> ArchivedObject:
-    """Uploads an object that takes others' place and reads it back; returns its entry.
+    """Uploads an object under a key of its own and reads it back; returns its entry.
 
-    A key that is taken by other bytes, which an earlier run left, is passed by.
+    For one that takes others' place, and for every object of a cluster's broker. A key that is
+    taken by other bytes, which an earlier run left, is passed by, and never made free.
     """
     for later in range(generation, generation + GENERATION_TRIES):
-        key = shelf.key(encoded.entry.base_offset, later)
+        entry = replace(encoded.entry, generation=later, epoch=shelf.epoch)
+        key = shelf.key_of(entry)
         try:
             shelf.objects.create(key, encoded.data)
         except ObjectConflict:
             if not reads_back(shelf.objects, key, encoded.data, tries=1):
                 continue
         if reads_back(shelf.objects, key, encoded.data):
-            return replace(encoded.entry, generation=later)
+            return entry
     raise CorruptData(
         "the object store does not return what was uploaded; the list is as it was",
-        path=f"{shelf.objects.url}/{shelf.key(encoded.entry.base_offset, generation)}",
+        path=f"{shelf.objects.url}/{key}",
         expected=f"{len(encoded.data)} bytes as sent",
         found="other bytes",
     )

@@ -156,7 +156,7 @@ class Judge:
 
     @staticmethod
     def _numbered(entry: ArchivedObject, key: paths.ObjectKey) -> ArchivedObject:
-        return dataclasses.replace(entry, generation=key.generation)
+        return dataclasses.replace(entry, generation=key.generation, epoch=key.epoch)
 
 
 _NO_BLOCKS = np.empty(0, dtype=np.int64)
@@ -210,4 +210,5 @@ def _unreadable(judged: Judged, end: int) -> ArchivedObject:
         index_offset=size + 1,
         index_crc32=0,
         generation=key.generation if key is not None else 0,
+        epoch=key.epoch if key is not None else 0,
     )

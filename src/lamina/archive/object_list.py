@@ -37,6 +37,7 @@ from lamina.formats.documents import ledger
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
+from lamina.log.layers import key_of
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import ObjectInfo, Objects
@@ -46,12 +47,16 @@ COMMIT_TRIES = 3
 
 @dataclass(slots=True)
 class Shelf:
-    """One partition's archive; `writer` names the store that uses it, empty for readers."""
+    """One partition's archive; `writer` names the store that uses it, empty for readers.
+
+    `epoch` is that of the lease under which a cluster's broker writes; 0 without a cluster.
+    """
 
     objects: Objects
     about: TopicFile
     partition: int
     writer: str = ""
+    epoch: int = 0
     manifest: Manifest = field(init=False)
     _etag: str | None = None
     _is_guessed: bool = False
@@ -69,13 +74,9 @@ class Shelf:
         """Its name in messages."""
         return f"{self.objects.url}/{paths.archive_partition(self.about.name, self.partition)}"
 
-    def key(self, base_offset: int, generation: int = 0) -> str:
-        """Returns the key of the object of a generation that begins at an offset."""
-        return paths.ObjectKey(self.about.name, self.partition, base_offset, generation).name
-
     def key_of(self, entry: ArchivedObject) -> str:
         """Returns the key of a listed object."""
-        return self.key(entry.base_offset, entry.generation)
+        return key_of(self.about.name, self.partition, entry)
 
     def next_generation(self) -> int:
         """Returns a generation that no object of the partition has, listed or not."""

@@ -37,8 +37,8 @@ from lamina.formats.scan import Limit
 from lamina.formats.strm import layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.block_group import GROUP_BLOCKS, read_group
+from lamina.log.layers import key_of
 from lamina.storage.objects import Objects
-from lamina.storage.paths import ObjectKey
 
 CACHE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
@@ -254,7 +254,7 @@ class ColdLog:
     # ------------------------------------------------------------------ objects
 
     def _key(self, entry: ArchivedObject) -> str:
-        return ObjectKey(self.topic, self.partition, entry.base_offset, entry.generation).name
+        return key_of(self.topic, self.partition, entry)
 
     def segment_of(self, entry: ArchivedObject, offset: int) -> layout.Segment:
         """Returns an object's index: held, by one range, or made again from its blocks.

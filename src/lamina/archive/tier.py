@@ -93,6 +93,7 @@ class Tier:
         partitions: Callable[[], list[Archivable]],
         topics: Callable[[], Mapping[str, TopicFile]],
         metadata: Metadata,
+        epoch: int = 0,
     ) -> None:
         self.objects = objects
         self.cache = BlockCache()
@@ -100,6 +101,7 @@ class Tier:
         self._partitions = partitions
         self._topics = topics
         self._writer = uuid.uuid4().hex
+        self._epoch = epoch
         self._kept: dict[Archivable, _Kept] = {}
         self._deleted: list[TopicFile] = []
         self._lock = threading.Lock()
@@ -227,7 +229,7 @@ class Tier:
         about = self._topics().get(partition.place.topic)
         if about is None:
             return None
-        return Shelf(self.objects, about, partition.place.partition, self._writer)
+        return Shelf(self.objects, about, partition.place.partition, self._writer, self._epoch)
 
     def _current(self) -> list[_Kept]:
         open_now = self._partitions()

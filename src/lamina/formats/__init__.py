@@ -21,7 +21,7 @@ records an index points to, and `sparse_index` looks them up. `ranges` is a set 
 ranges, `envelope` carries fields for which a format has no room, `partitioning` maps keys to
 partitions, `producer_journal` is the journal of idempotent producers, and `committed_offsets` is
 the journal of offsets that classic groups commit, and of where transactional producers stand;
-`transaction_file` is what one transaction holds.
+`transaction_file` is what one transaction holds, and `tail_file` one window of a cluster's log.
 
 Rules.
 1. No I/O, no clock, no logging, no randomness: a test forbids the imports.

@@ -19,8 +19,10 @@ from lamina.formats.documents import (
     group_copy,
     group_roster,
     group_settings,
+    lease_file,
     ledger,
     producer_ids,
+    tail_boundary,
     tombstone,
     topic_file,
     topic_schemas,
@@ -97,6 +99,8 @@ _BY_PATH: dict[str, FileKind] = {
     paths.CHECKPOINT: WholeFile("checkpoint", checkpoint.decode),
     paths.ARCHIVE_LOCATION: WholeFile("archive location", archive_location.decode, checksum="ok"),
     paths.ARCHIVE_PROOF: WholeFile("proof of an object store", archive_proof.decode, checksum="ok"),
+    paths.LEASE: WholeFile("lease of a cluster", lease_file.decode, checksum="ok"),
+    paths.TAIL_BOUNDARY: WholeFile("boundary of tails", tail_boundary.decode, checksum="ok"),
     paths.COLD_LOCATION: WholeFile(
         "cold directory's location", cold_location.decode, checksum="ok"
     ),

@@ -39,7 +39,7 @@ from lamina.inspect.findings import (
     with_holes,
 )
 from lamina.inspect.journal_files import OffsetsJournal, ProducersJournal
-from lamina.inspect.transaction_files import TransactionEntries
+from lamina.inspect.transaction_files import TailSections, TransactionEntries
 from lamina.storage import machine, paths
 
 if TYPE_CHECKING:
@@ -258,7 +258,12 @@ _JOURNALS: dict[str, FileKind] = {
     paths.base_name(paths.COMMITTED_OFFSETS): OffsetsJournal(),
 }
 _TRANSACTION = TransactionEntries()
+_TAIL = TailSections()
 _MAGIC_BYTES_MAX = 8
+
+
+def _is_tail(name: str) -> bool:
+    return paths.tail_seq(f"{paths.TAILS}/{name}") is not None
 
 
 def recognise(path: str, head: bytes) -> FileKind | None:
@@ -268,7 +273,7 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return logs.WAL_LOG
     if wal_segment := paths.wal_segment_file(name):
         return logs.WAL_DATA if wal_segment.suffix == "data" else _WAL_INDEX
-    if document := documents.recognise(path):
+    if document := _TAIL if _is_tail(name) else documents.recognise(path):
         return document
     if name in _JOURNALS:
         return _JOURNALS[name]

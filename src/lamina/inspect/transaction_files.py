@@ -1,4 +1,8 @@
-"""Looks into the files of transactions (`transactions/<number>.commit` and `.staged`)."""
+"""Looks into files of which all is used or nothing: transactions, and windows of a cluster's log.
+
+transactions/<number>.commit and .staged
+tail/<seq>.tail, in the object store
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lamina.errors import CorruptData
-from lamina.formats import transaction_file
+from lamina.formats import tail_file, transaction_file
 from lamina.inspect.findings import Finding, Row, described
 from lamina.storage import paths
 
@@ -48,3 +52,34 @@ class TransactionEntries:
 def _is_decided(path: str) -> bool:
     known = paths.transaction_file(paths.base_name(path))
     return known is None or known.suffix == paths.DECIDED
+
+
+class TailSections:
+    """What a window of a cluster's log holds; see `lamina.formats.tail_file`."""
+
+    name = "tail"
+
+    def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
+        """Yields what is wrong: all of a window is used, or nothing."""
+        try:
+            found = tail_file.decode(data)
+        except CorruptData as error:
+            yield Finding(path, error.position, described(error))
+            return
+        if paths.tail_seq(f"{paths.TAILS}/{paths.base_name(path)}") not in (None, found.seq):
+            yield Finding(path, 0, f"the tail is of slot {found.seq}, its name says another")
+
+    def dump(self, path: str, data: Buffer, first: int) -> Iterator[Row]:
+        """Yields the sections from a number on, or what is wrong with the whole."""
+        try:
+            tail = tail_file.decode(data)
+        except CorruptData as error:
+            yield Finding(path, error.position, described(error)).as_row()
+            return
+        for number, each in enumerate(tail.sections):
+            if number >= first:
+                row: Row = {"section": number, "seq": tail.seq, "epoch": tail.epoch}
+                row |= {"kind": each.kind.name.lower(), "name": each.name}
+                row |= {"partition": each.partition, "first_offset": each.first_offset}
+                row |= {"next_offset": each.next_offset, "body": f"{len(each.body)} bytes"}
+                yield row | {"checksum": "ok"}

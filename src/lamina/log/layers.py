@@ -178,10 +178,15 @@ def is_timed(entry: ArchivedObject) -> bool:
     return (entry.min_timestamp_ms, entry.max_timestamp_ms) != (0, 0)
 
 
+def key_of(topic: str, partition: int, entry: ArchivedObject) -> str:
+    """Returns the key of a listed object."""
+    base, generation, epoch = entry.base_offset, entry.generation, entry.epoch
+    return ObjectKey(topic, partition, base, generation, epoch).name
+
+
 def object_layer(topic: str, partition: int, entry: ArchivedObject) -> Layer:
     """Returns the layer that an archived object is."""
-    key = ObjectKey(topic, partition, entry.base_offset, entry.generation)
-    source = ObjectSource(entry, key.name)
+    source = ObjectSource(entry, key_of(topic, partition, entry))
     return Layer(
         Kind.OBJECT, entry.base_offset, entry.next_offset, entry.size_bytes, source, archived=True
     )

@@ -17,11 +17,13 @@
       erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
 
     and in the object store, below its prefix (the first is document 001's):
-      data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>.<generation>.seg
+      data/<topic>/<partition>/<base:020>.seg, rewritten <base:020>.<generation>.seg,
+      by a broker of a cluster <base:020>.<epoch>.<generation>.seg
       data/<topic>/<partition>/{manifest.json,ledger.json}
       data/<topic>/<partition>/state/{<name>,offsets.log}
       data/<topic>/{topic.json,schemas.json}
       staging/<upload>
+      lease.json, tail/{<seq:020>.tail,boundary.json}                  of a cluster
       proof.json, and while a proof is under way proof/<id>/<number>
 
 Rules.
@@ -82,6 +84,9 @@ ARCHIVE = "data"
 STAGING = "staging"
 ARCHIVE_PROOF = "proof.json"
 PROOFS = "proof"
+LEASE = "lease.json"
+TAILS = "tail"
+TAIL_BOUNDARY = "tail/boundary.json"
 ARCHIVE_MANIFEST = "manifest.json"
 ARCHIVE_STATE = "state"
 
@@ -99,7 +104,11 @@ _TRANSACTION = re.compile(rf"([0-9]{{20}})\.({STAGED}|{DECIDED})")
 _SNAPSHOT = re.compile(r"snapshot-([0-9]{1,19})\.bin")
 _SHARD = re.compile(r"shard-([0-9]{2,9})")
 _GROUP = re.compile(r"([A-Za-z0-9.%-]+)-([0-9]{1,19})_([A-Za-z0-9.%-]+)\.(snap|delta)")
-_OBJECT = re.compile(r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})(?:\.([0-9]{1,9}))?\.seg")
+_OBJECT = re.compile(
+    r"data/([^/]+)/([0-9]{1,19})/([0-9]{20})(?:\.([0-9]{1,18}))?(?:\.([0-9]{1,9}))?\.seg"
+)
+
+_TAIL = re.compile(rf"{TAILS}/([0-9]{{20}})\.tail")
 
 
 def topic_name(name: str) -> str:
@@ -330,17 +339,21 @@ class ObjectKey:
     """The key of an archived segment in the object store.
 
     An object that takes the place of others that began at the same offset is of a later generation.
+    A broker of a cluster adds the epoch of its lease: no other broker ever makes a key of that
+    epoch, so a key is never used twice, whoever was paused for however long.
     """
 
     topic: str
     partition: int
     base_offset: int
     generation: int = 0
+    epoch: int = 0
 
     @property
     def name(self) -> str:
         """The key below the store's prefix; the first generation's is that of document 001."""
-        later = f".{self.generation}" if self.generation else ""
+        later = f".{self.generation}" if self.generation or self.epoch else ""
+        later = f".{self.epoch}{later}" if self.epoch else later
         return f"data/{self.topic}/{self.partition}/{self.base_offset:020}{later}.seg"
 
 
@@ -350,8 +363,21 @@ def object_key(name: str) -> ObjectKey | None:
     base_offset = _number(match[3]) if match else None
     if match is None or base_offset is None or not _is_topic_name(match[1]):
         return None
-    parsed = ObjectKey(match[1], int(match[2]), base_offset, int(match[4] or 0))
+    numbers = [int(each) for each in match.groups()[3:] if each is not None]  # generation is last
+    epoch, generation = [0, 0, *numbers][-2:]
+    parsed = ObjectKey(match[1], int(match[2]), base_offset, generation, epoch)
     return parsed if parsed.name == name else None
+
+
+def tail(seq: int) -> str:
+    """Names the object of one window of a cluster's log."""
+    return f"{TAILS}/{seq:020}.tail"
+
+
+def tail_seq(key: str) -> int | None:
+    """Parses the key of a window: its slot."""
+    match = _TAIL.fullmatch(key)
+    return _number(match[1]) if match else None
 
 
 def archive_topic_settings(topic: str) -> str:

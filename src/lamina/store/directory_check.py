@@ -31,6 +31,7 @@ from lamina.groups.journal import Names
 from lamina.inspect.findings import NOTE, Finding, load_file
 from lamina.log import manifest_file
 from lamina.log.directory import Place
+from lamina.log.layers import key_of
 from lamina.log.quick_check import CheapCheck
 from lamina.log.sealed_segment import SealedSegment, load_entries
 from lamina.log.segment import Bound
@@ -353,8 +354,7 @@ def _archive_list(files: Files, path: str, names: list[str]) -> Iterator[Finding
     folder = paths.parent(path)
     there = {paths.base_name(name) for name in names if paths.parent(name) == folder}
     for entry in listed.objects:
-        key = paths.ObjectKey(listed.topic, listed.partition, entry.base_offset, entry.generation)
-        name = key.name.rpartition("/")[2]
+        name = key_of(listed.topic, listed.partition, entry).rpartition("/")[2]
         if name not in there:
             problem = "the list names this object, and it is not there"
             yield Finding(paths.join(folder, name), 0, problem)

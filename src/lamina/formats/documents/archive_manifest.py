@@ -20,9 +20,12 @@ since it was read. What is not listed is not served; listing an object is what a
 | index_crc32   | CRC-32 of that range, which nothing else protects when it is read alone    |
 | marks         | [block, largest timestamp up to its end]: where a search by time may start |
 | generation    | how often objects that begin there were replaced; missing for 0            |
+| epoch         | of the lease under which a cluster's broker made it; missing for 0         |
 
 Objects are sorted and do not overlap. `marks` may be missing (a list rebuilt from headers has
-none): a search by time then starts at the object's first block.
+none): a search by time then starts at the object's first block. A list that names an epoch is of
+version 2, so that a release that knows none refuses it; any other is of version 1, and a list of
+version 2 without an epoch is from a release that means something else by it.
 """
 
 from __future__ import annotations
@@ -34,14 +37,15 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lamina.errors import CorruptData
+from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import strict_json
 from lamina.formats.documents.ledger import Ledger
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-VERSION = 1
+VERSION = 2
+WITHOUT_EPOCHS = 1
 MARKS_MAX = 32
 
 _FILE = {
@@ -65,6 +69,7 @@ _OBJECT = {
     "index_crc32": int,
     "marks": list,
 }
+_NUMBERS = {"generation": int, "epoch": int}
 _TIMES = ("min_timestamp_ms", "max_timestamp_ms")
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -84,6 +89,7 @@ class ArchivedObject:
     index_crc32: int
     marks: tuple[tuple[int, int], ...] = ()
     generation: int = 0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.record_count <= self.max_offset - self.base_offset + 1:
@@ -158,7 +164,9 @@ def without_overlap(found: Iterable[ArchivedObject]) -> Objects:
 
     Objects that were joined may still be there beside the one that took their place.
     """
-    entries = sorted(found, key=lambda each: (each.max_offset, each.base_offset, each.generation))
+    entries = sorted(
+        found, key=lambda each: (each.max_offset, each.base_offset, each.epoch, each.generation)
+    )
     ends = [each.next_offset for each in entries]
     best: list[tuple[int, int]] = [(0, 0)]
     chosen: list[int | None] = [None]
@@ -191,7 +199,8 @@ def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: i
 
 def encode(manifest: Manifest) -> bytes:
     """Encodes a list; equal lists give equal bytes."""
-    fields = {"version": VERSION, **asdict(manifest)}
+    has_epochs = any(each.epoch for each in manifest.objects)
+    fields = {"version": VERSION if has_epochs else WITHOUT_EPOCHS, **asdict(manifest)}
     objects = [_plain(each) for each in fields.pop("objects")]
     seal = strict_json.seal({**fields, "objects": objects})
     lines = ",\n".join(json.dumps(each) for each in objects)
@@ -200,19 +209,20 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    if not fields["generation"]:
-        del fields["generation"]
-    return fields
+    return {name: value for name, value in fields.items() if value or name not in _NUMBERS}
 
 
 def decode(buffer: Buffer) -> Manifest:
     """Decodes a list; raises CorruptData or NewerFormat for what is not exactly one."""
     document = strict_json.parse(buffer)
-    document = strict_json.check_sealed(document, VERSION)
+    is_plain = document.get("version") == WITHOUT_EPOCHS
+    document = strict_json.check_sealed(document, WITHOUT_EPOCHS if is_plain else VERSION)
     strict_json.check_fields(document, "the archive's manifest", _FILE)
     del document["version"]
     try:
         objects = [_object(number, each) for number, each in enumerate(document.pop("objects"))]
+        if not is_plain and not any(each.epoch for each in objects):
+            raise NewerFormat("a list of this version names an epoch", found="none")
         return Manifest(**document, objects=tuple(objects))
     except ValueError as error:
         raise CorruptData(f"the archive's manifest contradicts itself: {error}") from error
@@ -222,7 +232,7 @@ def _object(number: int, value: object) -> ArchivedObject:
     where = f"object {number}"
     fields = dict(strict_json.as_object(value, where))
     times = {name: _time(fields.pop(name, None), where) for name in _TIMES}
-    strict_json.check_fields(fields, where, _OBJECT, {"generation": int})
+    strict_json.check_fields(fields, where, _OBJECT, _NUMBERS)
     marks = tuple((_time(block, where), _time(time, where)) for block, time in _pairs(fields))
     return ArchivedObject(**{**fields, **times, "marks": marks})
 

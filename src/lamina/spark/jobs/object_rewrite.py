@@ -62,6 +62,8 @@ class Group:
     epoch: int
     compression: Compression
     created_ms: int
+    lease_epoch: int = 0
+    """Under which a cluster's broker writes; `epoch` is that of the list."""
     is_listed: bool = True
 
 
@@ -103,6 +105,7 @@ def described(
                 shelf.manifest.fencing_epoch,
                 policy_of(partition.settings).compression,
                 now_ms,
+                shelf.epoch,
             ),
         )
         for entries in groups
@@ -125,7 +128,7 @@ class Rewriting:
     def __call__(self, each: Descriptor[Group]) -> Rewritten:
         """Reads, leaves out, encodes, uploads and reads back."""
         group, objects = each.what, self.access.open()
-        shelf = Shelf(objects, group.about, group.partition, group.writer)
+        shelf = Shelf(objects, group.about, group.partition, group.writer, group.lease_epoch)
         if not self.only_counts:
             require_claim(shelf.load(), group.writer, group.epoch, shelf.name)
         try:

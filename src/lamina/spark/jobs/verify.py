@@ -33,6 +33,7 @@ from lamina.inspect.findings import (
 from lamina.inspect.kinds import kind_of
 from lamina.inspect.object_files import STRM
 from lamina.inspect.segment_check import check_segment
+from lamina.log.layers import key_of
 from lamina.spark.jobs import bulk_lane
 from lamina.spark.jobs.bulk_lane import Descriptor
 from lamina.spark.jobs.credentials import Access
@@ -239,12 +240,8 @@ _DOCUMENTS = {
 
 
 def _keys_of(manifest: manifest_file.Manifest) -> dict[str, ArchivedObject]:
-    return {
-        paths.ObjectKey(
-            manifest.topic, manifest.partition, entry.base_offset, entry.generation
-        ).name: entry
-        for entry in manifest.objects
-    }
+    topic, partition = manifest.topic, manifest.partition
+    return {key_of(topic, partition, entry): entry for entry in manifest.objects}
 
 
 def still_missing(
@@ -323,5 +320,5 @@ def _object(each: Descriptor[Look], objects: Objects) -> Seen:
 
 def _without_marks(entry: ArchivedObject) -> dict[str, object]:
     fields = asdict(entry)
-    del fields["marks"], fields["generation"]
+    del fields["marks"], fields["generation"], fields["epoch"]
     return fields

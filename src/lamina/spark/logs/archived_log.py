@@ -29,7 +29,7 @@ from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.ranges import Ranges, Span
 from lamina.formats.scan import Limit
 from lamina.log.cold import in_objects
-from lamina.log.layers import Layer, ObjectSource, object_layer, objects_of
+from lamina.log.layers import Layer, ObjectSource, key_of, object_layer, objects_of
 from lamina.records import OUTPUT_SCHEMAS
 from lamina.spark.access import ArchiveAccess
 from lamina.spark.columns import Origin
@@ -73,8 +73,8 @@ class ObjectPiece:
     @property
     def part(self) -> Part:
         """The object, and which of its blocks."""
-        key = paths.ObjectKey(self.about.name, self.partition, self.entry.base_offset)
-        return Part(OBJECT, key.name, *self.blocks)
+        key = key_of(self.about.name, self.partition, self.entry)
+        return Part(OBJECT, key, *self.blocks)
 
     @property
     def origin(self) -> Origin:

@@ -27,7 +27,7 @@ from lamina.formats.documents.ledger import LOST, Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.ranges import Ranges
 from lamina.formats.scan import Limit
-from lamina.log.layers import Layer
+from lamina.log.layers import Layer, key_of
 from lamina.spark.columns import Origin
 from lamina.spark.logs.archived_log import INDEX_BYTES, ColdSide, timestamp_type
 from lamina.spark.logs.local import boot_of
@@ -343,8 +343,8 @@ class WalTopics:
         wanted = sorted([*_archived(reader), *_lost(reader)])
         absent = [hole for span in wanted for hole in outside(*span, sorted(here))]
         for each in cold.cutters(absent):
-            key = paths.ObjectKey(about.name, partition, each.entry.base_offset)
-            name, kind = key.name.rpartition("/")[2], timestamp_type(about)
+            key = key_of(about.name, partition, each.entry)
+            name, kind = key.rpartition("/")[2], timestamp_type(about)
             origin = Origin(about.name, partition, about.epoch, name, kind)
 
             def make(start: int, stop: int, size_bytes: int, origin: Origin = origin) -> Piece:
