@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "wal": {*BASE, "formats", "storage", "log"},
     "groups": {*BASE, "formats", "storage", "log"},
     "archive": {*BASE, "formats", "storage", "log"},
+    "cluster": {*BASE, "formats", "storage"},
     "inspect": {*BASE, "formats", "storage", "log"},
     "store": {*BASE, "formats", "storage", "log", "wal", "groups", "archive", "inspect"},
     "wire": {*BASE},

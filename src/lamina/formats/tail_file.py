@@ -2,15 +2,15 @@
 
 Creating the object is what commits the window. All integers are big-endian.
 
-    | at | size | field    | type | meaning                                                      |
-    |----|------|----------|------|--------------------------------------------------------------|
-    |  0 |    8 | magic    |      | "LAMTAIL" and a zero byte                                     |
-    |  8 |    2 | version  | u16  | 1                                                            |
-    | 10 |    2 | flags    | u16  | 0                                                            |
-    | 12 |    4 | sections | u32  | how many follow; a window of none is a fence                 |
-    | 16 |    8 | seq      | u64  | the slot, as in the object's key                             |
-    | 24 |    8 | epoch    | u64  | of the lease under which it was made                         |
-    | 32 |    8 | length   | u64  | bytes of the whole object                                    |
+    | at | size | field    | type     | meaning                                      |
+    |----|------|----------|----------|----------------------------------------------|
+    |  0 |    8 | magic    | bytes[8] | "LAMTAIL" and a zero byte                    |
+    |  8 |    2 | version  | u16      | 1                                            |
+    | 10 |    2 | flags    | u16      | 0                                            |
+    | 12 |    4 | sections | u32      | how many follow; a window of none is a fence |
+    | 16 |    8 | seq      | u64      | the slot, as in the object's key             |
+    | 24 |    8 | epoch    | u64      | of the lease under which it was made         |
+    | 32 |    8 | length   | u64      | bytes of the whole object                    |
 
     followed by the sections, each one
 

@@ -1,0 +1,222 @@
+"""The windows of a cluster's log, one object each: committed, fenced, read and collected.
+
+    … 41  42  43 │ 44 │        create 44 with nothing in it: whoever else wants 44 is fenced
+    └ boundary         └ next
+
+A window is committed when its object is there. Its slot is the next one after the last, so of two
+writers one finds it taken. Tails whose content is in the archive are collected: the boundary moves
+first, then they go.
+
+Rules.
+1. An object in a slot below the boundary means nothing. Therefore the boundary is read after each
+   window that was created or read, and not before: what was moved since counts.
+2. A window whose outcome is not known is settled before another one is begun: the same bytes into
+   the same slot, until they are there or somebody else's are.
+3. Nothing is deleted but slots below a boundary that is known to be in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lamina.cluster.lease import Clock, Holding, Identity, Watch, take
+from lamina.cluster.steps import Create, Delete, List, Read, Replace, Steps
+from lamina.errors import Busy, CorruptData, Fenced, ObjectConflict, ObjectMissing
+from lamina.formats import tail_file
+from lamina.formats.documents import tail_boundary
+from lamina.formats.documents.tail_boundary import TailBoundary
+from lamina.formats.tail_file import Section, Tail
+from lamina.storage import paths
+from lamina.storage.objects import Stored
+
+
+class Collected(Exception):
+    """A window that was wanted is in the archive by now: read that first, then go on behind it."""
+
+
+@dataclass(slots=True)
+class TailLog:
+    """The end of the log in the hands of one epoch."""
+
+    epoch: int
+    next_seq: int
+    _pending: list[bytes] = field(default_factory=list)
+    """The window whose outcome is not known, if there is one."""
+
+    def commit(self, sections: tuple[Section, ...]) -> Steps[int]:
+        """Commits one window; returns its slot. Raises Fenced if the log is not ours any more.
+
+        After ArchiveUnavailable the window may be committed or not: `settle` finds out. Raises Busy
+        while that is open.
+        """
+        if self._pending:
+            raise Busy("the outcome of the last window is not known yet")
+        self._pending = [tail_file.encode(Tail(self.next_seq, self.epoch, sections))]
+        yield from self.settle()
+        return self.next_seq - 1
+
+    def settle(self) -> Steps[None]:
+        """Finishes the window whose outcome is not known, if there is one."""
+        for data in self._pending[:]:
+            seq = self.next_seq
+            there = yield from _created(seq, data)
+            if there != data:
+                raise Fenced(f"slot {seq} of the cluster's log is another broker's")
+            yield from _require_live(seq)
+            self.next_seq = seq + 1
+            self._pending.clear()
+
+
+def fence(epoch: int) -> Steps[TailLog]:
+    """Takes the next slot with an empty window, so that no earlier epoch commits any more."""
+    first = (yield from boundary_of())[0].first_seq
+    there = [seq for seq in _seqs((yield List(paths.TAILS))) if seq >= first]
+    seq = max([first, *(each + 1 for each in there)])
+    while True:
+        data = tail_file.encode(Tail(seq, epoch))
+        found = yield from _created(seq, data)
+        yield from _require_live(seq)
+        if found == data:
+            return TailLog(epoch, seq + 1)
+        other = _decoded(seq, found)
+        if other.epoch >= epoch:
+            raise Fenced(f"the cluster's log is fenced by epoch {other.epoch}, ours is {epoch}")
+        seq += 1
+
+
+def _created(seq: int, data: bytes) -> Steps[bytes]:
+    """Puts a window into a slot; returns what is there then, ours or not."""
+    try:
+        yield Create(paths.tail(seq), data)
+    except ObjectConflict:
+        pass
+    else:
+        return data
+    try:
+        stored: Stored = yield Read(paths.tail(seq))
+    except ObjectMissing as error:
+        raise Fenced(f"slot {seq} of the cluster's log was collected meanwhile") from error
+    return bytes(stored.data)
+
+
+def _require_live(seq: int) -> Steps[None]:
+    boundary, _ = yield from boundary_of()
+    if boundary.first_seq > seq:
+        raise Fenced(
+            f"slot {seq} of the cluster's log was used up before: its boundary is"
+            f" {boundary.first_seq}, moved by epoch {boundary.epoch}"
+        )
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def windows(first: int, end: int) -> Steps[list[Tail]]:
+    """Reads the windows from a slot up to another; raises Collected if one is in the archive."""
+    found = []
+    for seq in range(first, end):
+        tail = yield from window(seq)
+        if tail is None:
+            raise CorruptData(
+                "a window of the cluster's log is missing", path=paths.tail(seq), expected="a tail"
+            )
+        found.append(tail)
+    return found
+
+
+def window(seq: int) -> Steps[Tail | None]:
+    """Reads one window; None if it is not there yet. Raises Collected below the boundary."""
+    try:
+        stored: Stored | None = yield Read(paths.tail(seq))
+    except ObjectMissing:
+        stored = None
+    boundary, _ = yield from boundary_of()
+    if boundary.first_seq > seq:
+        raise Collected(seq)
+    return None if stored is None else _decoded(seq, stored.data)
+
+
+def _decoded(seq: int, data: bytes) -> Tail:
+    try:
+        tail = tail_file.decode(data)
+        if tail.seq != seq:
+            raise CorruptData("the tail is another slot's", expected=str(seq), found=str(tail.seq))
+    except CorruptData as error:
+        raise error.at_path(paths.tail(seq)) from error
+    return tail
+
+
+# ---------------------------------------------------------------------- taking over
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a broker has when it has taken over: the lease, the log's end, and what is in it."""
+
+    holding: Holding
+    log: TailLog
+    tails: tuple[Tail, ...]
+
+
+def take_over(watch: Watch, me: Identity, clock: Clock) -> Steps[Takeover]:
+    """Takes the lease, fences the log, and reads its windows; raises Fenced."""
+    floor = 0 if watch.lease is not None else (yield from epochs_seen())
+    holding = yield from take(watch, me, clock, floor)
+    log = yield from fence(holding.epoch)
+    while True:
+        first = (yield from boundary_of())[0].first_seq
+        try:
+            found = yield from windows(first, log.next_seq)
+        except Collected:  # by the last holder, which is still at it
+            continue
+        return Takeover(holding, log, tuple(found))
+
+
+def epochs_seen() -> Steps[int]:
+    """Returns the highest epoch that left a trace in the log: for a lease that is gone."""
+    boundary, _ = yield from boundary_of()
+    highest = boundary.epoch
+    for seq in _seqs((yield List(paths.TAILS))):
+        if seq >= boundary.first_seq:
+            try:
+                tail = yield from window(seq)
+            except Collected:
+                return (yield from epochs_seen())
+            highest = max(highest, tail.epoch if tail is not None else 0)
+    return highest
+
+
+# ---------------------------------------------------------------------- collecting
+
+
+def boundary_of() -> Steps[tuple[TailBoundary, str | None]]:
+    """Reads the boundary and its tag; (the first slot, None) where none was set."""
+    try:
+        stored: Stored = yield Read(paths.TAIL_BOUNDARY)
+    except ObjectMissing:
+        return TailBoundary(), None
+    try:
+        return tail_boundary.decode(stored.data), stored.etag
+    except CorruptData as error:
+        raise error.at_path(paths.TAIL_BOUNDARY) from error
+
+
+def collect(first_seq: int, epoch: int) -> Steps[None]:
+    """Removes the windows below a slot, all of which are in the archive, also their copies."""
+    while True:
+        boundary, etag = yield from boundary_of()
+        if boundary.first_seq >= first_seq:
+            break
+        wanted = TailBoundary(first_seq, max(epoch, boundary.epoch))
+        try:
+            yield Replace(paths.TAIL_BOUNDARY, tail_boundary.encode(wanted), etag)
+        except ObjectConflict:
+            continue
+        break
+    for seq in _seqs((yield List(paths.TAILS))):
+        if seq < first_seq:
+            yield Delete(paths.tail(seq))
+
+
+def _seqs(keys: list[str]) -> list[int]:
+    return sorted(seq for key in keys if (seq := paths.tail_seq(key)) is not None)
