@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+
 from lamina.errors import Busy, LaminaError, NotAllowed
 from lamina.server import limits
 from lamina.server.kafka import handling, throttling
@@ -36,6 +38,8 @@ from lamina.wire.kafka.framing import LENGTH
 from lamina.wire.kafka.record_apis import PRODUCE
 
 START_BYTES = 8 << 10
+STEP_BYTES = 2 << 20
+"""Room for a large request is made in steps of at least this, and of what has come already."""
 KEPT_BYTES = 64 << 10
 """A larger buffer is given up as soon as it is empty."""
 OWED_MAX = 64
@@ -153,7 +157,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ reading
 
     def _fresh(self, size: int, rest: bytes | memoryview) -> None:
-        self._buffer = memoryview(bytearray(max(size, len(rest))))
+        # Not zeroed: what a client only announces takes no memory before it comes.
+        self._buffer = np.empty(max(size, len(rest)), dtype=np.uint8).data
         self._buffer[: len(rest)] = rest
         self._start, self._end = 0, len(rest)
         self._wanted = 0
@@ -167,7 +172,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._buffer[:there] = self._buffer[self._start : self._end]
                 self._start, self._end = 0, there
             else:
-                size = min(max(2 * there, START_BYTES), max(self._wanted, START_BYTES) + there)
+                size = min(max(2 * there, STEP_BYTES), max(self._wanted, there + START_BYTES))
                 self._fresh(max(size, there + START_BYTES), self._buffer[self._start : self._end])
         return self._buffer[self._end :]
 

@@ -65,6 +65,8 @@ class Wanted:
     """How many of the offsets from `offset` on were measured."""
     measured_bytes: int = 0
     """How large their records are in a batch, without its header."""
+    read: tuple[int, int] = (0, 0)
+    """How many records the answer has, and their bytes."""
 
     def look(self, call: Call) -> None:
         """Looks where the partition begins and ends; what is wrong becomes its error."""
@@ -77,6 +79,13 @@ class Wanted:
                 raise OffsetOutOfRange(f"there is no offset {self.offset}")
         except LaminaError as error:
             self.error = call.told(error)[0]
+
+    def count(self, call: Call) -> None:
+        """Counts what is sent."""
+        records, size_bytes = self.read
+        if records:
+            call.door.broker.metrics.read.inc(records)
+            call.door.broker.metrics.topics.read(self.topic, records, size_bytes)
 
     @property
     def waiting_bytes(self) -> int:
@@ -111,19 +120,48 @@ async def fetch(call: Call) -> Message:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
     wanted = list(_wanted(call))
     await call.door.warm.wait()
-    await _until_due(call, wanted)
+    found = await _found_at_once(call, wanted)
+    if found is None:
+        await _until_due(call, wanted)
     with at_work(call):
-        granted = await room(call, request["max_bytes"])
-        try:
-            with call.door.broker.tracing.span("fetch", wanted[0].topic if wanted else ""):
-                found = await call.in_pool(_read_all, call, wanted, granted)
-        except BaseException:
-            call.door.broker.inflight.give_back(granted)
-            raise
-        sent = sum(len(piece) for pieces in found for piece in pieces)
-        call.door.broker.inflight.give_back(granted - sent)  # a single record may take more
-        call.held_bytes += sent
+        found = await _found(call, wanted) if found is None else found
+        for each in wanted:
+            each.count(call)
     return {"session_id": 0, "responses": _responses(call, wanted, found)}
+
+
+async def _found_at_once(call: Call, wanted: list[Wanted]) -> list[list[Any]] | None:
+    """Reads the answer of a client that is behind; None where it would have to wait for more.
+
+    A client that reads a log from its beginning asks for much at once: it is there, and measuring
+    it first would be reading it twice.
+    """
+    enough_bytes = _enough_bytes(call)
+    due = [each for each in wanted if each.end > each.offset]
+    if not due or len(due) * batches.HEADER.size >= enough_bytes or call.door.stopping.is_set():
+        return None
+    with call.door.broker.work.taking():
+        found = await _found(call, wanted)
+    if call.held_bytes >= enough_bytes or any(each.error is not ErrorCode.NONE for each in wanted):
+        return found
+    call.door.broker.inflight.give_back(call.held_bytes)
+    call.held_bytes = 0
+    return None
+
+
+async def _found(call: Call, wanted: list[Wanted]) -> list[list[Any]]:
+    """Reads the batches of each partition; their bytes are held until the answer is taken."""
+    granted = await room(call, call.request["max_bytes"])
+    try:
+        with call.door.broker.tracing.span("fetch", wanted[0].topic if wanted else ""):
+            found = await call.in_pool(_read_all, call, wanted, granted)
+    except BaseException:
+        call.door.broker.inflight.give_back(granted)
+        raise
+    sent = sum(len(piece) for pieces in found for piece in pieces)
+    call.door.broker.inflight.give_back(granted - sent)  # a single record may take more
+    call.held_bytes += sent
+    return found
 
 
 def _wanted(call: Call) -> Iterator[Wanted]:
@@ -175,12 +213,17 @@ async def _until_enough(call: Call, wanted: list[Wanted], bell: Bell, deadline: 
 
 async def _is_enough(call: Call, wanted: list[Wanted]) -> bool:
     """Whether an answer would have `min_bytes`; nothing is read where any record is enough."""
-    enough_bytes = min(call.request["min_bytes"], max(1, call.request["max_bytes"]))
+    enough_bytes = _enough_bytes(call)
     due = [each for each in wanted if each.end > each.offset]
     has_failed = any(each.error is not ErrorCode.NONE for each in wanted)
     if has_failed or len(due) * batches.HEADER.size >= enough_bytes:
         return True
     return bool(due) and await call.in_pool(_measures, call, due, enough_bytes)
+
+
+def _enough_bytes(call: Call) -> int:
+    """How many bytes an answer waits for."""
+    return int(min(call.request["min_bytes"], max(1, call.request["max_bytes"])))
 
 
 def _measures(call: Call, due: list[Wanted], enough_bytes: int) -> bool:
@@ -256,9 +299,7 @@ def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
         return [_hole(wanted.offset, max(gap.end, wanted.offset + 1))]
     if not found.num_rows:
         return [_hole(wanted.offset, wanted.end)]
-    metrics = call.door.broker.metrics
-    metrics.read.inc(found.num_rows)
-    metrics.topics.read(wanted.topic, found.num_rows, found.get_total_buffer_size())
+    wanted.read = found.num_rows, found.get_total_buffer_size()
     pieces = encoded(store, wanted.topic, found)
     return _bounded(pieces, max_bytes) if _has_append_times(store, wanted.topic) else list(pieces)
 
