@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import lamina
 from lamina.server.service import Service
 from lamina.store.store import Store
@@ -75,6 +77,19 @@ def order(number: int) -> dict[str, Any]:
         "value": json.dumps(value).encode(),
         "headers": [{"key": "source", "value": b"web"}],
     }
+
+
+def typed_topic(store: Store) -> None:
+    """Makes a topic of two schema versions, with a record that is not what they say."""
+    first = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, %s]}'
+    item = '{"name": "item", "type": "string"}'
+    items = [f"item {number}" for number in range(70)]
+    store.create_topic("typed", schema=first % item)
+    store.append("typed", pa.table({"id": list(range(70)), "item": items}))
+    more = item + ', {"name": "discount", "type": ["null", "double"], "default": null}'
+    store.set_schema("typed", first % more)
+    store.append("typed", pa.table({"id": [70], "item": [MARKUP], "discount": [0.5]}))
+    store.append("typed", [b"no Avro"])
 
 
 def under_load(live: Broker) -> None:

@@ -14,17 +14,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import lamina
 from lamina.formats.documents.sink_transaction import State, encode_state
+from lamina.store.store import Store
 from tests.server.console.conftest import NONE, executable
 from tests.server.console.rig import Broker, broker
 
 WIDTH = 1280
 HEIGHTS = {"topics": 800, "layers": 960, "blocks": 860, "record": 1060, "tail": 860, "writers": 860}
-HEIGHTS |= {"narrow": 1600, "broker": 760}
+HEIGHTS |= {"narrow": 1600, "broker": 760, "schema": 1000}
 LOW = 560
 COLOURS = 224
 LOAD_S = 75
@@ -33,6 +35,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "layers": ("dark", "topic/orders/layers"),
     "blocks": ("light", "topic/clicks/layers?p=0&base={clicks}"),
     "record": ("dark", "topic/orders/layers?p=0&base={orders}&offset={offset}"),
+    "schema": ("light", "topic/ratings/schema"),
     "tail": ("light", "topic/orders/tail"),
     "group": ("light", "group/orders/billing"),
     "groups": ("dark", "groups"),
@@ -82,6 +85,7 @@ def fill(live: Broker) -> None:
     for place in ("berlin", "kyiv", "lisbon", "nairobi", "oslo", "quito"):
         for kind in ("humidity", "power", "temperature"):
             store.create_topic(f"sensors.{place}.{kind}", format="wal")
+    rated(store)
     billing, enrich = store.group("orders", "billing"), store.group("orders", "spark-enrich")
     store.group("orders", "shipping", start="latest")
     started = time.monotonic()
@@ -97,6 +101,18 @@ def fill(live: Broker) -> None:
             enrich.ack(held)
 
     live.keep(read, 0.25)
+
+
+def rated(store: Store) -> None:
+    """Makes a typed topic whose schema has grown."""
+    columns = [pa.field("customer", pa.string(), nullable=False), pa.field("stars", pa.int32())]
+    store.create_topic("ratings", schema=pa.schema(columns))
+    stars = [1 + number % 5 for number in range(40)]
+    customers = [f"c-{number * 37 % 900:03}" for number in range(40)]
+    store.append("ratings", pa.table({"customer": customers, "stars": stars}))
+    store.set_schema("ratings", pa.schema([*columns, pa.field("comment", pa.string())]))
+    words = [["worth it", "a little late", None][number % 3] for number in range(40)]
+    store.append("ratings", pa.table({"customer": customers, "stars": stars, "comment": words}))
 
 
 def load(live: Broker) -> None:

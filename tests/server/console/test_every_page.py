@@ -13,7 +13,16 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from lamina.server import auth
 from tests.server.console import axe
-from tests.server.console.rig import ARCHIVED, MARKUP, SMALL, Broker, broker, order, until
+from tests.server.console.rig import (
+    ARCHIVED,
+    MARKUP,
+    SMALL,
+    Broker,
+    broker,
+    order,
+    typed_topic,
+    until,
+)
 
 WIDTHS = {390: 844, 820: 1180, 1440: 900}
 PAGES = {
@@ -23,6 +32,8 @@ PAGES = {
     "topic/orders/layers?p=0&base=0&start=0&until=40": "customer-",
     "topic/orders/layers?p=0&base=0&offset=3": "Record 3",
     "topic/orders/partitions": "Written up to",
+    "topic/typed/schema": "added discount",
+    "topic/orders/schema": "orders has no schema",
     "topic/orders/tail": "Live",
     "topic/orders/groups": "billing",
     "topic/orders/retention": "segments go",
@@ -56,6 +67,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             store.append("trimmed", [b"x" * 100] * 200)
         store.archive()
         store.trim("trimmed", 0, store.layers("trimmed")[1].next_offset)
+        typed_topic(store)
         store.group("orders", "billing")
         store.group("orders", "spark-enrich")
         console = running.service._http._console  # type: ignore[union-attr]

@@ -50,6 +50,7 @@ from lamina.server.console.long_work import Jobs
 from lamina.server.console.looks import View
 from lamina.server.console.premises import PREMISES
 from lamina.server.console.tail import Choice, Tail
+from lamina.server.console.typed_look import TYPED
 from lamina.server.sites import refuse_foreign_name
 from lamina.store.store import Store
 from lamina.wire import failures
@@ -82,7 +83,7 @@ _EXPORTED = {"jsonl": "application/jsonl; charset=utf-8", "csv": "text/csv; char
 MARK_MAX = 4096
 TAIL_PAUSE_S = 0.25
 BODY_BYTES = 64 << 10
-_ALL = {**FEEDS, **DEPTHS, **PREMISES}
+_ALL = {**FEEDS, **DEPTHS, **PREMISES, **TYPED}
 _Handler = Callable[[Request], Awaitable[Response]]
 
 

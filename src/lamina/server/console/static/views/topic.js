@@ -14,6 +14,7 @@ import { href } from "./topics.js";
 const TABS = {
   layers: { label: "Layers", load: () => import("./layers.js") },
   partitions: { label: "Partitions", load: () => import("./partitions.js") },
+  schema: { label: "Schema", load: () => import("./schema.js") },
   tail: { label: "Tail", load: () => import("./tail.js") },
   groups: { label: "Groups", load: () => import("./groups.js") },
   retention: { label: "Retention", load: () => import("./retention.js") },
