@@ -5,6 +5,7 @@
     attendance who is there: members of groups, connected Kafka clients
     looks      one look: at what, by whom, asking for what
     depth      zooming in: a partition's layers, a layer's blocks, a block's records, their bytes
+    typed_look a typed topic: its schema, how versions differ, records as columns
     history    the last day, sampled; the newer, the finer
     premises   the server itself: version, disk, settings, keys, limits
     tail       new records of a topic as server-sent events
@@ -20,8 +21,8 @@ a test knows. It gets everything as JSON and makes every text node itself.
 
 Rules.
 1. What a record or a name holds is text on a page: it never becomes markup or a script.
-2. A feed is answered from memory and indexes; only `depth`, `tail` and `found_records` read
-   records, and bounded numbers of them.
+2. A feed is answered from memory and indexes; only `depth`, `typed_look`, `tail` and
+   `found_records` read records, and bounded numbers of them.
 3. What changes something needs the same scope as the API's own call, and is logged.
 4. A page never polls faster than its history is sampled.
 """
