@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from lamina.api import Ack
-from lamina.errors import Poisoned, StorageFull
+from lamina.api import DURABLE, WRITTEN, Ack
+from lamina.errors import Fenced, Poisoned, StorageFull
 from lamina.log.requests import Request
 from tests.support.writer_rig import SOON_S, Rig, close, request_of
 
@@ -301,3 +301,13 @@ def test_interrupts_at_any_line_of_the_writer_leave_nobody_waiting() -> None:
 
 
 INTERRUPTIBLE = ("append", "_lead", "_await_turn", "_commit", "_answer_written")
+
+
+@pytest.mark.parametrize("acks", [WRITTEN, DURABLE])
+def test_a_closed_gate_answers_with_its_refusal_and_poisons_nothing(rig: Rig, acks: int) -> None:
+    rig.refusal = Fenced("another broker holds the cluster")
+    with pytest.raises(Fenced, match="another broker"):
+        rig.append(b"a", acks)
+    rig.refusal = None
+    assert rig.append(b"b", acks).base_offset == 1  # the first one is stored: nobody was told so
+    assert rig.writer.failure is None

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.api import DURABLE, Ack
 from lamina.config import WriterSettings
-from lamina.errors import Closed
+from lamina.errors import Closed, LaminaError
 from lamina.log.commit import Writer
 from lamina.log.requests import Outcome, Request
 
@@ -80,7 +80,8 @@ class Rig:
         self.log = FakeLog()
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="leader")
         self.users = ThreadPoolExecutor(80, thread_name_prefix="user")
-        self.writer = Writer(self.log, WriterSettings(**settings), self.pool)
+        self.refusal: LaminaError | None = None
+        self.writer = Writer(self.log, WriterSettings(**settings), self.pool, lambda: self.refusal)
 
     def append(self, value: bytes, acks: int = DURABLE, timeout_s: float | None = None) -> Any:
         return self.writer.append(request_of(value, acks), timeout_s)

@@ -46,6 +46,7 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.ranges import Ranges
 from lamina.groups.offset_copies import OffsetCopies, all_copied
 from lamina.log.data_directory import DataDirectory
+from lamina.log.requests import Gate
 from lamina.storage import paths
 
 COMPACT_BYTES = 1 << 20
@@ -131,6 +132,8 @@ class CommittedOffsets:
         self._failure: Poisoned | None = None
         self._copies = OffsetCopies()
         self._is_complete = True
+        self.gate: Gate = None
+        """Whether an answer may go out."""
 
     @property
     def failure(self) -> Poisoned | None:
@@ -335,7 +338,7 @@ class CommittedOffsets:
             raise
         finally:
             for each in taken:
-                each.is_done, each.error = True, error
+                each.is_done, each.error = True, error or (self.gate() if self.gate else None)
 
     def _write_entries(self, taken: Sequence[Queued]) -> None:
         data = b"".join(each.data for each in taken)

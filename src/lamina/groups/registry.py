@@ -38,6 +38,7 @@ from lamina.groups.shared_partition import GroupPartition
 from lamina.groups.state import State
 from lamina.log.data_directory import DataDirectory
 from lamina.log.interfaces import LogReader
+from lamina.log.requests import Gate
 from lamina.storage import paths
 
 _Key: TypeAlias = tuple[str, str]
@@ -123,7 +124,7 @@ class Groups:
         boot: DataDirectory,
         host: Host,
         readers: Readers,
-        writer: tuple[WriterSettings, Executor],
+        writer: tuple[WriterSettings, Executor, Gate],
         now_ms: Callable[[], int],
     ) -> None:
         self._boot = boot

@@ -55,7 +55,7 @@ from lamina.groups.state import (
 from lamina.log.commit import Writer
 from lamina.log.gap_walk import scan_over
 from lamina.log.interfaces import LogReader
-from lamina.log.requests import Outcome, Request
+from lamina.log.requests import Gate, Outcome, Request
 
 SKIPPED_MAX = 1000
 READ_APART = 32
@@ -89,7 +89,7 @@ class GroupPartition:
         *,
         group: str,
         now_ms: Callable[[], int],
-        writing: tuple[WriterSettings, Executor],
+        writing: tuple[WriterSettings, Executor, Gate],
     ) -> None:
         self.reader = reader
         self.group = group

@@ -47,14 +47,15 @@ from lamina.errors import (
 )
 from lamina.log.requests import (
     LOCK,
+    Gate,
     LeadSoon,
     Log,
     Outcome,
     Request,
     RunningPulse,
-    answer,
     answer_all,
     answer_written,
+    answerer,
     is_awaited,
     unwrap,
 )
@@ -88,8 +89,8 @@ class Writer:
     for any change. `_sync_ns` is how long the last fsync took.
     """
 
-    def __init__(self, log: Log, settings: WriterSettings, executor: Executor) -> None:
-        self._log = log
+    def __init__(self, log: Log, settings: WriterSettings, executor: Executor, gate: Gate) -> None:
+        self._log, self._answer = log, answerer(gate)
         self._settings = settings
         self._queue_requests = settings.queue_requests
         self._executor = executor
@@ -474,7 +475,7 @@ class Writer:
             answer_all(group, self.poison(error))
             return
         # acks 0 and 1 are answered before the fsync, which they do not wait for.
-        waiting = answer_written(group, outcomes)
+        waiting = answer_written(group, outcomes, self._answer)
         self.pulse.note_group(group)
         if not waiting:
             return
@@ -486,7 +487,7 @@ class Writer:
             return
         self._sync_ns = took_ns = perf_counter_ns() - started
         self.pulse.note_sync(took_ns)
-        answer(waiting)
+        self._answer(waiting)
 
 
 GATHER_SLICE_S = 0.0005

@@ -23,7 +23,7 @@ from lamina.errors import Closed, LaminaError
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.scan import Limit
 from lamina.log.commit import Writer
-from lamina.log.requests import Request
+from lamina.log.requests import Gate, Request
 from lamina.records import Records
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ class Writing(NamedTuple):
     """What the partitions of a store are written with.
 
     `progress` returns, for a topic and the number of a partition, what each consumer group has
-    acked: everything below an offset.
+    acked: everything below an offset. `gate` says whether an answer may go out.
     """
 
     settings: WriterSettings
     executor: Executor
     progress: Callable[[str, int], Mapping[str, int]]
+    gate: Gate = None
 
 
 class LogReader(Protocol):

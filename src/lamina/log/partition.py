@@ -76,7 +76,7 @@ class Partition(AppendsBatch, PartitionReader):
         self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
         self._progress = partial(writing.progress, place.topic, place.partition)
-        self.writer = Writer(self, writing.settings, writing.executor)
+        self.writer = Writer(self, writing.settings, writing.executor, writing.gate)
 
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action as the only owner of the tail."""

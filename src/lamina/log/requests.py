@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCK = type(threading.Lock())
 Outcome: TypeAlias = Ack | LaminaError
+Gate: TypeAlias = Callable[[], LaminaError | None] | None
+"""Returns why nothing may be answered as stored now, None if it may; nobody has to ask without."""
 LeadSoon: TypeAlias = Callable[[Callable[[object], None], object], bool]
 """Has an event loop call a leader with its token soon; returns False if it will not."""
 
@@ -82,7 +84,9 @@ def is_awaited(request: Request) -> bool:
     return request.waiter is not None and not isinstance(request.waiter, LOCK)
 
 
-def answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Request]:
+def answer_written(
+    group: list[Request], outcomes: list[Outcome], hand_out: Callable[[list[Request]], None]
+) -> list[Request]:
     """Answers requests that need no fsync; returns the others, whose outcomes are set already."""
     settled: list[Request] = []
     waiting: list[Request] = []
@@ -94,7 +98,7 @@ def answer_written(group: list[Request], outcomes: list[Outcome]) -> list[Reques
         else:
             settled.append(request)
     if settled:
-        answer(settled)
+        hand_out(settled)
     return waiting
 
 
@@ -104,6 +108,21 @@ def answer_all(requests: Sequence[Request], error: LaminaError) -> None:
     for request in unanswered:
         request.outcome = error
     answer(unanswered)
+
+
+def answerer(gate: Gate) -> Callable[[Sequence[Request]], None]:
+    """Returns what hands outcomes out: those that a gate lets through, and else its refusal."""
+    if gate is None:
+        return answer
+
+    def through(requests: Sequence[Request]) -> None:
+        refusal = gate()
+        if refusal is None:
+            answer(requests)
+        else:
+            answer_all(requests, refusal)
+
+    return through
 
 
 def answer(requests: Sequence[Request]) -> None:

@@ -161,7 +161,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         # Leaders have a pool of their own: behind the appends that wait for them they would starve.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
-        writing = Writing(writer, self._executor, self._progress)
+        gate = None
+        writing = Writing(writer, self._executor, self._progress, gate)
         self._reserve = spare = Reserve(boot.files, boot.data)
         self._write_ahead = WriteAhead(boot, wal, writing, report)
         self._open = OpenTopics(
@@ -170,7 +171,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         )
         self._lookup = lookup = self._open.lookup
         self._partitions = self._open.partitions
-        self._groups = Groups(boot, self, lookup.partition, (writer, self._executor), boot.steady)
+        leading = writer, self._executor, gate
+        self._groups = Groups(boot, self, lookup.partition, leading, boot.steady)
         offsets = CommittedOffsets(boot, self._open.epoch_of, self._open.groups_max_of)
         self._coordinator = Coordinator(offsets, self._groups.knows)
         self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)

@@ -89,7 +89,7 @@ class ShardLog:
             _HEAD + 2 * writing.settings.batch_bytes, dtype=np.uint8
         )
         self._unsynced: set[TopicState] = set()
-        self.writer = Writer(self, writing.settings, writing.executor)
+        self.writer = Writer(self, writing.settings, writing.executor, writing.gate)
 
     # ------------------------------------------------------------------ the writer's log
 
