@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
 import lamina
-from lamina.wire.kafka.group_apis import OFFSET_COMMIT
+from lamina.wire.kafka.error_codes import ErrorCode
+from lamina.wire.kafka.group_apis import HEARTBEAT, OFFSET_COMMIT, SYNC_GROUP
 from tests.server.kafka.raw_client import RawClient
 from tests.server.rig import served
 
@@ -204,3 +205,17 @@ def test_commits_of_one_connection_count_in_their_order(server: Any) -> None:
                 assert answer["topics"][0]["partitions"][0]["error_code"] == 0
             committed = server.broker.store.coordinator.offsets.of("ordered")
             assert committed["ordered", 0].offset == offsets[-1]
+
+
+def test_a_member_looks_for_its_coordinator_while_the_server_stops(server: Any) -> None:
+    """With any other number a member of aiokafka ends for good."""
+    filled(server, "stopping", partitions=1)
+    member = {"group_id": "stopping", "generation_id": 1, "member_id": "m"}
+    with RawClient(server.kafka_address) as client:
+        assert client.ask(HEARTBEAT, 3, member)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+        server.broker.stopping.set()
+        try:
+            assert client.ask(HEARTBEAT, 3, member)["error_code"] == ErrorCode.NOT_COORDINATOR
+            assert client.ask(SYNC_GROUP, 3, member)["error_code"] == ErrorCode.NOT_COORDINATOR
+        finally:
+            server.broker.stopping.clear()

@@ -19,7 +19,7 @@ from lamina.errors import Busy, LaminaError
 from lamina.server import telling
 from lamina.server.auth import ANYBODY, Caller
 from lamina.server.broker import Broker
-from lamina.server.kafka.error_table import code_of
+from lamina.server.kafka.error_table import code_for
 from lamina.server.kafka.share_sessions import ShareSessions
 from lamina.server.kafka.topic_ids import TopicIds
 from lamina.store.store import Store
@@ -178,7 +178,7 @@ class Call:
     def told(self, error: LaminaError) -> tuple[ErrorCode, str]:
         """Returns what a caller is told of an error: the number, and the words it may know."""
         telling.withhold(self.caller, error)
-        code = code_of(error)
+        code = code_for(self.name, error)
         self.door.broker.metrics.count(f"kafka.{self.name}", type(error).__name__)
         return code, str(error)
 
