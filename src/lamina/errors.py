@@ -19,6 +19,7 @@
     │   ├── Locked              … when the other writer is gone
     │   ├── StorageFull         … when there is space again
     │   ├── Busy                … after `retry_after_s`: the server has too much to do, or stops
+    │   ├── NotPrimary          … at the broker that holds the cluster: `holder` has its addresses
     │   ├── ArchiveUnavailable  … when the object store answers again
     │   │   └── ArchiveRefused    … when somebody has given the right, or made the bucket
     │   ├── ObjectConflict      … after reading what another one put there
@@ -174,6 +175,26 @@ class Busy(Unavailable):
     def __init__(self, problem: str, retry_after_s: float = 1.0) -> None:
         super().__init__(problem)
         self.retry_after_s = retry_after_s
+
+
+class NotPrimary(Unavailable):
+    """The broker does not hold its cluster. Ask the one that does.
+
+    `holder` has its addresses, one for each door, with commas between them; it is empty while
+    nobody is known to hold the cluster: then try again. Nothing of the call was done, unless
+    `was_begun`: then the broker held the cluster when it began, and whether what it did counts is
+    not known.
+    """
+
+    def __init__(self, problem: str, holder: str = "", *, was_begun: bool = False) -> None:
+        super().__init__(problem)
+        self.holder = holder
+        self.was_begun = was_begun
+
+    def address(self, *schemes: str) -> str | None:
+        """Returns the holder's address of the first of these schemes (`grpc`) that it has."""
+        there = {each.partition("://")[0]: each for each in self.holder.split(",")}
+        return next((there[scheme] for scheme in schemes if scheme in there), None)
 
 
 class ArchiveUnavailable(Unavailable):

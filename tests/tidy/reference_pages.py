@@ -28,7 +28,7 @@ from lamina.api.store_api import StoreApi
 from lamina.cli.main import app
 from lamina.groups.settings_book import ShareGroupSettings
 from lamina.server.broker import Broker
-from lamina.server.http import STATUS
+from lamina.server.http_errors import STATUS
 from lamina.server.setting_table import ServerSettings
 from lamina.server.settings import variable_of
 from lamina.store.store import Store

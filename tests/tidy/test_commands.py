@@ -12,7 +12,7 @@ import typer
 from lamina.cli.main import app
 from lamina.client import consumer
 from lamina.errors import EXIT_CODES
-from lamina.server.http import STATUS
+from lamina.server.http_errors import STATUS
 from lamina.server.setting_table import ServerSettings
 
 ROOT = Path(__file__).parents[2]

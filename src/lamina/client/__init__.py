@@ -3,6 +3,7 @@
     remote_store     the same methods, types and errors as an embedded store
     remote_group     the same for a consumer group
     calls            one operation asked of the server, answered as a typed value
+    servers          the addresses of a cluster, and which one is asked
     connection       deadlines, typed errors, pauses before a call is repeated
     refusals         why a server cannot be reached, in a sentence
     trust            which certificates are trusted

@@ -29,7 +29,14 @@ from pyarrow import flight
 
 from lamina.api import Appended, ProducerStamp
 from lamina.client.connection import Broken, Connection, Patience
-from lamina.errors import Busy, InvalidRequest, LaminaError, OutOfSequence, Unavailable
+from lamina.errors import (
+    Busy,
+    InvalidRequest,
+    LaminaError,
+    NotPrimary,
+    OutOfSequence,
+    Unavailable,
+)
 from lamina.wire import messages
 from lamina.wire.messages import Order
 
@@ -44,6 +51,8 @@ class _Stream:
 
     writer: Any
     reader: Any
+    turn: int
+    """At which turn of the connection it was opened: at another one, to another server."""
     deadline: float | None = None
     is_over: bool = False
 
@@ -107,7 +116,9 @@ class Sessions:
         self, session: Session, order: Order, records: Any, patience: Patience, *, stamps: bool
     ) -> Appended:
         """Sends until an answer comes, and gives the session back if it can go on."""
+        starts = 0
         for attempt in itertools.count():
+            turn = self._connection.servers.now.turn
             where = (order.topic, order.partition or 0)
             sequence = session.sequences.get(where, 0)
             if stamps:
@@ -119,16 +130,18 @@ class Sessions:
                     session.sequences[where] = sequence + appended.count
                 self._give_back(session)
                 return appended
-            except Broken as error:
+            except (Broken, NotPrimary) as error:
                 session.drop_stream()
                 self._connection.require_open()
-                if order.producer is None:
+                if order.producer is None and _may_be_done(error):
                     raise Unavailable(f"{error}; whether it was stored is not known") from error
+                self._connection.look_elsewhere(turn, error)
                 patience.pause(attempt, error)
             except OutOfSequence:
                 # With one append on the way, this says that it was not stored: the server has
                 # forgotten earlier ones (they were not fsynced). Go on as somebody new.
-                if not stamps or attempt > _FRESH_STARTS_MAX:
+                starts += 1
+                if not stamps or starts > _FRESH_STARTS_MAX:
                     raise
                 session = Session(stream=session.stream)
             except Busy as error:
@@ -159,7 +172,7 @@ class Sessions:
         stream = self._stream_of(session)
         sent = Order(order.topic, order.partition, order.acks, patience.left_s, order.producer)
         message = messages.encode_append(sent, records)
-        stream.deadline = patience.deadline
+        stream.deadline = time.monotonic() + self._connection.attempt_s(patience)
         try:
             answer = self._connection.attempt(lambda: _exchange(stream, message))
         except LaminaError:  # it came from the stream itself, which is over
@@ -170,14 +183,17 @@ class Sessions:
         return messages.decode_answer(answer)
 
     def _stream_of(self, session: Session) -> _Stream:
+        server = self._connection.servers.now
+        if session.stream is not None and session.stream.turn != server.turn:
+            session.drop_stream()
         if session.stream is not None:
             return session.stream
 
         def start() -> _Stream:
             descriptor = flight.FlightDescriptor.for_command(messages.APPEND)
             options = self._connection.options(None)
-            writer, reader = self._connection.client.do_exchange(descriptor, options)
-            stream = _Stream(writer, reader)
+            writer, reader = server.client.do_exchange(descriptor, options)
+            stream = _Stream(writer, reader, server.turn)
             writer.begin(messages.NO_COLUMNS)
             return stream
 
@@ -219,6 +235,10 @@ class Sessions:
             idle, self._idle = self._idle, []
         for session in idle:
             session.drop_stream()
+
+
+def _may_be_done(error: LaminaError) -> bool:
+    return not isinstance(error, NotPrimary) or error.was_begun
 
 
 def _exchange(stream: _Stream, message: pa.Buffer | bytes) -> bytes:

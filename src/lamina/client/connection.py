@@ -3,7 +3,8 @@
 gRPC itself connects and reconnects; this module decides what is worth another try.
 
 Rules.
-1. Only what cannot have been done, or is the same done twice, is tried again.
+1. Only what cannot have been done, or is the same done twice, is tried again; of several servers
+   at the one that holds the cluster (`client.servers`).
 2. Every call ends: at its deadline with Unavailable at the latest.
 """
 
@@ -18,19 +19,16 @@ import pyarrow as pa
 from pyarrow import flight
 
 from lamina.client.refusals import cause, is_final
-from lamina.errors import Busy, Closed, InvalidRequest, LaminaError, NotAllowed, Unavailable
+from lamina.client.servers import Servers
+from lamina.errors import Busy, Closed, LaminaError, NotAllowed, NotPrimary, Unavailable
 from lamina.wire import failures, memory
+from lamina.wire.messages import HOLDER_ONLY
 
 TIMEOUT_S = 30.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.02, 1.0
 _BROKEN = (flight.FlightError, pa.ArrowException, OSError, StopIteration)
-_SCHEMES = ("grpc://", "grpc+tls://", "grpc+unix://")
-_CHANNEL = [
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
+_ATTEMPTS = 3
+"""With several servers, no call waits for one of them longer than its part of the time."""
 _Result = TypeVar("_Result")
 
 
@@ -69,32 +67,42 @@ class Patience:
 
 
 class Connection:
-    """One server, reached by any number of threads."""
+    """A server, or the one of several that holds the cluster, reached by any number of threads."""
 
     def __init__(
         self, url: str, *, key: str | None, timeout_s: float, tls_root: bytes | None
     ) -> None:
-        if not url.startswith(_SCHEMES):
-            raise InvalidRequest(f"a server is {' or '.join(_SCHEMES)}host:port, not {url!r}")
-        self.url = url
+        memory.keep_freed()
+        self.servers = Servers(url, tls_root)
         self.timeout_s = timeout_s
         self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+        if self.servers.follows:
+            self._headers.append((HOLDER_ONLY.encode(), b"1"))
         self._is_closed = False
-        memory.keep_freed()
-        try:
-            self.client = flight.FlightClient(
-                url, tls_root_certs=tls_root, generic_options=_CHANNEL
-            )
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidRequest(f"{url!r} is no server's address: {error}") from error
+
+    @property
+    def url(self) -> str:
+        """The server that is asked now."""
+        return self.servers.now.url
+
+    @property
+    def client(self) -> Any:
+        """What speaks to the server that is asked now."""
+        return self.servers.now.client
 
     def options(self, timeout_s: float | None) -> Any:
         """Makes the options of a call; an open stream has no timeout of its own."""
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
 
+    def attempt_s(self, patience: Patience) -> float:
+        """How long one try may take: with several servers only a part, then another is asked."""
+        most_s = self.timeout_s / _ATTEMPTS if self.servers.follows else patience.left_s
+        return max(0.001, min(patience.left_s, most_s))
+
     def waiting_ms(self, waiting: Patience) -> int:
         """How long one call of a long poll may wait: its answer comes well within the timeout."""
-        return int(min(waiting.left_s, self.timeout_s / 2) * 1000)
+        whole_s = self.timeout_s / (_ATTEMPTS if self.servers.follows else 1)
+        return int(min(waiting.left_s, whole_s / 2) * 1000)
 
     @property
     def is_closed(self) -> bool:
@@ -129,15 +137,34 @@ class Connection:
         """
         attempt = 0
         while True:
+            turn = self.servers.now.turn
             try:
-                return self.attempt(lambda: action(self.options(max(0.001, patience.left_s))))
-            except (Broken, Busy) as error:
-                if only_refused and not isinstance(error, Busy):
+                return self.attempt(lambda: action(self.options(self.attempt_s(patience))))
+            except (Broken, Busy, NotPrimary) as error:
+                if only_refused and not self._was_refused(error):
                     raise
                 if not while_refused and isinstance(error, Refused):
                     raise
+                self.look_elsewhere(turn, error)
                 patience.pause(attempt, error)
             attempt += 1
+
+    def _was_refused(self, error: LaminaError) -> bool:
+        """Whether nothing of a call was done, for certain."""
+        if isinstance(error, NotPrimary):
+            return not error.was_begun
+        return isinstance(error, Busy) or (isinstance(error, Refused) and self.servers.follows)
+
+    def look_elsewhere(self, turn: int, error: LaminaError) -> None:
+        """Turns to another server after a failure that only another one can mend.
+
+        Raises NotPrimary where no other is known.
+        """
+        if isinstance(error, Busy):
+            return
+        if isinstance(error, NotPrimary) and not self.servers.follows:
+            raise error
+        self.servers.turn_from(turn, error)
 
     def typed(self, error: BaseException) -> LaminaError:
         """Makes the server's error again; without one, the connection itself is what failed."""
@@ -155,4 +182,4 @@ class Connection:
     def close(self) -> None:
         """Ends the connection."""
         self._is_closed = True
-        self.client.close()
+        self.servers.close()

@@ -46,7 +46,7 @@ from lamina.client.calls import call
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
 from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
-from lamina.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
+from lamina.errors import InvalidRequest, NotPrimary, OffsetOutOfRange, UnknownTopic
 from lamina.received import refuse_broken
 from lamina.records import Records, has_keys, has_typed_columns
 from lamina.wire import memory, messages
@@ -213,7 +213,7 @@ class RemoteStore(StoreApi):
     ) -> Iterator[pa.RecordBatch]:
         patience, attempt = Patience.of(self._connection.timeout_s), 0
         while True:
-            asked_from = start
+            asked_from, turn = start, self._connection.servers.now.turn
             ticket = messages.encode_question(
                 Question("scan", topic, partition, start, end, **asked)
             )
@@ -227,7 +227,8 @@ class RemoteStore(StoreApi):
                     yield batch
                     start = batch.column("offset")[batch.num_rows - 1].as_py() + 1
                     patience, attempt = Patience.of(self._connection.timeout_s), 0
-            except Broken as error:
+            except (Broken, NotPrimary) as error:
+                self._connection.look_elsewhere(turn, error)
                 patience.pause(attempt, error)
                 attempt += 1
                 continue

@@ -13,13 +13,14 @@ drain, answer and checkpoint.
 change while it runs, `certificates` among it. `health` with `disk_watch` says what is wrong,
 `metrics` counts (`topic_counters` by topic, `writer_totals` fsyncs and groups, `process_gauges` the
 server itself), `log_lines` is the log, `tracing` makes spans for OpenTelemetry. `quotas` bounds the
-bytes of a key. `call_arguments` reads what a call is given, `scan_parts` sends a scan.
-`arriving` reads an HTTP request within its bounds, `hasty` ends
-connections that are too slow, `sites` refuses requests that a foreign web page makes in a user's
-name. `held_answers` counts an answer until its last byte was taken, `replies` makes pages of JSON,
-`telling` leaves out topics that a key may not see; `jsonrows` renders records as JSON, and
-`openapi` describes all routes. `ahead` prepares the next batch of a scan while one is being sent;
-`shared_groups` keeps the groups that clients use; a `connected_client` is one of the Kafka door.
+bytes of a key. `standing` says where the server stands in a cluster, `http_errors` what an error is
+in HTTP. `call_arguments` reads what a call is given, `scan_parts` sends a scan. `arriving` reads an
+HTTP request within its bounds, `hasty` ends connections that are too slow, `sites` refuses requests
+that a foreign web page makes in a user's name. `held_answers` counts an answer until its last byte
+was taken, `replies` makes pages of JSON, `telling` leaves out topics that a key may not see;
+`jsonrows` renders records as JSON, and `openapi` describes all routes. `ahead` prepares the next
+batch of a scan while one is being sent; `shared_groups` keeps the groups that clients use; a
+`connected_client` is one of the Kafka door.
 
 Rules.
 1. No storage logic here, and no method that the table in `lamina.wire.operations` does not have.
@@ -34,5 +35,5 @@ Where to look.
 - what a shutdown waits for, and what a reload does: `service`, `reloading`
 - how a request is bounded, and when it is answered Busy: `limits`, `arriving`, `hasty`
 - where a route is declared: `lamina.wire.operations`, and `Routes.application` in `http`
-- the status of an error: `STATUS` in `http`, for Kafka `kafka.error_table`
+- the status of an error: `STATUS` in `http_errors`, for Kafka `kafka.error_table`
 """

@@ -41,6 +41,7 @@ from lamina.server.process_gauges import server_gauges
 from lamina.server.quotas import ByteQuotas
 from lamina.server.reloading import Reloaded, refuse_reload
 from lamina.server.setting_table import ServerSettings
+from lamina.server.standing import Place
 from lamina.server.tracing import NO_TRACES, Tracing
 from lamina.store.store import Store
 from lamina.wire import messages
@@ -79,6 +80,8 @@ class Broker:
         self.tracing: Tracing = NO_TRACES
         self.keys = keys
         self._store: Store | None = None
+        self.place = Place()
+        """This server's place in a cluster, if there is one."""
         self.groups = shared_groups.OpenGroups()
         self._ahead = Pool(self.inflight)
         self.metrics.watch(lambda: server_gauges(self))
@@ -93,7 +96,8 @@ class Broker:
 
     @property
     def store(self) -> Store:
-        """The store, once it has recovered; raises Busy before, and when the server stops."""
+        """The store, once it has recovered; raises Busy before, and NotPrimary on a standby."""
+        self.place.require_holder()
         if self.stopping.is_set():
             raise Busy("the server is stopping", _STOP_PAUSE_S)
         if self._store is None:
@@ -103,17 +107,17 @@ class Broker:
 
     def health(self, caller: Caller | None) -> dict[str, Any]:
         """Returns what is wrong, if anything is; see `server.health`."""
-        return self.condition.told(self._store, self.settings, caller)
+        told = self.condition.told(self._store, self.settings, caller)
+        return self.place.added_to_health(told, caller)
 
     def readiness(self, caller: Caller | None) -> dict[str, Any]:
         """Returns whether calls are answered and, for keys of all topics, how far recovery is."""
-        has_room = self.condition.disk.is_ready(self.settings)
-        ready = self._store is not None and not self.stopping.is_set() and has_room
-        told = {"ready": ready, "stopping": self.stopping.is_set()}
-        told |= {} if has_room else {"short_of_space": True}
+        is_there = self._store is not None or self.place.replica is not None
+        told = self.condition.readiness(self.settings, is_there, self.stopping.is_set())
         if caller is None or caller.prefix:
-            return told
-        return told | progress_of(self._store, self.progress, self.warming)
+            return told | self.place.role()
+        progress = progress_of(self._store, self.progress, self.warming)
+        return told | self.place.role() | progress
 
     def metrics_page(self, caller: Caller) -> bytes:
         """Returns what Prometheus reads; with a prefix, the gauges of its topics and no more."""
@@ -166,8 +170,8 @@ class Broker:
             caller = self.renewed(caller)
             caller.require(scope, topic, name)
             self.rate.spend(caller.name)
-            with self.work.taking():
-                yield self.store
+            with self.work.taking(), self.place.answering(name):
+                yield self.place.replica_for(name) or self.store
         except LaminaError as error:
             self.note_refused(caller, name, error)
             raise
@@ -242,8 +246,8 @@ class Broker:
                 self.quotas.produce.admit(caller, arrived_bytes)
                 if isinstance(records, pa.Buffer):
                     arrived = received.announced(records)
-                    size_bytes += self._take_unpacked(arrived, size_bytes)
                     most = self.settings.request_bytes
+                    size_bytes += limits.take_unpacked(self.inflight, arrived, size_bytes, most)
                     records = received.unpacked(arrived, COLUMN_TYPES, most)
                 with self.tracing.span("append", order.topic, records):
                     appended = store.append(
@@ -254,6 +258,7 @@ class Broker:
                         timeout_s=self._patience_s(order),
                         producer=order.producer,
                     )
+                self.place.confirm()
             finally:
                 self.leave(size_bytes)
         except LaminaError as error:
@@ -280,6 +285,7 @@ class Broker:
                     self.quotas.produce.admit(caller, arrived_bytes)
                 with self.tracing.span("append", order.topic, records):
                     appended = await self._appended(store, order, records)
+                self.place.confirm()
             finally:
                 self.leave(0)
         except LaminaError as error:
@@ -312,13 +318,6 @@ class Broker:
         if order.timeout_s is None and order.acks == UNTIL_ARCHIVED:
             return self.settings.wait_ms / 1000
         return order.timeout_s
-
-    def _take_unpacked(self, arrived: received.Announced, held: int) -> int:
-        """Takes the room of what is made beside the bytes that came; returns how much."""
-        limits.check_size(arrived.size_bytes, self.settings.request_bytes)
-        more = arrived.size_bytes if arrived.is_compressed else 0
-        self.inflight.take(more, held)
-        return more
 
     def admit(self, caller: Caller, size_bytes: int) -> Store:
         """Admits an append by the shortest way: a lone one waits for this. `leave` ends it."""
@@ -395,6 +394,7 @@ class Broker:
         """Counts a batch of a scan; raises NotAllowed when the key was revoked meanwhile."""
         self.note_read(caller, topic, batch)
         self.renewed(caller).require("read", topic, "scan")
+        self.place.confirm_read()
 
     def _sent(self, caller: Caller, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

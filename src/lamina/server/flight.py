@@ -127,11 +127,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         )
 
     def _caller(self, context: Any) -> Caller:
+        call = context.get_middleware(_CALL)
         try:
-            return self._broker.caller(bearer(context.get_middleware(_CALL).authorization))
+            caller = self._broker.caller(bearer(call.authorization))
         except NotAllowed as error:
             self._broker.refusals.note_stranger("flight", context.peer(), error)
             raise
+        if messages.HOLDER_ONLY in call.headers:
+            self._broker.place.require_holder()
+        return caller
 
     def _within(self, context: Any) -> contextlib.AbstractContextManager[None]:
         """Continues the trace that the headers of a call name."""
@@ -266,7 +270,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 def _looked_at(headers: dict[str, list[str]]) -> dict[str, str]:
     """Returns the headers that anything depends on, by their names in small letters."""
     small = {name.lower(): values for name, values in headers.items()}
-    wanted = ("authorization", TRACEPARENT, TRACESTATE)
+    wanted = ("authorization", messages.HOLDER_ONLY, TRACEPARENT, TRACESTATE)
     return {name: str(small[name][0]) for name in wanted if small.get(name)}
 
 

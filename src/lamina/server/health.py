@@ -107,6 +107,14 @@ class Condition:
             _log.info("appends find room again", extra=told("disk", level="ok"))
             self._full = None
 
+    def readiness(
+        self, settings: ServerSettings, is_there: bool, is_stopping: bool
+    ) -> dict[str, Any]:
+        """Returns whether calls are answered: there is what answers them, and there is room."""
+        has_room = self.disk.is_ready(settings)
+        told = {"ready": is_there and not is_stopping and has_room, "stopping": is_stopping}
+        return told | ({} if has_room else {"short_of_space": True})
+
     def told(
         self, store: Store | None, settings: ServerSettings, caller: Caller | None
     ) -> dict[str, Any]:

@@ -36,21 +36,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lamina.errors import (
-    Busy,
-    InvalidRequest,
-    LaminaError,
-    NotAllowed,
-    RecordsMissing,
-    SchemaIncompatible,
-    StorageFull,
-    TopicExists,
-    Unavailable,
-    UnknownGroup,
-    UnknownRouter,
-    UnknownSchema,
-    UnknownTopic,
-)
+from lamina.errors import Busy, InvalidRequest, LaminaError, NotAllowed, NotPrimary
 from lamina.inspect.render import render_batch
 from lamina.server import arriving, certificates, jsonrows, limits, openapi, replies
 from lamina.server.auth import Caller, bearer
@@ -58,6 +44,7 @@ from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
 from lamina.server.hasty import Hasty
 from lamina.server.held_answers import Answer
+from lamina.server.http_errors import Unknown, elsewhere, failed
 from lamina.server.listening import refused
 from lamina.server.setting_table import ServerSettings
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
@@ -68,39 +55,10 @@ from lamina.wire.operations import OPERATIONS, Operation
 
 _log = logging.getLogger("lamina.server")
 
-STATUS: dict[type[LaminaError], int] = {
-    NotAllowed: 403,
-    UnknownRouter: 404,
-    UnknownSchema: 404,
-    SchemaIncompatible: 409,
-    UnknownTopic: 404,
-    UnknownGroup: 404,
-    TopicExists: 409,
-    InvalidRequest: 400,
-    StorageFull: 507,
-    Unavailable: 503,
-    RecordsMissing: 410,
-    LaminaError: 500,
-}
-"""HTTP status of each kind of error; the first that fits."""
 _WATCH_MS = 1000
 _PAGE_RECORDS, _PAGE_BYTES = 1000, 256 << 10
 _Handler = Callable[[Request], Awaitable[Response]]
 _Made = TypeVar("_Made")
-
-
-class _Unknown(NotAllowed):
-    """No key, or not a known one: the caller has to say who it is."""
-
-
-def _failed(error: LaminaError) -> Response:
-    status = next(code for kind, code in STATUS.items() if isinstance(error, kind))
-    headers = {}
-    if isinstance(error, _Unknown):
-        status, headers["www-authenticate"] = 401, "Bearer"
-    if isinstance(error, Busy):
-        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
-    return JSONResponse(failures.to_object(error), status, headers)
 
 
 async def _not_there(request: Request, error: Exception) -> Response:
@@ -117,7 +75,7 @@ class Routes:
         self._broker = broker
         self._threads = anyio.CapacityLimiter(64)
         self._waiters = anyio.CapacityLimiter(broker.settings.waiting + 1)
-        self.console = Console(broker, _failed)
+        self.console = Console(broker, failed)
 
     def renew(self, settings: ServerSettings) -> None:
         """Takes on what was reloaded; in the event loop."""
@@ -154,13 +112,15 @@ class Routes:
             try:
                 with self._broker.tracing.within(request.headers):
                     return await handler(request)
+            except NotPrimary as error:
+                return elsewhere(request, error)
             except LaminaError as error:
-                return _failed(error)
+                return failed(error)
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception:
                 _log.exception("%s %s failed", request.method, request.scope["path"])
-                return _failed(LaminaError("the server failed; its log says how"))
+                return failed(LaminaError("the server failed; its log says how"))
 
         return guarded
 
@@ -175,7 +135,7 @@ class Routes:
             self._broker.refusals.note_stranger("http", peer, error)
             if not self._broker.asks_for_keys:
                 raise
-            raise _Unknown(str(error)) from error
+            raise Unknown(str(error)) from error
 
     # ------------------------------------------------------------------ the table of operations
 
@@ -400,7 +360,7 @@ _RECORDS, _WATCH = f"{_PARTITION}/records", f"{_PARTITION}/watch"
 
 
 async def _busy(scope: Any, receive: Any, send: Any) -> None:
-    answer = _failed(Busy("the server is at its limit of max.connections"))
+    answer = failed(Busy("the server is at its limit of max.connections"))
     answer.headers["connection"] = "close"
     await answer(scope, receive, send)
 
@@ -441,7 +401,7 @@ class HttpDoor:
         self._console.start()
         self._server = uvicorn.Server(
             uvicorn.Config(
-                arriving.refusing_strange_heads(routes.application(), _failed),
+                arriving.refusing_strange_heads(routes.application(), failed),
                 http=self._protocol,
                 log_config=None,
                 access_log=False,

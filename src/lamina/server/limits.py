@@ -15,6 +15,7 @@ import numpy as np
 
 from lamina.config import NO_LIMIT
 from lamina.errors import Busy, InvalidRequest
+from lamina.received import Announced
 
 RETRY_AFTER_S = 0.2
 HURRY_S = 0.1
@@ -181,3 +182,11 @@ def check_size(size_bytes: int, limit: int) -> None:
         raise InvalidRequest(
             f"a request of {size_bytes} bytes is over max.request.bytes {limit}; send it in parts"
         )
+
+
+def take_unpacked(inflight: Allowance, arrived: Announced, held: int, limit: int) -> int:
+    """Takes the room of what is made beside the bytes that came; returns how much."""
+    check_size(arrived.size_bytes, limit)
+    more = arrived.size_bytes if arrived.is_compressed else 0
+    inflight.take(more, held)
+    return more

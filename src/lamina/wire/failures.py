@@ -15,6 +15,7 @@ from lamina.errors import (
     Busy,
     CorruptData,
     LaminaError,
+    NotPrimary,
     RecordsMissing,
     SchemaError,
     TopicExists,
@@ -34,6 +35,7 @@ KINDS: dict[str, type[LaminaError]] = {
 FIELDS: dict[type[LaminaError], dict[str, Any]] = {
     Busy: {"retry_after_s": 1.0},
     CorruptData: {"problem": "", "path": "", "position": 0, "expected": "", "found": ""},
+    NotPrimary: {"holder": "", "was_begun": False},
     RecordsMissing: {"first": 0, "end": 0, "reason": ""},
     SchemaError: {"field": ""},
     TopicExists: {"topic": "", "difference": ""},

@@ -35,6 +35,8 @@ from lamina.errors import InvalidRequest, LaminaError, Unavailable
 from lamina.wire import failures, memory, values
 
 APPEND = b"append"
+HOLDER_ONLY = "lamina-holder-only"
+"""The header of a client that wants to be answered by the holder of a cluster, and nobody else."""
 NO_COLUMNS = pa.schema([])
 """The schema of every exchange."""
 END = b"lamina.end"

@@ -12,6 +12,7 @@ writers append, a small pool reads, decodes what is large and calls what may blo
     sessions            what a handler sees: the server, the client, one request
     error_table         which of Kafka's numbers stands for which of our errors
     cluster_metadata    versions, the one broker, topics with auto-creation
+    elsewhere           the same, and a no, while another server holds the cluster
     topic_ids           ids of topics
     producing           batches become appends
     unpacking           the room that compressed batches take

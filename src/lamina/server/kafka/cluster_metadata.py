@@ -1,7 +1,8 @@
 """What clients learn of the cluster: versions, one broker, topics and their ids.
 
 Rules.
-1. The cluster is this server: node 1 leads every partition, and is its only replica.
+1. The cluster is this server, or the one that holds it: one node leads every partition, and is its
+   only replica. Where it is not this server, `elsewhere` answers.
 2. The address that is told is `kafka.advertised`, or the one at which this client has come in:
    that one it can reach for certain.
 """
@@ -19,7 +20,6 @@ from lamina.wire.kafka.apis import APIS
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 
-NODE_ID = 1
 LEADER_EPOCH = 0
 _READS = (3, 8, 10)  # READ, DESCRIBE, DESCRIBE_CONFIGS
 _WRITES = (*_READS, 4)
@@ -43,7 +43,8 @@ def api_versions(answered: Iterable[int], code: ErrorCode = ErrorCode.NONE) -> M
 def broker_of(call: Call) -> dict[str, Any]:
     """Describes this server as the client can reach it."""
     host, port = call.door.advertised or (call.session.local_host, call.door.port)
-    return {"node_id": NODE_ID, "broker_id": NODE_ID, "host": host, "port": port, "rack": None}
+    node = {"node_id": call.node_id, "broker_id": call.node_id, "rack": None}
+    return node | {"host": host, "port": port}
 
 
 def cluster_id(store: Store) -> str:
@@ -66,7 +67,7 @@ async def metadata(call: Call) -> Message:
     return {
         "brokers": [broker_of(call)],
         "cluster_id": cluster_id(store),
-        "controller_id": NODE_ID,
+        "controller_id": call.node_id,
         "topics": [topic for topic in topics if topic is not None],
         "cluster_authorized_operations": _operations(call) if operations else _NOT_ASKED,
     }
@@ -119,14 +120,14 @@ def _topic(call: Call, name: str) -> Message | None:
     except UnknownTopic:
         return None
     operations = call.request["include_topic_authorized_operations"]
-    nodes = [NODE_ID]
+    nodes = [call.node_id]
     return {
         "name": name,
         "topic_id": id_of(store, name, about.epoch),
         "partitions": [
             {
                 "partition_index": number,
-                "leader_id": NODE_ID,
+                "leader_id": call.node_id,
                 "leader_epoch": LEADER_EPOCH,
                 "replica_nodes": nodes,
                 "isr_nodes": nodes,
@@ -146,7 +147,7 @@ def describe_cluster(call: Call) -> Message:
     asked = call.request["include_cluster_authorized_operations"]
     return {
         "cluster_id": cluster_id(call.store),
-        "controller_id": NODE_ID,
+        "controller_id": call.node_id,
         "brokers": [broker_of(call)],
         "endpoint_type": call.request["endpoint_type"],
         "cluster_authorized_operations": _operations(call) if asked else _NOT_ASKED,

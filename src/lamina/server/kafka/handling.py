@@ -18,6 +18,7 @@ from lamina.errors import InvalidRequest
 from lamina.server.kafka import (
     classic_groups,
     cluster_metadata,
+    elsewhere,
     fetching,
     group_offsets,
     offset_lookup,
@@ -135,6 +136,10 @@ def begin(
     request = codec.parse(api, header.version, "request", frame, position)
     session.client_id = (header.client_id or "")[:200]
     call = Call(door, session, api.name, header.version, request, len(frame))
+    if api.key not in elsewhere.ANSWERED:
+        refusal = door.broker.place.standing.refusal()
+        if refusal is not None:
+            return call, header.correlation_id, elsewhere.answered(call, refusal)
     return call, header.correlation_id, HANDLERS[api.key](call)
 
 

@@ -9,7 +9,6 @@ Rules.
 from __future__ import annotations
 
 from lamina.errors import InvalidRequest, LaminaError, UnknownTopic
-from lamina.server.kafka.cluster_metadata import NODE_ID
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
@@ -32,8 +31,10 @@ def _grow(call: Call, asked: Message, names: list[str]) -> Message:
             return _refused(name, ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice")
         call.store.topic_changes.check_growth(name, total)
         count = call.store.format_of(name)[1]
-        if asked["assignments"] is not None and not _is_ours(asked["assignments"], total - count):
-            said = f"each of {total - count} new partitions can only be on broker {NODE_ID}"
+        if asked["assignments"] is not None and not _is_ours(
+            call, asked["assignments"], total - count
+        ):
+            said = f"each of {total - count} new partitions can only be on broker {call.node_id}"
             return _refused(name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, said)
         if not call.request["validate_only"]:
             given = {"topic": name, "total": total}
@@ -46,9 +47,9 @@ def _grow(call: Call, asked: Message, names: list[str]) -> Message:
     return {"name": name, "error_message": None}
 
 
-def _is_ours(assignments: list[Message], wanted: int) -> bool:
+def _is_ours(call: Call, assignments: list[Message], wanted: int) -> bool:
     return len(assignments) == wanted and all(
-        each["broker_ids"] == [NODE_ID] for each in assignments
+        each["broker_ids"] == [call.node_id] for each in assignments
     )
 
 

@@ -126,6 +126,7 @@ def _outcome(call: Call, part: Part, append: asyncio.Future[Ack], started: float
     assert isinstance(batch, Batch)
     try:
         ack = append.result()
+        call.door.broker.place.confirm()
     except LaminaError as error:
         call.door.broker.note_refused(call.caller, "append", error)
         return _unstored(call, part, error)

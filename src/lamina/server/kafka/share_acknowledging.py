@@ -22,15 +22,19 @@ from lamina.errors import LaminaError
 from lamina.groups.state import Numbers
 from lamina.groups.verdicts import Verdict
 from lamina.server.kafka.classic_groups import may_use
-from lamina.server.kafka.cluster_metadata import LEADER_EPOCH, NODE_ID
+from lamina.server.kafka.cluster_metadata import LEADER_EPOCH
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.server.kafka.share_groups import MEMBER_ID_MAX
 from lamina.server.kafka.share_sessions import CLOSES, OPENS, ShareSession, release
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 
-LEADER = {"leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH}
 LOCK_MS = TopicSettings().lease_ms
+
+
+def leader_of(call: Call) -> Message:
+    """Returns who leads every partition."""
+    return {"leader_id": call.node_id, "leader_epoch": LEADER_EPOCH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ async def share_acknowledge(call: Call) -> Message:
             await call.in_pool(release, call.store, [session])
     topics: dict[bytes, list[Message]] = {}
     for part in parts:
-        row = {"partition_index": part.partition, "current_leader": LEADER}
+        row = {"partition_index": part.partition, "current_leader": leader_of(call)}
         row |= {"error_code": part.error, "error_message": part.said}
         topics.setdefault(part.topic_id, []).append(row)
     return {

@@ -29,10 +29,10 @@ from lamina.server.kafka.arrivals import Bell
 from lamina.server.kafka.fetching import encoded, room
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.server.kafka.share_acknowledging import (
-    LEADER,
     LOCK_MS,
     Settled,
     acknowledged,
+    leader_of,
     refused,
     settle_all,
 )
@@ -265,7 +265,7 @@ def _answer(call: Call, looked: list[Looked], settled: list[Settled]) -> Message
             "error_message": part.said,
             "acknowledge_error_code": ack.error if ack else ErrorCode.NONE,
             "acknowledge_error_message": ack.said if ack else None,
-            "current_leader": LEADER,
+            "current_leader": leader_of(call),
             "records": part.pieces,
             "acquired_records": part.ranges,
         }

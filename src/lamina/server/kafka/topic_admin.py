@@ -18,7 +18,6 @@ from typing import Any
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, LaminaError, UnknownTopic
 from lamina.groups.settings_book import ShareGroupSettings
-from lamina.server.kafka.cluster_metadata import NODE_ID
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.server.kafka.topic_ids import NO_ID, topic_id
 from lamina.server.setting_table import ServerSettings
@@ -223,7 +222,7 @@ def _describe(call: Call, asked: Message) -> Message:
         if kind == TOPIC:
             call.caller.require("read", name, "describe configs")
             answer["configs"] = _described(call.store.describe_topic(name).settings, keys)
-        elif kind == BROKER and name in ("", str(NODE_ID)):
+        elif kind == BROKER and name in ("", str(call.node_id)):
             call.caller.require("admin", None, "describe configs")
             answer["configs"] = _of_broker(call.door.broker.settings, keys)
         elif kind == GROUP:
@@ -231,7 +230,7 @@ def _describe(call: Call, asked: Message) -> Message:
             answer["configs"] = _of_group(call, name, keys)
         else:
             raise InvalidRequest(
-                f"there are topics (2), broker {NODE_ID} (4) and groups (32) to describe"
+                f"there are topics (2), broker {call.node_id} (4) and groups (32) to describe"
             )
     except LaminaError as error:
         code, said = call.told(error)
