@@ -62,7 +62,9 @@ def test_records_are_appended_read_and_consumed(tmp_path: Path, format_name: str
                 pass
 
     async def embedded() -> None:
-        async with aio.open(tmp_path / "data") as store:
+        opening = aio.open(tmp_path / "data")
+        assert "await it, or use it with `async with`" in repr(opening)
+        async with opening as store:
             await program(store)
         with pytest.raises(Closed):
             await store.topics()

@@ -11,7 +11,7 @@ with lamina.open("data") as store:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, cast, overload
 
 from lamina.errors import (
     Closed,
@@ -125,7 +125,7 @@ def open(
         kept = location("archive", archive) if archive else text("archive", archive)
     if not read_only:
         if "://" in path:
-            raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
+            _refuse_url(path)
         from lamina.storage.kept_file import local_files
         from lamina.store.store import Store
 
@@ -147,6 +147,14 @@ def open(
     objects = open_archive(path)
     assert objects is not None
     return ArchiveStore(objects)
+
+
+def _refuse_url(path: str) -> NoReturn:
+    if path.startswith(("grpc", "http")):
+        raise InvalidRequest(
+            f"{path} is a server, not a directory: lamina.connect('grpc://host:9300') is for those"
+        )
+    raise InvalidRequest("an archive is opened with read_only=True; restore it to write")
 
 
 def connect(

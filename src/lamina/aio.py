@@ -333,6 +333,9 @@ class Opening:
         self._count = threads
         self._opened: AsyncStore | None = None
 
+    def __repr__(self) -> str:
+        return "<lamina.aio: a store that is not open yet: await it, or use it with `async with`>"
+
     def __await__(self) -> Generator[Any, None, AsyncStore]:
         return self._open().__await__()
 

@@ -90,6 +90,12 @@ def unsigned(name: str, value: Any) -> int:
     return int(value)
 
 
+def no_partition(topic: str, partitions: int, given: object) -> str:
+    """Says which partitions a topic has, to a caller that named another one."""
+    known = f"partitions 0 to {partitions - 1}" if partitions > 1 else "one partition, 0"
+    return f"topic {topic!r} has {known}, not {given}"
+
+
 def seconds(name: str, value: Any) -> float:
     """Checks a number of seconds; endless ones become the longest that clocks can count."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -17,13 +17,13 @@ Rule: a column that a format cannot keep is refused, naming a format that can; i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lamina.errors import InvalidRequest, UnsupportedField
+from lamina.errors import InvalidRequest, UnknownSchema, UnsupportedField
 from lamina.received import refuse_broken, shown
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -79,7 +79,8 @@ _PLACES = {
     for format_name, names in KEPT_COLUMNS.items()
 }
 
-_KNOWN = frozenset(RECORD_SCHEMA.names)
+_NAMES = tuple(RECORD_SCHEMA.names)
+_KNOWN = frozenset(_NAMES)
 _FIELDS = {
     format_name: tuple((field.name, field.type) for field in schema)
     for format_name, schema in INPUT_SCHEMAS.items()
@@ -98,8 +99,15 @@ class Decoded:
         self.batch = batch
 
 
+class DataFrame(Protocol):
+    """Whatever hands out a stream of Arrow: frames of pandas and Polars, DuckDB's relations."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns a capsule with the stream."""
+
+
 Rows: TypeAlias = Sequence[bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any]]
-Records: TypeAlias = pa.RecordBatch | pa.Table | Rows
+Records: TypeAlias = pa.RecordBatch | pa.Table | DataFrame | Rows
 
 
 def prepare(records: Records | Decoded, format_name: str, *, now_ms: int) -> pa.RecordBatch:
@@ -166,7 +174,7 @@ def as_table(records: Records) -> pa.Table:
     if isinstance(records, pa.RecordBatch):
         return pa.Table.from_batches([records])
     if isinstance(records, str | Mapping) or not isinstance(records, Iterable):
-        raise InvalidRequest(f"records are a list, a batch or a table, not {_kind(records)}")
+        refuse_kind(records)
     try:
         given = list(records)
     except TypeError as error:  # an array without dimensions
@@ -180,8 +188,14 @@ def as_table(records: Records) -> pa.Table:
         raise InvalidRequest(f"a record's field has a value that does not fit: {error}") from error
 
 
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+def refuse_kind(records: object) -> NoReturn:
+    """Raises InvalidRequest for what is no kind of records, and says how to hand it in."""
+    if isinstance(records, str):
+        raise InvalidRequest("a record is bytes, not text: use text.encode()")
+    if isinstance(records, Mapping):
+        raise InvalidRequest("records are a list, a batch or a table: put a single dict in a list")
+    kind = "None" if records is None else type(records).__name__
+    raise InvalidRequest(f"records are a list, a batch or a table, not {kind}")
 
 
 def _as_dict(row: object) -> Mapping[str, Any]:
@@ -197,6 +211,8 @@ def _as_dict(row: object) -> Mapping[str, Any]:
             if isinstance(header, Mapping) and header.keys() != {"key", "value"}:
                 raise InvalidRequest(f"a header has a key and a value, not {', '.join(header)}")
         return row
+    if isinstance(row, str):
+        refuse_kind(row)
     raise InvalidRequest(
         f"a record is bytes, a (key, value) tuple or a dict of columns, not {type(row).__name__}"
     )
@@ -318,6 +334,47 @@ def has_keys(records: Records | bytes) -> bool:
     if type(records) is bytes:
         return False
     return type(records) is not list or not all(type(value) is bytes for value in records)
+
+
+def as_columns(records: Any) -> Any:
+    """Returns a table for a data frame and for rows with typed columns, all else as it is.
+
+    A data frame is whatever hands out a stream of Arrow: those of pandas, Polars and DuckDB. Rows
+    have typed columns if the first one has a column that no record has.
+    """
+    if isinstance(records, bytes | pa.RecordBatch | pa.Table):
+        return records
+    if isinstance(records, list | tuple):
+        first = records[0] if records else None
+        is_typed = isinstance(first, Mapping) and not _KNOWN.issuperset(first)
+        return _typed_table(records) if is_typed else records
+    if not hasattr(records, "__arrow_c_stream__"):
+        return records
+    try:
+        return pa.table(records)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRequest(f"{type(records).__name__} is not a table: {error}") from error
+
+
+def _typed_table(rows: Sequence[Any]) -> pa.Table:
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise InvalidRequest(f"rows are dicts, all of them or none: {type(row).__name__}")
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    try:
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a column has values of more than one type: {error}") from error
+
+
+def refuse_untyped(topic: str, names: Sequence[str]) -> NoReturn:
+    """Raises UnknownSchema for columns that neither a record nor the topic has."""
+    unknown = [name for name in names if name not in _KNOWN]
+    problem = f"unknown column {unknown[0]!r}" if unknown else "there is no column 'value'"
+    raise UnknownSchema(
+        f"{problem}: topic {topic!r} has no schema, and a record has {', '.join(_NAMES)};"
+        " set_schema gives the topic columns of its own"
+    )
 
 
 def has_typed_columns(records: Any) -> bool:

@@ -224,6 +224,20 @@ def test_a_port_in_use_is_one_line(lamina: Any, tmp_path: Path, door: str) -> No
     assert "Traceback" not in ran.err
 
 
+def test_a_verb_without_its_noun_is_told_where_it_belongs(lamina: Any) -> None:
+    ran = lamina("consume", "orders")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Did you mean 'topic consume'?" in ran.err
+    assert "'topic describe'" in lamina("describe", "orders").err
+    assert "Did you mean" not in lamina("xyzzy").err
+
+
+def test_the_http_port_is_not_the_port_of_commands(lamina: Any) -> None:
+    ran = lamina("topic", "list", "--server", "http://localhost:9301")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "commands talk to the Flight port: grpc://host:9300" in ran.err
+
+
 def test_numbers_of_one_are_singular(lamina: Any, tmp_path: Path) -> None:
     data = ("--data", tmp_path / "data")
     with library.open(str(tmp_path / "data")) as store:

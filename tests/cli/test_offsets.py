@@ -20,6 +20,9 @@ HOUR = 3_600_000
 GRAMMAR: dict[str, Range] = {
     "start": Range(Point("start")),
     "end": Range(Point("end")),
+    "earliest": Range(Point("start")),
+    "beginning": Range(Point("start")),
+    "latest": Range(Point("end")),
     ":end": Range(Point("start"), Point("end")),
     "+10": Range(Point("after start", 10)),
     "-10": Range(Point("before end", 10)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,25 @@ def test_a_query_prints_a_table_or_rows_of_json(where: list[str], lamina: Any) -
     (line,) = lamina("sql", 'select value from "my.topic-1"', *where, "--json").out.splitlines()
     assert json.loads(line) == {"value": "x"}
     assert lamina("sql", "select COUNT(*) as n from ORDERS", *where).out.split() == ["N", "3"]
+
+
+def test_a_column_without_a_name_keeps_what_it_is_called(where: list[str], lamina: Any) -> None:
+    assert lamina("sql", "select count(*) from orders", *where).out.split() == ["count_star()", "3"]
+
+
+def test_a_filter_on_a_served_topic_warns_of_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys; from lamina.cli import main as cli;"
+        "sys.argv = ['lamina', 'sql', 'select count(*) as n from orders where _offset >= 1',"
+        " '--server', sys.argv[1]]; cli.main()"
+    )
+    with served(tmp_path / "data") as service, library.connect(service.flight_url) as store:
+        store.create_topic("orders")
+        for each in (b"a", b"bcd", b"efghi"):
+            store.append("orders", each)
+        asked = [sys.executable, "-c", program, service.flight_url]
+        ran = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.split(), ran.stderr) == (0, ["N", "2"], "")
 
 
 def test_what_cannot_be_asked_is_one_line(where: list[str], lamina: Any) -> None:

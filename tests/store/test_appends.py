@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 
-from lamina.errors import InvalidRequest, UnsupportedField
+import lamina
+from lamina.errors import InvalidRequest, UnknownTopic, UnsupportedField
+from tests.server.rig import served
 from tests.support.directories import (
     FORMATS,
     START_MS,
@@ -207,3 +213,66 @@ def test_the_answer_says_what_was_reached(tmp_path: Path, format_name: str) -> N
             ("-1", "fsynced"),
         ]
         assert len(values(store)) == 7
+
+
+@pytest.fixture(params=["embedded", "served"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """An open store, and one behind a server: both say the same of what they are given."""
+    if request.param == "embedded":
+        with opened(tmp_path / "data") as found:
+            yield found
+        return
+    with served(tmp_path / "data") as service, lamina.connect(service.flight_url) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("text", r"a record is bytes, not text: use text\.encode\(\)"),
+        (["text"], r"use text\.encode\(\)"),
+        ({"value": b"a"}, "put a single dict in a list"),
+        (7, "not int"),
+        (None, "not None"),
+        ([{"value": b"a", "vlaue": b"b"}], "unknown column 'vlaue': topic 't' has no schema"),
+        (pa.table({"key": [b"k"]}), "no column 'value': topic 't' has no schema"),
+    ],
+)
+def test_a_refusal_says_how_records_are_handed_in(store: Any, given: Any, advice: str) -> None:
+    store.create_topic("t")
+    with pytest.raises(InvalidRequest, match=advice):
+        store.append("t", given)
+    assert store.latest_offset("t") == 0
+
+
+def test_a_data_frame_is_taken_as_a_table(store: Any) -> None:
+    given = {"key": [b"a", b"b"], "value": [b"1", b"2"]}
+    store.create_topic("t")
+    store.append("t", pandas.DataFrame(given))
+    store.append("t", polars.DataFrame(given))
+    relation = duckdb.sql("select 'c'::blob as key, '3'::blob as value")
+    store.append("t", relation)
+    (read,) = store.scan("t")
+    assert read["key"].to_pylist() == [b"a", b"b", b"a", b"b", b"c"]
+    assert read["value"].to_pylist() == [b"1", b"2", b"1", b"2", b"3"]
+    with pytest.raises(InvalidRequest, match="Series"):
+        store.append("t", polars.Series([b"1"]))
+
+
+def test_rows_of_a_typed_topic_are_dicts_of_its_columns(store: Any) -> None:
+    store.create_topic("t", schema=pa.schema([("id", pa.int64()), ("value", pa.float64())]))
+    store.append("t", [{"id": 1, "value": 0.5}, {"id": 2}])
+    store.append("t", pandas.DataFrame({"id": [3], "value": [1.5]}))
+    table = store.read("t").read_all()
+    assert table["id"].to_pylist() == [1, 2, 3]
+    assert table["value"].to_pylist() == [0.5, None, 1.5]
+    for wrong in ([{"id": 1}, b"x"], [{"id": 1}, {"id": "a"}], [{"di": 1}]):
+        with pytest.raises(InvalidRequest):
+            store.append("t", wrong)
+    assert store.latest_offset("t") == 3
+
+
+def test_the_only_partition_of_a_topic_is_named(store: Any) -> None:
+    store.create_topic("t")
+    with pytest.raises(UnknownTopic, match="topic 't' has one partition, 0, not 5"):
+        store.append("t", b"a", partition=5)

@@ -77,3 +77,18 @@ def test_a_url_that_went_through_a_path_is_not_taken_for_a_directory(
     with pytest.raises(InvalidRequest, match="give a URL as text"):
         lamina.open("data", archive=Path(url))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["grpc://host:9300", "http://host:9301"])
+def test_a_server_is_no_directory_and_the_error_says_what_connects(url: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"is a server, not a directory: lamina\.connect"):
+        lamina.open(url)
+    with pytest.raises(InvalidRequest, match="read_only=True; restore it"):
+        lamina.open("s3://bucket/prefix")
+
+
+def test_a_file_is_no_store_and_stays_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("years of work")
+    with pytest.raises(InvalidRequest, match=r"notes\.txt is a file; a store is a directory"):
+        lamina.open(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "years of work"

@@ -16,9 +16,10 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from lamina.cli import (
     cat_command,
@@ -44,8 +45,26 @@ TRACEBACK = "LAMINA_TRACEBACK"
 """The environment variable that shows where an unexpected error came from."""
 DEFECT, INTERRUPTED = 70, 130
 
+
+class Nouns(TyperGroup):
+    """The commands; a verb without its noun (`lamina consume`) is told where it belongs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds a command; suggests the nouns that have it as a verb."""
+        if args and args[0] not in self.commands:
+            nouns = [
+                f"'{noun} {args[0]}'"
+                for noun, group in self.commands.items()
+                if args[0] in getattr(group, "commands", {})
+            ]
+            if nouns:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(nouns)}?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="lamina",
+    cls=Nouns,
     help="A durable, segmented event log for Python and Spark.",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -3,6 +3,7 @@
 | rpk                 | from                           | until             |
 |---------------------|--------------------------------|-------------------|
 | `start` `end`       | the earliest, the end          | for ever          |
+| `earliest` `beginning` `latest` | the words of Kafka's tools for both | for ever |
 | `:end`              | the earliest                   | the end as it is  |
 | `+N` `-N`           | N after the start, before the end | for ever       |
 | `N` `N:` `:N` `N:M` | an offset                      | an offset         |
@@ -23,6 +24,11 @@ from typing import Literal, Protocol, TypeAlias
 from lamina.errors import InvalidRequest
 
 Kind: TypeAlias = Literal["start", "end", "offset", "after start", "before end", "time"]
+_WORDS: dict[str, Kind] = {
+    **dict.fromkeys(("start", "earliest", "beginning"), "start"),
+    **dict.fromkeys(("end", "latest"), "end"),
+}
+"""rpk's words, and those of Kafka's own tools and of kcat."""
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|ms|s|m|h|d))+")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h|d)")
@@ -74,8 +80,8 @@ def parse(text: str, now_ms: int) -> Range:
     """Parses rpk's grammar; raises InvalidRequest for anything else."""
     if text.startswith("@"):
         return _parse_times(text, now_ms)
-    if text in ("start", "end"):
-        return Range(Point("start" if text == "start" else "end"))
+    if text in _WORDS:
+        return Range(Point(_WORDS[text]))
     if text == ":end":
         return Range(Point("start"), Point("end"))
     if text[:1] in ("+", "-"):
@@ -147,8 +153,8 @@ def _number(digits: str, text: str) -> int:
 
 def _no(text: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{text!r} are no offsets; try start, end, :end, +10, -10, 5, 5:10, @-1h, @-48h:-24h,"
-        " @2026-01-31:end"
+        f"{text!r} is neither an offset nor a range of offsets; try start, end, :end, +10, -10, 5,"
+        " 5:10, @-1h, @-48h:-24h, @2026-01-31:end"
     )
 
 

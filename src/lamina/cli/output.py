@@ -51,7 +51,12 @@ def emit(
 
 
 def _heading(name: str) -> str:
-    """Returns a name as the head of a column; one of a table of records keeps its underscore."""
+    """Returns a name as the head of a column; one of a table of records keeps its underscore.
+
+    What is no name, such as `count(*)` in SQL, stays as it is.
+    """
+    if not name.isidentifier():
+        return name
     return name.upper() if name.startswith("_") else name.upper().replace("_", "-")
 
 

@@ -71,6 +71,11 @@ class Where:
         """The server's address with its scheme; `grpc://` if none is given."""
         if self.server is None or self.server.startswith(SCHEMES):
             return self.server
+        if self.server.startswith(("http://", "https://")):
+            raise InvalidRequest(
+                f"{self.server} is a server's HTTP port; commands talk to the Flight port:"
+                " grpc://host:9300, or grpc+tls://"
+            )
         return f"grpc://{self.server}"
 
 

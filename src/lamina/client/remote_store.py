@@ -48,7 +48,7 @@ from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, NotPrimary, OffsetOutOfRange, UnknownTopic
 from lamina.received import refuse_broken
-from lamina.records import Records, has_keys, has_typed_columns
+from lamina.records import Records, as_columns, has_keys, has_typed_columns
 from lamina.wire import memory, messages
 from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
@@ -122,6 +122,7 @@ class RemoteStore(StoreApi):
         it is stored once. Raises Unavailable then: whether it was stored is not known.
         """
         self._connection.require_open()
+        records = as_columns(records)
         if has_typed_columns(records):
             records = self._encoded(topic, records)
         level = UNTIL_ARCHIVED if acks == UNTIL_ARCHIVED else _ACKS[acks_level(acks)]
@@ -372,7 +373,10 @@ class RemoteStore(StoreApi):
         refuse_broken(table)
         found, asked_s = self._schemas.get(topic, (None, 0.0))
         if found is None or time.monotonic() - asked_s > DESCRIBED_S:
-            found = typed_values.newest(topic, self.schemas(topic))
+            versions = self.schemas(topic)
+            if not versions:
+                record_columns.refuse_untyped(topic, table.schema.names)
+            found = typed_values.newest(topic, versions)
             self._schemas[topic] = found, time.monotonic()
         return typed_values.encoded(found, table)
 
@@ -415,7 +419,7 @@ def _sendable(records: Records | bytes) -> pa.RecordBatch | list[bytes]:
     if isinstance(records, pa.RecordBatch):
         return _bounded(record_columns.exact(records))
     if not isinstance(records, pa.Table | list | tuple):
-        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r:.80}")
+        record_columns.refuse_kind(records)
     table = record_columns.as_table(records)
     if table.nbytes > messages.BATCH_BYTES_MAX:
         raise InvalidRequest(f"{table.nbytes} bytes are too many for one append; send it in parts")

@@ -19,6 +19,8 @@ import pyarrow.dataset as pd
 
 from lamina.engines.bounds import Expression
 
+_ALIGNED_BYTES = 8
+
 
 class LogScanner(pd.Scanner):  # type: ignore[misc]
     """The rows of some ranges of a topic; each call that returns rows reads them again."""
@@ -115,8 +117,20 @@ class LogScanner(pd.Scanner):  # type: ignore[misc]
 
     def _applied(self, batch: pa.RecordBatch, filter: Expression | None) -> pa.Table:
         return pd.Scanner.from_batches(
-            [batch], schema=self._schema, columns=self._columns, filter=filter, use_threads=False
+            [_aligned(batch)],
+            schema=self._schema,
+            columns=self._columns,
+            filter=filter,
+            use_threads=False,
         ).to_table()
+
+
+def _aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch as Arrow's scanner wants it: what Flight received lies at any address."""
+    buffers = (buffer for column in batch.columns for buffer in column.buffers())
+    if all(buffer is None or buffer.address % _ALIGNED_BYTES == 0 for buffer in buffers):
+        return batch
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def _none_of(schema: pa.Schema) -> pa.RecordBatch:

@@ -40,7 +40,7 @@ from lamina.api import (
     level_of,
     numbers_of,
 )
-from lamina.arguments import wait_s
+from lamina.arguments import no_partition, wait_s
 from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.groups import dead_letters
@@ -273,8 +273,7 @@ class Group(GroupApi):
 
     def _partition(self, number: int) -> GroupPartition:
         if not 0 <= number < len(self._partitions):
-            last = len(self._partitions) - 1
-            raise UnknownTopic(f"topic {self.topic!r} has partitions 0 to {last}, not {number}")
+            raise UnknownTopic(no_partition(self.topic, len(self._partitions), number))
         return self._partitions[number]
 
     def _numbers(self, given: Sequence[int] | None) -> Sequence[int]:

@@ -56,7 +56,7 @@ def make_request(
             _refuse_large(max(map(len, values)), settings)
         return Request(values, size_bytes=size_bytes, acks=acks, stamp=stamp)
     if not isinstance(records, _KINDS):
-        raise InvalidRequest(f"records are a list, a batch or a table, not {records!r}")
+        record_columns.refuse_kind(records)
     batch = record_columns.prepare(records, format_name, now_ms=now_ms)
     if not batch.num_rows:
         raise InvalidRequest(_EMPTY)

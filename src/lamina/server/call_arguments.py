@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import InvalidRequest
-from lamina.records import Records
+from lamina.records import Rows
 from lamina.wire import values
 from lamina.wire.operations import Operation
 
@@ -31,7 +31,7 @@ def bind(operation: Operation, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def size_of(records: Records | pa.Buffer) -> int:
+def size_of(records: pa.RecordBatch | pa.Table | Rows | pa.Buffer) -> int:
     """Returns how many bytes the records of an append take, about."""
     if isinstance(records, pa.Buffer):
         return int(records.size)

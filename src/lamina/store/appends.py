@@ -26,7 +26,7 @@ from lamina.log.appending import make_request, merged
 from lamina.log.interfaces import LogWriter
 from lamina.log.requests import LeadSoon, Request
 from lamina.received import refuse_broken
-from lamina.records import Decoded, Records, has_keys, has_typed_columns
+from lamina.records import Decoded, Records, as_columns, has_keys, has_typed_columns
 from lamina.store.open_topics import OpenTopics
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class Appends:
                 known.admit(request)
                 return [(known, request)]  # the short way of a lone record
         about = self._lookup.topic(topic)
+        records = as_columns(records)
         if has_typed_columns(records):
             refuse_broken(records)
             records = self._encoded(topic, records)

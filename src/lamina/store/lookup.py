@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from lamina.arguments import no_partition
 from lamina.errors import Closed, UnknownTopic
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.log.interfaces import LogReader
@@ -53,9 +54,7 @@ class Lookup(Generic[Kind_co]):
         usual = type(topic) is str and topic in topics
         about = topics[topic] if usual else self.topic(topic)
         if not 0 <= partition < about.partitions:
-            raise UnknownTopic(
-                f"topic {topic!r} has partitions 0 to {about.partitions - 1}, not {partition}"
-            )
+            raise UnknownTopic(no_partition(topic, about.partitions, partition))
         return self._reader(about, partition)
 
     def partitions(self, about: TopicFile) -> list[Kind_co]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
-from lamina.errors import Locked
+from lamina.errors import InvalidRequest, Locked
 from lamina.storage import machine, paths
 from lamina.storage.files import Lock
 from lamina.store.opening import Boot
@@ -28,6 +28,8 @@ OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def lock(boot: Boot) -> Lock:
     """Locks a directory; raises Locked, which carries the store if this process has it open."""
+    if not boot.files.is_directory(boot.data) and boot.files.exists(boot.data):
+        raise InvalidRequest(f"{boot.data} is a file; a store is a directory")
     boot.files.make_directory(boot.path(paths.META))
     try:
         return boot.files.lock(boot.path(paths.LOCK), machine.holder())

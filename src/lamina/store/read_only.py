@@ -160,7 +160,9 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
     def tier_status(self) -> list[TierStatus]:
         """Returns for each archived partition how far its archive is behind its segments."""
         if self._archive is None:
-            raise InvalidRequest("the store was opened without `archive`")
+            raise InvalidRequest(
+                "the store has no archive: open it with archive='s3://bucket/prefix' or a directory"
+            )
         return [
             _tier_status(self._archive, about, number, reader)
             for _, about in sorted(self._lookup.topics().items())

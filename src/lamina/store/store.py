@@ -434,7 +434,9 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         """Archives everything that is sealed now, even in small objects; raises what failed."""
         self._lookup.require_open()
         if self._tier is None:
-            raise InvalidRequest("the store was opened without `archive`")
+            raise InvalidRequest(
+                "the store has no archive: open it with archive='s3://bucket/prefix' or a directory"
+            )
         self._tier.archive()
 
     def tier_status(self) -> list[TierStatus]:

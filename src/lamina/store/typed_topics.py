@@ -28,7 +28,7 @@ from lamina.errors import (
 )
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.documents.topic_schemas import Entry, TopicSchemas
-from lamina.records import KEPT_COLUMNS
+from lamina.records import KEPT_COLUMNS, refuse_untyped
 from lamina.store.lookup import Lookup
 from lamina.store.reads import Reads
 from lamina.store.schema_files import SchemaFiles
@@ -211,9 +211,12 @@ class TypedTopics(TypedReads):
 
     def encoded(self, topic: str, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Returns the records of a table with typed columns."""
-        from lamina.formats.typed.value_codec import encoded
+        from lamina.formats.typed.value_codec import encoded, newest
 
-        return encoded(self.schema(topic), table)
+        versions = self.schemas(topic)
+        if not versions:
+            refuse_untyped(topic, table.schema.names)
+        return encoded(newest(topic, versions), table)
 
 
 def _refuse_key(about: TopicFile, key: str, names: list[str]) -> None:
