@@ -140,7 +140,7 @@ def bench_verify(spark: SparkSession, folder: Path, console: Console) -> list[Ba
         f" {both / 1e9:.2f} on {CORES} at once"
     )
     return [
-        Bar("verify_vs_scan_times_cores", job.rate / (alone * CORES), 0.7),
+        Bar("verify_vs_scan_times_cores", job.rate / (alone * CORES), 0.85),
         Bar("verify_vs_scan_on_all_cores", job.rate / both, 0.7),
     ]
 
@@ -215,7 +215,7 @@ def bench_archive(
         f" {job.start_up_s:.2f} s; {name} alone {alone / 1e6:,.0f} MB/s on one core; encoding and"
         f" decoding again {steps / 1e6:,.0f} MB/s on {CORES} cores"
     )
-    return Bar(f"archive_vs_{name}_times_cores", job.rate / (alone * CORES), 0.7)
+    return Bar(f"archive_vs_{name}_times_cores", job.rate / (alone * CORES), 0.6)
 
 
 def main() -> None:

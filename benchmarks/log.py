@@ -215,7 +215,7 @@ def produce_figures(folder: str, format_name: str) -> tuple[list[list[str]], lis
         )
         ratios[producers, count] = max(best["threads"], best["asyncio"]) / best["bare"]
     bars = [
-        Bar(f"{format_name}-16x100-of-bare-groups", ratios[16, 100], 0.6),
+        Bar(f"{format_name}-16x100-of-bare-groups", ratios[16, 100], 0.7),
         Bar(f"{format_name}-16x1-of-bare-groups", ratios[16, 1], 0.6),
     ]
     return rows, bars
@@ -338,7 +338,7 @@ def main() -> None:
         for format_name in FORMATS:
             ours, bare = lone_latency(folder, format_name)
             console.print(f"{format_name}: lone {ours * 1e6:.0f} µs, bare {bare * 1e6:.0f} µs")
-            bars.append(Bar(f"{format_name}-lone-vs-bare", ours / bare, 1.4, at_most=True))
+            bars.append(Bar(f"{format_name}-lone-vs-bare", ours / bare, 1.15, at_most=True))
         for format_name in FORMATS:
             ours, kernels = scan_share(folder, format_name)
             console.print(f"{format_name}: scan {ours:,.0f}/s, kernels alone {kernels:,.0f}/s")

@@ -264,7 +264,7 @@ def main() -> None:
         served = best[f"served-{shape}"]
         bars.append(Bar(f"produce-{shape}-of-embedded", served / best[f"embedded-{shape}"], 0.5))
         bars.append(Bar(f"produce-{shape}-of-flight", served / best[f"flight-{shape}"], 0.5))
-        bars.append(Bar(f"produce-{shape}-of-disk", served / best[f"disk-{shape}"], 0.5))
+        bars.append(Bar(f"produce-{shape}-of-disk", served / best[f"disk-{shape}"], 0.75))
     bars.append(Bar("consume-of-flight", reading["served"] / reading["flight"], 0.5))
     bars.append(Bar("lone-plain-vs-disk-and-trip", p50["plain"] / floor, 1.3, at_most=True))
     bars.append(Bar("lone-idempotent-vs-disk-and-trip", p50["append"] / floor, 1.3, at_most=True))

@@ -318,7 +318,7 @@ def source_bars(best: dict[tuple[str, str], float], needed: dict[str, float]) ->
     for tier in ("hot", "cold"):
         ours = {query: best[f"lamina, {tier}", query] for query in QUERIES}
         bars += [
-            Bar(f"spark-{tier}-{query}-of-ready-arrow", ours[query] / best[READY, query], 0.8)
+            Bar(f"spark-{tier}-{query}-of-ready-arrow", ours[query] / best[READY, query], 0.9)
             for query in QUERIES
         ]
         bars += [

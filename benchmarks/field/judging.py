@@ -8,12 +8,13 @@ from benchmarks.bars import Bar
 from benchmarks.field.results import Results, Row
 from benchmarks.field.suite import less_is_better
 
-OURS, SERVED = "Lamina keratin", "Lamina served, 4 clients"
+OURS, SERVED, WAL = "Lamina keratin", "Lamina served, 4 clients", "Lamina wal"
 SQLITE, ARROW, REDIS = "SQLite WAL", "Arrow IPC file", "Redis Streams"
 AHEAD = (
     *("produce_100", "produce_1024", "each_100", "each_1024", "read_100", "read_1024"),
     *("lone_p50_us", "many"),
 )
+READ = {100: 10, 1024: 12}
 Values = dict[str, float]
 
 
@@ -25,14 +26,17 @@ def bars(results: Results) -> list[Bar]:
     sizes = (100, 1024)
     found = [
         *(_best(f"embedded_produce_{n}", ours, brokers, f"produce_{n}", 5) for n in sizes),
-        *(_best(f"embedded_read_{n}", ours, brokers, f"read_{n}", 10) for n in sizes),
+        *(_best(f"embedded_read_{n}", ours, brokers, f"read_{n}", READ[n]) for n in sizes),
         *(_best(f"served_produce_{n}", served, brokers, f"produce_{n}", 3) for n in sizes),
         *(_best(f"served_read_{n}", served, brokers, f"read_{n}", 5) for n in sizes),
         *(_best(f"ahead_{name}", ours, [*brokers, sqlite], name, 1) for name in AHEAD),
-        *(_best(f"arrow_{name}", ours, [arrow], name, 1) for name in AHEAD[:4]),
-        _best("redis_many", ours, [results.of(REDIS, "fsync")], "many", 1),
+        _best("served_of_embedded_read_1024", served, [ours], "read_1024", 0.7),
+        *(_best(f"arrow_{name}", ours, [arrow], name, 1) for name in AHEAD[:2]),
+        *(_best(f"arrow_{name}", ours, [arrow], name, 0.95) for name in AHEAD[2:4]),
+        _best("wal_produce_1024", results.of(WAL, "fsync"), [ours], "produce_1024", 0.75),
+        _best("redis_many", ours, [results.of(REDIS, "fsync")], "many", 1.3),
         _at_most("lone_over_bare", ours.get("lone_over_bare"), 1.3),
-        _best("opened_1M_sqlite", ours, [sqlite], "opened_1M_s", 1),
+        _best("opened_1M_sqlite", ours, [sqlite], "opened_1M_s", 0.4),
         _flat(ours),
         _at_most("first_ack_seconds", ours.get("first_ack_s"), 1),
     ]
@@ -73,7 +77,7 @@ def _at_most(name: str, measured: float | None, wanted: float) -> Bar | None:
 
 
 def _flat(ours: Values) -> Bar | None:
-    """Ten times the records may cost twice as much to open: they have ten times the segments."""
+    """Ten times the records may cost little more to open, though they have ten times the files."""
     if "opened_1M_s" not in ours or "opened_10M_s" not in ours:
         return None
-    return Bar("opened_flat", ours["opened_10M_s"] / ours["opened_1M_s"], 2, at_most=True)
+    return Bar("opened_flat", ours["opened_10M_s"] / ours["opened_1M_s"], 1.3, at_most=True)

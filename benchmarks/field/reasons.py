@@ -55,4 +55,10 @@ REASONS = {
     "served_produce_1024": _SERVED,
     "served_read_100": _SERVED,
     "served_read_1024": _SERVED,
+    "served_of_embedded_read_1024": _SERVED,
+    "wal_produce_1024": (
+        "every record is written twice, to the write-ahead log and to its segment, and at 1 KiB the"
+        " compactor takes its half of what the disk gives while producers wait for theirs. Met by:"
+        " segments that share the log's blocks, where the file system can"
+    ),
 }

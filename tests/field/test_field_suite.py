@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from benchmarks.field import __main__ as runs
 from benchmarks.field import judging, publishing, report, suite
-from benchmarks.field.embedded import Keratin
+from benchmarks.field.embedded import Keratin, Wal
+from benchmarks.field.files import ArrowFile
 from benchmarks.field.queues import Sqlite
 from benchmarks.field.redis_streams import RedisStreams
 from benchmarks.field.results import Results
+from benchmarks.field.served import ServedByMany
 from benchmarks.field.suite import Figures
 from benchmarks.field.system import System
 
@@ -141,6 +143,19 @@ def test_bars_compare_with_the_best_whichever_way_is_better(tmp_path: Path) -> N
     assert bars["embedded_produce_100"].measured == pytest.approx(6.0)
     assert bars["ahead_lone_p50_us"].measured == pytest.approx(100 / 90)
     assert "served_produce_100" not in bars, "without figures there is no verdict"
+
+
+def test_there_is_a_bar_for_each_comparison_that_has_figures(tmp_path: Path) -> None:
+    results = filled(tmp_path)
+    figures = {name: [100.0] for name in ("produce_1024", "read_1024", "each_1024")}
+    for kind, share in ((Keratin, 1.0), (Wal, 0.5), (ServedByMany, 0.8), (ArrowFile, 2.0)):
+        found = {name: [share * value for value in each] for name, each in figures.items()}
+        results.row(kind, "fsync").add(0, "records", {"figures": found, "problems": []})
+    bars = {bar.name: bar for bar in judging.bars(results)}
+    assert (bars["wal_produce_1024"].measured, bars["wal_produce_1024"].ok) == (0.5, False)
+    assert bars["served_of_embedded_read_1024"].measured == pytest.approx(0.8)
+    assert bars["served_of_embedded_read_1024"].ok
+    assert (bars["arrow_each_1024"].measured, bars["arrow_each_1024"].wanted) == (0.5, 0.95)
 
 
 def test_a_compared_system_carries_its_version(tmp_path: Path) -> None:
