@@ -215,6 +215,14 @@ def test_a_snappy_block_that_claims_too_much_is_refused_before_memory_is_taken()
     assert refused(recompressed(built(PLAIN), Codec.SNAPPY, framed)).fault is Fault.CORRUPT
 
 
+def test_many_blocks_of_next_to_nothing_are_refused_before_they_are_read() -> None:
+    """Five bytes call themselves a block, and each is a step of Python: a minute for 16 MiB."""
+    framed = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + (struct.pack(">i", 1) + b"\0") * 10_000
+    error = refused(recompressed(built(PLAIN), Codec.SNAPPY, framed))
+    assert error.fault is Fault.CORRUPT
+    assert "257 blocks" in str(error)
+
+
 # ---------------------------------------------------------------- golden bytes
 
 

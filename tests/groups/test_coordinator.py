@@ -12,7 +12,7 @@ from lamina.api import RecoveryReport
 from lamina.api.memberships import Committed, Identity, Joined, JoinRequest, Refusal
 from lamina.errors import Closed, InvalidRequest
 from lamina.groups import coordinator as module
-from lamina.groups.coordinator import OFFSETS_RETENTION_MS, Coordinator
+from lamina.groups.coordinator import OFFSETS_RETENTION_MS, PRESENCE_MS, Coordinator
 from lamina.groups.membership import MembershipSettings
 from lamina.groups.offset_journal import CommittedOffsets
 from lamina.log.data_directory import DataDirectory
@@ -23,13 +23,32 @@ WAIT_S = 30
 QUICK = MembershipSettings(session_timeout_min_ms=1, initial_delay_ms=1)
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def offsets(self, files: SimulatedFiles) -> CommittedOffsets:
+        boot = DataDirectory(files, "/srv/data", lambda: self.now_ms)
+        made = CommittedOffsets(boot, {"t": 1}.get)
+        made.recover(RecoveryReport())
+        return made
+
+    def coordinator(self, files: SimulatedFiles) -> Coordinator:
+        return Coordinator(self.offsets(files), settings=QUICK)
+
+
 @pytest.fixture
-def offsets() -> CommittedOffsets:
-    files = SimulatedFiles()
-    files.make_directory("/srv/data")
-    made = CommittedOffsets(DataDirectory(files, "/srv/data", lambda: NOW_MS), {"t": 1}.get)
-    made.recover(RecoveryReport())
+def files() -> SimulatedFiles:
+    made = SimulatedFiles()
+    made.make_directory("/srv/data")
     return made
+
+
+@pytest.fixture
+def offsets(files: SimulatedFiles) -> CommittedOffsets:
+    return Clock().offsets(files)
 
 
 @pytest.fixture
@@ -137,6 +156,44 @@ def test_offsets_of_a_group_with_members_do_not_expire(coordinator: Coordinator)
     who = member(coordinator)
     coordinator.commit("g", [Committed("t", 0, 5)], who)
     assert coordinator.expire(NOW_MS + 10 * OFFSETS_RETENTION_MS) == []
+
+
+def test_a_group_of_a_quiet_topic_is_as_old_as_its_last_member(files: SimulatedFiles) -> None:
+    """Whoever has read everything commits nothing more, and is there all the same."""
+    clock = Clock()
+    first = clock.coordinator(files)
+    first.offsets.commit("left", [Committed("t", 0, 1)])
+    first.offsets.commit("g", [Committed("t", 0, 5, 3, "a note"), Committed("t", 1, 6)])
+    member(first)
+    for _ in range(10 * 24 * 2):
+        clock.now_ms += PRESENCE_MS // 2
+        first.expire(clock.now_ms)
+    assert first.groups() == ["g"]
+    first.close()
+
+    second = clock.coordinator(files)  # a restart, with the members not back yet
+    assert second.expire(clock.now_ms) == []
+    clock.now_ms += OFFSETS_RETENTION_MS - 2 * PRESENCE_MS
+    assert second.expire(clock.now_ms) == []
+    assert second.offsets.of("g") == {
+        ("t", 0): Committed("t", 0, 5, 3, "a note"),
+        ("t", 1): Committed("t", 1, 6),
+    }
+    clock.now_ms += 2 * PRESENCE_MS + 1
+    assert second.expire(clock.now_ms) == ["g"]
+    second.close()
+
+
+def test_nothing_expires_before_members_could_come_back(files: SimulatedFiles) -> None:
+    clock = Clock()
+    first = clock.coordinator(files)
+    first.offsets.commit("g", [Committed("t", 0, 5)])
+    first.close()
+    clock.now_ms += 10 * OFFSETS_RETENTION_MS  # switched off for so long
+    second = clock.coordinator(files)
+    assert second.expire(clock.now_ms + PRESENCE_MS - 1) == []
+    assert second.expire(clock.now_ms + PRESENCE_MS) == ["g"]
+    second.close()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, "\ud800"])

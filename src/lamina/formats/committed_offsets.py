@@ -17,7 +17,7 @@ entries follow, all integers big-endian. The last entry for a (group, topic, par
     | 18 |    4 | partition    | u32  |                                                      |
     | 22 |    8 | offset       | i64  | the next one to read                                 |
     | 30 |    4 | leader_epoch | i32  | as the consumer gave it, -1 for none                 |
-    | 34 |    8 | time_ms      | i64  | when it was committed                                |
+    | 34 |    8 | time_ms      | i64  | when it was committed, or its group last seen |
 
     followed by: group, topic, metadata (UTF-8), crc32c u32 over everything from version on
 

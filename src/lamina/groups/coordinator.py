@@ -18,6 +18,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ from lamina.api.memberships import (
     Membership,
     Refusal,
 )
-from lamina.errors import Closed, InvalidRequest
+from lamina.errors import Closed, InvalidRequest, LaminaError
 from lamina.groups.member_list import weight_of
 from lamina.groups.membership import ClassicGroup, Headcount, MembershipSettings
 from lamina.groups.offset_journal import METADATA_BYTES_MAX, CommittedOffsets, Queued
@@ -46,6 +47,8 @@ ALL_MEMBERS_BYTES_MAX = 64 << 20
 """What the members of all groups may take in memory: some 50,000 of usual size."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """How long offsets of a group without members are kept: as long as Kafka keeps them."""
+PRESENCE_MS = 3600 * 1000
+"""So often it is written down that a group has members: they need not commit to be there."""
 
 
 def monotonic_ms() -> int:
@@ -74,6 +77,7 @@ class Coordinator:
         self._groups: dict[str, ClassicGroup] = {}
         self._weights: dict[str, int] = {}
         self._weight_bytes = 0
+        self._opened_ms = offsets.boot.steady()
         self._changed = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._closed = False
@@ -244,12 +248,19 @@ class Coordinator:
         return None
 
     def expire(self, now_ms: int) -> list[str]:
-        """Deletes groups without members that committed nothing for long; returns their names."""
-        old = [
-            name
-            for name in self.offsets.groups()
-            if self.offsets.newest_ms(name) < now_ms - OFFSETS_RETENTION_MS
-        ]
+        """Deletes groups that were without members for long; returns their names.
+
+        Members of a quiet topic commit nothing: that they were there is written down, so that a
+        restart, of theirs or ours, does not make their group look old. After an opening nobody is
+        there yet, and nothing is deleted.
+        """
+        newest_ms = {name: self.offsets.newest_ms(name) for name in self.offsets.groups()}
+        quiet = [name for name, at_ms in newest_ms.items() if at_ms < now_ms - PRESENCE_MS]
+        with contextlib.suppress(LaminaError):  # a full disk, say: the next time
+            self.offsets.renew([name for name in quiet if self.has_members(name)])
+        if now_ms < self._opened_ms + PRESENCE_MS:
+            return []
+        old = [name for name in quiet if newest_ms[name] < now_ms - OFFSETS_RETENTION_MS]
         return [name for name in old if self.delete(name) is None]
 
     # ------------------------------------------------------------------ looking

@@ -282,6 +282,21 @@ class CommittedOffsets:
                 " many as the topic's max.groups; delete one, or raise max.groups"
             )
 
+    def renew(self, groups: Iterable[str]) -> None:
+        """Writes down that groups are in use now, by their newest entries: offsets stay."""
+        with self._writing:
+            with self._queueing:
+                taken, self._queue = self._queue, []
+            self._write(taken)  # what is renewed is what they say
+            now_ms = self.boot.steady()
+            known = (self._groups.by_name.get(name, {}).values() for name in groups)
+            newest = [max(each, key=lambda entry: entry.time_ms) for each in known if each]
+            entries = [entry._replace(time_ms=now_ms) for entry in newest]
+            own = Queued(entries, journal.encode(entries))
+            self._write([own])
+        if own.error is not None:
+            raise own.error
+
     def forget(self, group: str, places: Iterable[tuple[str, int]]) -> None:
         """Forgets what a group has committed of some partitions."""
         self.settle(self.enqueue_forget(group, places))

@@ -78,6 +78,10 @@ class TopicChanges:
         """How often a topic came to be since the store was opened."""
         return self._open.made_count
 
+    def epoch_of(self, name: str) -> int:
+        """Returns the epoch of a topic; raises UnknownTopic."""
+        return self._lookup.topic(name).epoch
+
     def epochs(self) -> dict[str, int]:
         """Returns the epoch of every topic, by name."""
         return {name: about.epoch for name, about in list(self._open.topics.items())}

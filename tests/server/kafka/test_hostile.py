@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,16 +20,19 @@ from lamina.formats.kafka import batch as batches
 from lamina.formats.kafka.batch import HEADER, UNSEALED_BYTES
 from lamina.formats.kafka.compression import Codec
 from lamina.formats.kernels.crc import crc32c_of
+from lamina.groups.coordinator import Coordinator
 from lamina.server import auth
 from lamina.server.kafka import client_connection, fetching, topic_ids
 from lamina.server.kafka.arrivals import Bell
 from lamina.server.kafka.client_connection import ClientConnection
 from lamina.server.kafka.sessions import Doorway
 from lamina.server.kafka.unpacking import LOOP_BYTES
+from lamina.store.store import Store
 from lamina.wire.kafka.connection_apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.kafka.group_apis import DESCRIBE_GROUPS, OFFSET_COMMIT, OFFSET_FETCH
 from lamina.wire.kafka.record_apis import FETCH, PRODUCE
+from lamina.wire.kafka.share_apis import SHARE_GROUP_DESCRIBE
 from lamina.wire.kafka.topic_apis import DESCRIBE_CONFIGS, METADATA
 from tests.server.kafka.raw_client import RawClient, fetched, made, offsets_of, produced
 from tests.server.rig import served
@@ -268,6 +272,69 @@ def test_of_the_long_polls_of_a_connection_one_listens_to_the_log(
     assert most <= 1
 
 
+def test_an_append_has_a_long_poll_look_at_its_own_partition(
+    server: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lamina.connect(server.flight_url) as store:
+        store.create_topic("wide", partitions=40)
+    looked: list[int] = []
+    real = fetching.Wanted.look
+
+    def look(wanted: fetching.Wanted, call: Any) -> None:
+        looked.append(wanted.partition)
+        real(wanted, call)
+
+    monkeypatch.setattr(fetching.Wanted, "look", look)
+    parts = [
+        {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        for number in range(40)
+    ]
+    wanted = fetched("wide", 0, max_wait_ms=20_000, min_bytes=1 << 16)
+    wanted["topics"] = [{"topic": "wide", "partitions": parts}]
+    client.send(FETCH, 11, wanted)
+    with RawClient(server.kafka_address) as other:
+        while len(looked) < 80:  # when it came, and when it listened
+            time.sleep(0.01)
+        for _ in range(10):
+            other.ask(PRODUCE, 9, produced("wide", made([b"x"]), partition=7))
+        large = made([bytes(1 << 16)])
+        other.ask(PRODUCE, 9, produced("wide", large, partition=9))
+    _, answer = client.receive(FETCH, 11)
+    found = {
+        each["partition_index"]: len(offsets_of(each["records"]))
+        for each in answer["responses"][0]["partitions"]
+        if len(each["records"])
+    }
+    assert found.keys() == {7, 9}
+    assert set(looked[80:]) == {7, 9}
+
+
+def test_long_lists_of_groups_are_answered_aside_and_from_one_list(
+    server: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+    listed: list[int] = []
+    real_known = Coordinator.is_known
+    real_groups = Store.groups
+
+    def is_known(coordinator: Coordinator, group: str) -> bool:
+        threads.add(threading.current_thread().name)
+        return real_known(coordinator, group)
+
+    def groups(store: Store, topic: str | None = None) -> list[tuple[str, str]]:
+        listed.append(1)
+        return real_groups(store, topic)
+
+    monkeypatch.setattr(Coordinator, "is_known", is_known)
+    monkeypatch.setattr(Store, "groups", groups)
+    names = [f"group-{number:09}" for number in range(5_000)]
+    answer = client.ask(SHARE_GROUP_DESCRIBE, 1, {"group_ids": names})
+    assert {each["error_code"] for each in answer["groups"]} == {ErrorCode.GROUP_ID_NOT_FOUND}
+    assert len(answer["groups"]) == 5_000
+    assert len(listed) < 20, "once, and by what looks at groups now and then"
+    assert "lamina-kafka" not in threads, "the event loop"
+
+
 def test_ids_that_nobody_has_do_not_make_the_server_look_at_all_topics(
     server: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +344,7 @@ def test_ids_that_nobody_has_do_not_make_the_server_look_at_all_topics(
     ids = [{"name": None, "topic_id": n.to_bytes(16)} for n in range(1, 300)]
     answer = client.ask(METADATA, 12, {"topics": ids})
     assert {each["error_code"] for each in answer["topics"]} == {ErrorCode.UNKNOWN_TOPIC_ID}
-    assert len(looked) <= 1
+    assert len(looked) <= len(server.broker.store.topics())
     with lamina.connect(server.flight_url) as store:
         store.create_topic("later")
     named = client.ask(METADATA, 12, {"topics": [{"name": "later"}]})["topics"][0]

@@ -3,6 +3,7 @@
 How large the records are is written nowhere, so a few bytes may claim to be any size. Streams are
 read in steps and stopped at the bound; a snappy block begins with its size, which is checked first.
 Whoever has to keep the room for it is told of each step, before the next one, and may refuse it.
+Xerial's blocks are counted, too: each is a step of Python, and 5 bytes may call themselves one.
 
     codec    what arrives
     gzip     one or more members
@@ -24,6 +25,8 @@ from lamina.formats.kafka.faults import BadBatch, Fault
 _STEP_BYTES = 256 << 10
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16  # the magic and two version numbers
+_BLOCKS_FREE, _BLOCK_BYTES_MIN = 256, 4 << 10
+"""So many small blocks are taken, then one for so many bytes; clients write 32 KiB in each."""
 _SNAPPY_FACTOR = 256
 """A snappy block of n bytes holds fewer than so many times n: copies are of at most 64 bytes."""
 Take: TypeAlias = Callable[[int], None]
@@ -74,8 +77,11 @@ def _snappy(data: memoryview, bytes_max: int, take: Take) -> pa.Buffer:
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _block(data, bytes_max, take)
     out = pa.BufferOutputStream()
-    position, size = _XERIAL_HEAD_BYTES, 0
+    position, size, blocks = _XERIAL_HEAD_BYTES, 0, 0
     while position < len(data):
+        blocks += 1
+        if blocks > _BLOCKS_FREE + size // _BLOCK_BYTES_MIN:
+            raise BadBatch(Fault.CORRUPT, f"{blocks} blocks of snappy hold only {size} bytes")
         length = int.from_bytes(data[position : position + 4], signed=True)
         position += 4
         if not 0 < length <= len(data) - position:

@@ -9,6 +9,7 @@ Rules.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,8 +59,7 @@ async def metadata(call: Call) -> Message:
     everything = asked is None or (call.version == 0 and not asked)
     store = call.store
     if everything:
-        names = [name for name in store.topics() if call.may("read", name)]
-        topics = [_topic(call, name) for name in names]
+        topics = await call.in_pool(_every_topic, call)
     else:
         once = {(each["name"], each["topic_id"]): each for each in asked}  # and answered once
         topics = [await _asked(call, each) for each in once.values()]
@@ -71,6 +71,10 @@ async def metadata(call: Call) -> Message:
         "topics": [topic for topic in topics if topic is not None],
         "cluster_authorized_operations": _operations(call) if operations else _NOT_ASKED,
     }
+
+
+def _every_topic(call: Call) -> list[Message | None]:
+    return [_topic(call, name) for name in call.store.topics() if call.may("read", name)]
 
 
 async def _asked(call: Call, asked: Message) -> Message:
@@ -116,26 +120,33 @@ def _topic(call: Call, name: str) -> Message | None:
     """Describes a topic; None for one that there is not."""
     store = call.store
     try:
-        about = store.describe_topic(name)
+        epoch = store.topic_changes.epoch_of(name)
+        partitions = store.format_of(name)[1]
     except UnknownTopic:
         return None
     operations = call.request["include_topic_authorized_operations"]
-    nodes = [call.node_id]
     return {
         "name": name,
-        "topic_id": id_of(store, name, about.epoch),
-        "partitions": [
-            {
-                "partition_index": number,
-                "leader_id": call.node_id,
-                "leader_epoch": LEADER_EPOCH,
-                "replica_nodes": nodes,
-                "isr_nodes": nodes,
-            }
-            for number in range(len(about.partitions))
-        ],
+        "topic_id": id_of(store, name, epoch),
+        "partitions": _led_by(call.node_id, partitions),
         "topic_authorized_operations": _operations(call) if operations else _NOT_ASKED,
     }
+
+
+@functools.lru_cache(maxsize=64)
+def _led_by(node_id: int, partitions: int) -> list[Message]:
+    """Describes so many partitions: those of all topics are alike. Nobody changes what is kept."""
+    nodes = [node_id]
+    return [
+        {
+            "partition_index": number,
+            "leader_id": node_id,
+            "leader_epoch": LEADER_EPOCH,
+            "replica_nodes": nodes,
+            "isr_nodes": nodes,
+        }
+        for number in range(partitions)
+    ]
 
 
 def _operations(call: Call) -> int:

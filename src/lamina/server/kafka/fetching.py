@@ -193,22 +193,31 @@ async def _until_due(call: Call, wanted: list[Wanted]) -> None:
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    places = [(each.topic, each.partition) for each in wanted]
+    by_place: dict[tuple[str, int], list[Wanted]] = {}
+    for each in wanted:
+        by_place.setdefault((each.topic, each.partition), []).append(each)
     async with call.session.waiting:
-        with Bell(call, logs_of(call, places)) as bell:
-            await _until_enough(call, wanted, bell, deadline)
+        logs = logs_of(call, by_place)
+        of_log = [by_place[each.place.topic, each.place.partition] for each in logs]
+        with Bell(call, logs) as bell:
+            await _until_enough(call, (wanted, of_log), bell, deadline)
 
 
-async def _until_enough(call: Call, wanted: list[Wanted], bell: Bell, deadline: float) -> None:
+async def _until_enough(
+    call: Call, given: tuple[list[Wanted], list[list[Wanted]]], bell: Bell, deadline: float
+) -> None:
+    """Looks again at the partitions that ring, given all of them, and those of each log."""
     loop = asyncio.get_running_loop()
+    wanted, of_log = given
+    looked_at = wanted
     while not call.door.stopping.is_set():
-        for each in wanted:
+        for each in looked_at:
             if each.error is ErrorCode.NONE:
                 each.look(call)
         left = deadline - loop.time()
         if left <= 0 or await _is_enough(call, wanted):
             return
-        await bell.rung(left)
+        looked_at = [each for number in await bell.rung(left) for each in of_log[number]]
 
 
 async def _is_enough(call: Call, wanted: list[Wanted]) -> bool:

@@ -11,7 +11,7 @@ Rules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lamina.errors import InvalidRequest
@@ -33,7 +33,7 @@ from lamina.server.kafka import (
     topic_admin,
     transacting,
 )
-from lamina.server.kafka.sessions import Call, Doorway, Handler, Later, Session
+from lamina.server.kafka.sessions import SMALL_BYTES, Call, Doorway, Handler, Later, Session
 from lamina.wire.kafka import (
     codec,
     connection_apis,
@@ -60,6 +60,15 @@ def _api_versions(call: Call) -> Message:
     return cluster_metadata.api_versions(HANDLERS)
 
 
+def _aside(handler: Callable[[Call], Message]) -> Handler:
+    """Makes a handler that answers a long request in the pool: every name in it takes a while."""
+
+    def answer(call: Call) -> Message | Awaitable[Message]:
+        return handler(call) if call.size_bytes <= SMALL_BYTES else call.in_pool(handler, call)
+
+    return answer
+
+
 HANDLERS: dict[int, Handler] = {
     connection_apis.API_VERSIONS.key: _api_versions,
     connection_apis.SASL_HANDSHAKE.key: sasl.handshake,
@@ -76,21 +85,21 @@ HANDLERS: dict[int, Handler] = {
     record_apis.FETCH.key: fetching.fetch,
     record_apis.LIST_OFFSETS.key: offset_lookup.list_offsets,
     record_apis.DELETE_RECORDS.key: record_deletion.delete_records,
-    record_apis.OFFSET_FOR_LEADER_EPOCH.key: offset_lookup.offsets_for_leader_epoch,
+    record_apis.OFFSET_FOR_LEADER_EPOCH.key: _aside(offset_lookup.offsets_for_leader_epoch),
     record_apis.INIT_PRODUCER_ID.key: producer_numbers.init_producer_id,
-    group_apis.FIND_COORDINATOR.key: classic_groups.find_coordinator,
+    group_apis.FIND_COORDINATOR.key: _aside(classic_groups.find_coordinator),
     group_apis.JOIN_GROUP.key: classic_groups.join_group,
     group_apis.SYNC_GROUP.key: classic_groups.sync_group,
     group_apis.HEARTBEAT.key: classic_groups.heartbeat,
-    group_apis.LEAVE_GROUP.key: classic_groups.leave_group,
-    group_apis.LIST_GROUPS.key: share_groups.list_groups,
-    group_apis.DESCRIBE_GROUPS.key: classic_groups.describe_groups,
+    group_apis.LEAVE_GROUP.key: _aside(classic_groups.leave_group),
+    group_apis.LIST_GROUPS.key: _aside(share_groups.list_groups),
+    group_apis.DESCRIBE_GROUPS.key: _aside(classic_groups.describe_groups),
     group_apis.DELETE_GROUPS.key: share_groups.delete_groups,
     group_apis.OFFSET_COMMIT.key: group_offsets.offset_commit,
-    group_apis.OFFSET_FETCH.key: group_offsets.offset_fetch,
+    group_apis.OFFSET_FETCH.key: _aside(group_offsets.offset_fetch),
     group_apis.OFFSET_DELETE.key: group_offsets.offset_delete,
     share_apis.SHARE_GROUP_HEARTBEAT.key: share_groups.share_group_heartbeat,
-    share_apis.SHARE_GROUP_DESCRIBE.key: share_groups.share_group_describe,
+    share_apis.SHARE_GROUP_DESCRIBE.key: _aside(share_groups.share_group_describe),
     share_apis.SHARE_FETCH.key: share_fetching.share_fetch,
     share_apis.SHARE_ACKNOWLEDGE.key: share_acknowledging.share_acknowledge,
     transaction_apis.ADD_PARTITIONS_TO_TXN.key: transacting.add_partitions_to_txn,

@@ -84,6 +84,8 @@ class KafkaDoor:
         warming.add_done_callback(lambda _: door.warm.set())
         entrance = await self._open_entrance(door)
         await self._stopping.wait()
+        for bell in list(door.bells):
+            bell.wake()
         entrance.close()
         await self._ended.wait()
         if isinstance(entrance, TlsEntrance):

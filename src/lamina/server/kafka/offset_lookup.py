@@ -58,8 +58,10 @@ def _lookup(store: Store, topic: str, partition: int, asked: int) -> tuple[int, 
         return store.latest_offset(topic, partition), -1
     if asked == EARLIEST:
         return store.earliest_offset(topic, partition), -1
-    if asked in (LOCAL_START, LAST_ARCHIVED):
-        return _local(store, topic, partition, asked), -1
+    if asked == LOCAL_START:
+        return _local_start(store, topic, partition), -1
+    if asked == LAST_ARCHIVED:
+        return _last_archived(store, topic, partition), -1
     if asked == NEWEST_TIME:
         return _newest(store, topic, partition)
     if asked < 0:
@@ -67,14 +69,22 @@ def _lookup(store: Store, topic: str, partition: int, asked: int) -> tuple[int, 
     return _at_or_after(store, topic, partition, asked)
 
 
-def _local(store: Store, topic: str, partition: int, asked: int) -> int:
-    """Returns where local records begin, or the last offset that only the archive has."""
+def _local_start(store: Store, topic: str, partition: int) -> int:
+    """Returns where the records begin that are on the local disk."""
+    layers = store.segments(topic, partition)
+    local = [each.base_offset for each in layers if not each.cold]
+    end = store.latest_offset(topic, partition)
+    return max(store.earliest_offset(topic, partition), min(local, default=end))
+
+
+def _last_archived(store: Store, topic: str, partition: int) -> int:
+    """Returns the last offset that the archive has, whether or not it is here too; or -1."""
     earliest = store.earliest_offset(topic, partition)
-    bases = (each.base_offset for each in store.segments(topic, partition))
-    local = max(earliest, min(bases, default=earliest))
-    if asked == LOCAL_START:
-        return local
-    return local - 1 if local > earliest else -1
+    store.segments(topic, partition)  # asks the archive, if nobody has yet
+    layers = store.layers(topic, partition)
+    ends = [each.next_offset for each in layers if each.archived]
+    end = max(ends, default=earliest)
+    return end - 1 if end > earliest else -1
 
 
 def _at_or_after(store: Store, topic: str, partition: int, time_ms: int) -> tuple[int, int]:

@@ -51,6 +51,13 @@ class Later:
             self.send(answer)
 
 
+class Waking(Protocol):
+    """What a long poll waits for."""
+
+    def wake(self) -> None:
+        """Ends the waiting."""
+
+
 class Frames(Protocol):
     """The connection as a handler needs it."""
 
@@ -107,6 +114,8 @@ class Doorway:
     """Whether the loop is going to commit a group of appends in its next turn."""
     told: set[tuple[str, str]] = field(default_factory=set)
     """Why clients of a host were disconnected: the log says it once."""
+    bells: set[Waking] = field(default_factory=set)
+    """What long polls wait for: a stop wakes them."""
 
     @property
     def received(self) -> Counter:

@@ -139,16 +139,26 @@ def group_of(store: Store, topic: str, name: str) -> LendingGroup:
 def share_group_describe(call: Call) -> Message:
     """Answers ShareGroupDescribe."""
     names = dict.fromkeys(call.request["group_ids"])
-    return {"groups": [_described(call, name) for name in names]}
+    topics = _topics_by_group(call)
+    return {"groups": [_described(call, name, topics.get(name, [])) for name in names]}
 
 
-def _described(call: Call, name: str) -> Message:
+def _topics_by_group(call: Call) -> dict[str, list[str]]:
+    """Returns the topics in which each group has read, as far as the caller may know them."""
+    found: dict[str, list[str]] = {}
+    for topic, group in call.store.groups():
+        if call.may("read", topic):
+            found.setdefault(group, []).append(topic)
+    return found
+
+
+def _described(call: Call, name: str, topics: list[str]) -> Message:
     refused: Message = {"group_id": name, "group_state": "Dead", "assignor_name": ""}
     if not may_use(call, name, "read"):
         return refused | {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     about = call.store.coordinator.share.describe(name)
-    topics = topics_of(call, name)
-    if not about.members and not topics:
+    is_classic = call.store.coordinator.is_known(name)
+    if not about.members and (is_classic or not topics):
         said = f"there is no share group {name!r}"
         return refused | {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": said}
     named = {topic for each in about.members for topic in each.topics}
@@ -175,14 +185,6 @@ def _member(store: Store, member: ShareMember) -> Message:
         "subscribed_topic_names": sorted(member.topics),
         "assignment": _assigned(store, dict(member.share)),
     }
-
-
-def topics_of(call: Call, name: str) -> list[str]:
-    """Returns the topics in which a share group has read, as far as the caller may know them."""
-    if call.store.coordinator.is_known(name):
-        return []
-    pairs = call.store.groups()
-    return [topic for topic, group in pairs if group == name and call.may("read", topic)]
 
 
 def list_groups(call: Call) -> Message:

@@ -15,7 +15,7 @@ NO_ID = bytes(16)
 
 def topic_id(store: Store, name: str) -> bytes:
     """Returns the id of a topic; raises UnknownTopic."""
-    return id_of(store, name, store.describe_topic(name).epoch)
+    return id_of(store, name, store.topic_changes.epoch_of(name))
 
 
 def id_of(store: Store, name: str, epoch: int) -> bytes:
