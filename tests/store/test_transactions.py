@@ -152,6 +152,29 @@ def test_the_end_of_a_transaction_may_be_asked_for_again(one: Rig) -> None:
     assert one.read() == ["a"]
 
 
+@pytest.mark.parametrize("is_spilled", [False, True])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_decided_file_that_cannot_be_read_for_now_is_not_written_again(
+    rig: Rig, number: int, is_spilled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second try once wrote the rest of it behind a hole, over what was committed."""
+    if is_spilled:
+        monkeypatch.setattr(transactions, "MEMORY_BYTES_MAX", 200)
+    values = [f"{at}" for at in range(30)]
+    claim = rig.begun()
+    rig.send(claim, *values)
+    rig.files.fail("open", error=number)
+    found = refusal(rig.own.end, claim, commit=True)
+    assert found is TransactionRefusal.COORDINATOR_LOAD_IN_PROGRESS
+    assert (rig.own.counts().open, rig.own.counts().decided) == (0, 1)
+    assert refusal(rig.own.end, claim, commit=False) is TransactionRefusal.INVALID_TXN_STATE
+    disk = rig.files.snapshot().crash("dropped")
+    rig.own.end(claim, commit=True)
+    assert (rig.read(), rig.names(), rig.own.counts().decided) == (values, [], 0)
+    rig.reopened(disk)
+    assert rig.read() == values
+
+
 def test_an_empty_transaction_commits_without_a_file(one: Rig) -> None:
     claim = one.begun()
     one.own.add_partitions(claim, [("t", 0)])

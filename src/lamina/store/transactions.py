@@ -101,7 +101,7 @@ class _Known:
         self.at = standings
         self.open: _Open | None = None
         self.found: Found | None = None
-        """The file of a transaction that is decided and not stored yet."""
+        """The file of a transaction that is decided and not stored yet, once it was read."""
 
 
 class Transactions:
@@ -355,8 +355,7 @@ class Transactions:
                 for group, own in offsets_by_group(entries).items()
             ]
             self._or_poison(lambda: opened.staged.decide(last))
-            known.found = self._files.look(opened.staged.path)
-        known.at.state = State.DECIDED
+        known.at.state = State.DECIDED  # whatever fails from here on: deciding twice would spoil it
 
     def _or_poison(self, action: Callable[[], None]) -> None:
         try:
@@ -375,8 +374,10 @@ class Transactions:
 
     def _finish(self, known: _Known) -> None:
         """Stores a decided transaction; may be called again until it returns."""
-        found, at = known.found, known.at
-        assert found is not None, "a decided transaction has a file"
+        at = known.at
+        if known.found is None:  # decided a moment ago, or the file could not be read then
+            known.found = self._files.look(self._opened(known).staged.path)
+        found = known.found
         if found.path:
             self._files.store(found)
         self._write(found.offsets, at, Standing.COMMITTED)
@@ -445,8 +446,8 @@ class Transactions:
     def counts(self, prefix: str = "") -> Counts:
         """Counts ids, transactions that are open or wait to be stored, and bytes."""
         every = [each for name, each in list(self._ids.items()) if name.startswith(prefix)]
-        opened = sum(each.open is not None and each.found is None for each in every)
-        decided = sum(each.found is not None for each in every)
+        decided = sum(each.at.state is State.DECIDED for each in every)
+        opened = sum(each.open is not None and each.at.state is not State.DECIDED for each in every)
         held = [each.open for each in every]
         staged = sum(each.staged.size_bytes for each in held if each is not None)
         return Counts(len(every), opened, decided, staged)
