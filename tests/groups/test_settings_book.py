@@ -35,7 +35,7 @@ def test_a_damaged_file_is_told_and_kept_before_it_is_written_again(
     data: Path, bytes_now: bytes | None
 ) -> None:
     path = data / "meta" / "group-settings.json"
-    broken = path.read_bytes().replace(b"earliest", b"earlyest")
+    broken = path.read_bytes().replace(b"earliest", b"earlzest")
     path.write_bytes(broken if bytes_now is None else bytes_now)
     broken = path.read_bytes()
     with lamina.open(str(data)) as store:
@@ -59,3 +59,32 @@ def test_a_newer_file_is_refused_by_its_name(data: Path, monkeypatch: pytest.Mon
     with pytest.raises(NewerFormat, match=r"group-settings\.json"):
         lamina.open(str(data))
     assert path.read_bytes() == before
+
+
+def test_a_setting_of_another_version_costs_no_other_setting(data: Path) -> None:
+    """One that was not known once made the group begin at the end, without a word."""
+    path = data / "meta" / "group-settings.json"
+    another = {"share.of.tomorrow": 7, "share.session.timeout.ms": 5, START: "earliest"}
+    path.write_bytes(group_settings.encode({"g": another}))
+    with lamina.open(str(data)) as store:
+        found = store.coordinator.share_settings.of("g")
+        assert (found.start, found.session_ms) == ("earliest", 45_000)
+        store.coordinator.share_settings.alter("g", {"share.heartbeat.interval.ms": 900})
+        assert start_of(store, "g") == "earliest"
+    kept = group_settings.decode(path.read_bytes())["g"]
+    expected = {"share.of.tomorrow": 7, START: "earliest", "share.heartbeat.interval.ms": 900}
+    assert kept == expected
+
+
+def test_a_flipped_bit_costs_no_setting(data: Path) -> None:
+    path = data / "meta" / "group-settings.json"
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"earliest", b"earlyest"))
+    damaged = path.read_bytes()
+    with lamina.open(str(data)) as store:
+        (event,) = store.recovery_report.events
+        assert (event.kind, event.path) == ("rebuilt", str(path))
+        assert event.kept_in is not None
+        assert Path(event.kept_in).read_bytes() == damaged
+        assert start_of(store, "g") == "earliest"
+    assert path.read_bytes() == sound

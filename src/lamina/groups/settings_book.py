@@ -1,14 +1,16 @@
 """The settings of share groups, by name: durable before they are answered.
 
 Rules.
-1. A setting that this version does not know, or would refuse, counts as not set: the file may be
-   of another version, and that must not make a group unusable.
+1. A setting that this version does not know, or would refuse, counts as not set, and the others
+   count: the file may be of another version, and that must not make a group unusable. What is not
+   known stays in the file.
 2. A damaged file is set aside and reported when the store is opened: where a group begins is
-   among the settings, so somebody has to know that they are gone.
+   among the settings, so somebody has to know that they are gone. One flipped bit is flipped back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from lamina.api import RecoveryReport
 from lamina.config import Settings, setting
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat, typed_errors
 from lamina.formats.documents import group_settings
+from lamina.formats.documents.flips import one_flip_away
 from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
 
@@ -64,10 +67,11 @@ class SettingsBook:
 
     def of(self, group: str) -> ShareGroupSettings:
         """Returns the settings of a group, those that were never set as they are by default."""
-        try:
-            return ShareGroupSettings.parse(self._all().get(group, {}))
-        except InvalidRequest:
-            return ShareGroupSettings()
+        found = ShareGroupSettings()
+        for key, value in self._all().get(group, {}).items():
+            with contextlib.suppress(InvalidRequest):
+                found = found.updated({key: value})
+        return found
 
     @typed_errors("setting what a group does")
     def alter(self, group: str, changes: Mapping[str, Any]) -> None:
@@ -76,6 +80,8 @@ class SettingsBook:
             default = ShareGroupSettings().as_dict()
             wanted = self.of(group).updated(changes).as_dict()
             kept = {key: value for key, value in wanted.items() if value != default[key]}
+            former = self._all().get(group, {})
+            kept |= {key: former[key] for key in former.keys() - default.keys()}
             others = {name: each for name, each in self._all().items() if name != group}
             if kept and len(others) >= GROUPS_MAX:
                 raise InvalidRequest(f"{GROUPS_MAX} groups have settings of their own already")
@@ -92,13 +98,18 @@ class SettingsBook:
         except CorruptData:
             data = self._boot.files.read(self._path)
             kept = self._boot.place("", 0).set_aside(self._path, data, 0)
-            why = (
-                "what was set of share groups cannot be read: until it is set again their settings"
-                " are the default ones, and new topics of a group are read from the end"
-            )
-            report.add("quarantined", self._path, why, kept_in=kept)
-            self._boot.files.replace(self._path, group_settings.encode({}))
-            self._known = {}
+            mended = one_flip_away(bytes(data), group_settings.decode)
+            if mended is not None:
+                report.add("rebuilt", self._path, "one bit of it was flipped", kept_in=kept)
+            else:
+                why = (
+                    "what was set of share groups cannot be read: until it is set again their"
+                    " settings are the default ones, and new topics of a group are read from the"
+                    " end"
+                )
+                report.add("quarantined", self._path, why, kept_in=kept)
+            self._boot.files.replace(self._path, group_settings.encode(mended or {}))
+            self._known = mended or {}
 
     def _all(self) -> dict[str, dict[str, Any]]:
         if self._known is None:
