@@ -21,6 +21,7 @@ from lamina.errors import (
     UnknownSchema,
 )
 from lamina.formats.documents import topic_schemas
+from lamina.formats.typed import value_codec
 from lamina.storage.files import LocalFiles
 from lamina.storage.objects import open_objects
 from lamina.store.archive_store import ArchiveStore
@@ -373,3 +374,39 @@ def test_a_topic_of_json_documents_is_given_a_schema_and_read(tmp_path: Path) ->
         }
         with pytest.raises(InvalidRequest, match="encoding json; that cannot be changed"):
             store.set_schema("orders", WIDER, encoding="avro")
+
+
+@pytest.mark.parametrize("name", ["_offset", "_partition", "_timestamp", "_key", "_error", "_KEY"])
+def test_no_field_has_the_name_of_a_column_that_every_read_gives(tmp_path: Path, name: str) -> None:
+    """A table's `_key` became the key of its records, and the field was null: without a word."""
+    with opened(tmp_path / "data") as store:
+        mine = pa.schema([(name, pa.int64()), ("x", pa.int64())])
+        with pytest.raises(SchemaError, match="rename the field") as found:
+            store.create_topic("own", schema=mine)
+        assert found.value.field == name
+        assert "own" not in store.topics()
+        store.create_topic("orders", schema=Order)
+        with pytest.raises(SchemaError, match="rename the field"):
+            store.set_schema("orders", mine)
+        inner = pa.schema([("in", pa.struct([("_offset", pa.int64())]))])
+        store.create_topic("inner", schema=inner)
+        store.append("inner", pa.table({"in": [{"_offset": 7}]}))
+        assert rows(store, topic="inner") == [{"in": {"_offset": 7}}]
+
+
+def test_a_large_default_is_filled_in_for_a_few_records_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a mebibyte of small records would become as many defaults as there are records."""
+    monkeypatch.setattr(value_codec, "FILLED_BYTES_MAX", 10_000)
+    added = json.loads(WIDER)
+    added["fields"][3] = {"name": "text", "type": "string", "default": "x" * 3_000}
+    with opened(tmp_path / "data") as store:
+        store.create_topic("orders", schema=Order)
+        for _ in range(3):
+            store.append("orders", ROWS)
+        store.set_schema("orders", json.dumps(added))
+        batches = list(store.read("orders"))
+        assert [each.num_rows for each in batches] == [3, 3, 3]
+        assert {len(text) for each in batches for text in each["text"].to_pylist()} == {3_000}
+        assert [each.num_rows for each in store.read("orders", version=1)] == [9]

@@ -188,6 +188,7 @@ class TypedTopics(TypedReads):
         usual = PLAIN if known.encoding == JSON else REGISTRY
         framing = checked_framing(framing or known.framing or usual)
         new = schema_of(schema, known.encoding)
+        _refuse_own_names([field.name for field in new.fields])
         text = avro_text.text_of(new)
         key = key if key is not None else known.key
         _refuse_key(about, key, [field.name for field in new.fields])
@@ -217,6 +218,22 @@ class TypedTopics(TypedReads):
         if not versions:
             refuse_untyped(topic, table.schema.names)
         return encoded(newest(topic, versions), table)
+
+
+def _refuse_own_names(names: list[str]) -> None:
+    """Raises SchemaError for a column that typed reads give, or tables bring, besides the schema's.
+
+    Engines do not tell capitals from small letters, so neither does this.
+    """
+    from lamina.formats.typed.value_codec import OWN_COLUMNS
+
+    taken = [name for name in names if name.lower() in OWN_COLUMNS]
+    if taken:
+        raise SchemaError(
+            f"column {taken[0]!r} has the name of one that every typed topic has"
+            f" ({', '.join(OWN_COLUMNS)}): rename the field",
+            field=taken[0],
+        )
 
 
 def _refuse_key(about: TopicFile, key: str, names: list[str]) -> None:

@@ -122,6 +122,8 @@ class _Reader:
         if not isinstance(name, str) or not all(NAME.fullmatch(p) for p in name.split(".")):
             raise SchemaError(f"{path or 'schema'}: {_cut(name)} is no name", field=path)
         inside = given.get("namespace", space)
+        if not isinstance(inside, str):
+            raise SchemaError(f"{path or name}: {_cut(inside)} is no namespace", field=path)
         full = name if "." in name or not inside else f"{inside}.{name}"
         if full in self._known:
             raise SchemaError(f"{path}: {full} is defined twice", field=path)
@@ -165,14 +167,18 @@ class _Reader:
             if not symbols or len(set(symbols)) < len(symbols):
                 raise SchemaError(f"{full}: an enum has symbols, each once", field=path)
             fallback = given.get("default", "")
-            numbers = tuple(given.get("lamina.numbers", ()))
-            if numbers and [type(each) for each in numbers] != [int] * len(symbols):
+            if fallback != "" and fallback not in symbols:
+                raise SchemaError(f"{full}: {_cut(fallback)} is no symbol of it", field=path)
+            numbers = given.get("lamina.numbers", [])
+            is_list = isinstance(numbers, list)
+            if not is_list or (numbers and [type(n) for n in numbers] != [int] * len(symbols)):
                 raise SchemaError(f"{full}: lamina.numbers has one for each symbol", field=path)
+            numbers = tuple(numbers)
             made = Type(Kind.ENUM, name=full, symbols=symbols, default_symbol=fallback)
             made = replace(made, aliases=aliases, numbers=numbers)
         else:
             size = given.get("size")
-            if not isinstance(size, int) or not 0 <= size <= 1 << 20:
+            if type(size) is not int or not 0 <= size <= 1 << 20:
                 raise SchemaError(f"{full}: a fixed has a size in bytes", field=path)
             made = Type(Kind.FIXED, name=full, size=size, aliases=aliases)
             made = _logical(made, given, path)
@@ -185,7 +191,7 @@ def _logical(plain: Type, given: dict[str, Any], path: str) -> Type:
     word = given.get("logicalType")
     if word == "decimal" and plain.kind in (Kind.BYTES, Kind.FIXED):
         precision, scale = given.get("precision"), given.get("scale", 0)
-        if not isinstance(precision, int) or not isinstance(scale, int) or precision < 1:
+        if type(precision) is not int or type(scale) is not int or precision < 1:
             raise SchemaError(f"{path}: a decimal needs precision and scale", field=path)
         return replace(plain, kind=Kind.DECIMAL, precision=precision, scale=scale)
     if word == "uuid" and plain.kind == Kind.FIXED and plain.size == 16:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lamina.errors import SchemaError
 from lamina.formats.typed.arrow_types import to_arrow
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, ColumnPlan, Node, Storage
-from lamina.formats.typed.schema_model import Field, Kind, Type
+from lamina.formats.typed.schema_model import STORED_AS, Field, Kind, Type
 
 
 class TableColumns:
@@ -95,7 +95,7 @@ def _refuse_unknown(schema: Type, names: list[str]) -> None:
 
 def _column(field: Field, table: pa.Table | pa.RecordBatch) -> pa.Array:
     """The values of a field as one array of the exact type; a missing one as its default."""
-    kind = _plain(to_arrow(field.type))
+    kind = plain_type(field.type)
     at = table.schema.get_field_index(field.name)
     if at < 0:
         return _default(field, kind, table.num_rows)
@@ -120,14 +120,28 @@ def _default(field: Field, kind: pa.DataType, rows: int) -> pa.Array:
         return pa.nulls(rows, kind)
     if field.default is None:
         raise SchemaError(f"column {field.name!r} is missing and has no default", field=field.name)
+    return pa.repeat(default_scalar(field, kind), rows)
+
+
+def plain_type(kind: Type) -> pa.DataType:
+    """Returns the Arrow type that a table's column is given: text in place of enums."""
+    return _plain(to_arrow(kind))
+
+
+def default_scalar(field: Field, kind: pa.DataType, path: str = "") -> pa.Scalar:
+    """Returns a field's default as a value of Arrow's type; raises SchemaError if it is none."""
     try:
-        return pa.repeat(default_scalar(field, kind), rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise SchemaError(f"column {field.name!r}: {error}", field=field.name) from error
+        return _scalar(field, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        path = path or field.name
+        raise SchemaError(
+            f"{path}: the default {(field.default or '')[:80]} is no {field.type.kind.value}:"
+            f" {error}",
+            field=path,
+        ) from error
 
 
-def default_scalar(field: Field, kind: pa.DataType) -> pa.Scalar:
-    """Returns a field's default as a value of Arrow's type."""
+def _scalar(field: Field, kind: pa.DataType) -> pa.Scalar:
     value = json.loads(field.default or "null")
     if isinstance(value, str) and field.type.stored in (Kind.BYTES, Kind.FIXED):
         raw = value.encode("latin-1")
@@ -138,6 +152,10 @@ def default_scalar(field: Field, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(raw, kind)
     if isinstance(value, dict) and field.type.kind == Kind.MAP:
         return pa.scalar(list(value.items()), kind)
+    if isinstance(value, str) and field.type.kind in STORED_AS:
+        return pa.scalar(value).cast(kind)  # a date or a time as JSON writes it
+    if value is None or isinstance(value, bool) != pa.types.is_boolean(kind):
+        raise ValueError("another type")  # Arrow takes True for a number, and null for anything
     return pa.scalar(value, kind)
 
 

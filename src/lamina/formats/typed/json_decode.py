@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json as reader
 from numpy.typing import NDArray
 
+from lamina.errors import SchemaError
 from lamina.formats.envelope import is_utf8
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, peek_u8, poke_u8
@@ -304,12 +305,22 @@ def _field(field: Field, arrays: list[pa.Array]) -> tuple[pa.Array, NDArray[np.b
     made, bad = _exact(field.type, given)
     if field.type.is_nullable or field.type.kind == Kind.NULL or not made.null_count:
         return made, bad
-    if field.default is not None:
-        filled = default_scalar(field, made.type)
-        absent = made.is_null()
-        many = pa.repeat(filled, len(made))
-        return pc.if_else(absent, many, made).cast(made.type), bad
-    return made, bad | np.asarray(made.is_null())
+    filled = _default(field, made.type)
+    if filled is None:
+        return made, bad | np.asarray(made.is_null())
+    absent = made.is_null()
+    many = pa.repeat(filled, len(made))
+    return pc.if_else(absent, many, made).cast(made.type), bad
+
+
+def _default(field: Field, kind: pa.DataType) -> pa.Scalar | None:
+    """A field's default; None for one that was kept before defaults were held against types."""
+    if field.default is None:
+        return None
+    try:
+        return default_scalar(field, kind)
+    except SchemaError:
+        return None
 
 
 def _first_of(arrays: list[pa.Array]) -> pa.Array:

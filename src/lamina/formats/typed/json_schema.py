@@ -16,6 +16,7 @@ from lamina.errors import SchemaError
 from lamina.formats.typed.avro_text import loads
 from lamina.formats.typed.schema_model import (
     DEPTH_MAX,
+    FIELDS_MAX,
     Field,
     Kind,
     Type,
@@ -39,6 +40,10 @@ _FORMATS = {
 }
 
 
+TYPES_MAX = 4 * FIELDS_MAX
+"""How many types a text may unfold into: by `$ref` a short text can name each one many times."""
+
+
 def parse(text: str) -> Type:
     """Reads JSON Schema; raises SchemaError for what has no columns."""
     document = loads(text)
@@ -52,8 +57,12 @@ def parse(text: str) -> Type:
 class _Reader:
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
+        self._left = TYPES_MAX
 
     def type_of(self, given: Any, path: str, depth: int) -> Type:
+        self._left -= 1
+        if self._left < 0:
+            raise SchemaError(f"the schema unfolds into more than {TYPES_MAX} types", field=path)
         if not isinstance(given, dict):
             raise SchemaError(f"{path or 'schema'}: {str(given)[:80]} is no schema", field=path)
         if depth > DEPTH_MAX:
@@ -82,9 +91,10 @@ class _Reader:
             return Type(Kind.ARRAY, items=items)
         if kind == "string" and given.get("contentEncoding") == "base64":
             return Type(Kind.BYTES)
-        if kind == "string" and given.get("format") in _FORMATS:
-            return Type(_FORMATS[given["format"]])
-        if kind in _PLAIN:
+        shape = given.get("format")
+        if kind == "string" and isinstance(shape, str) and shape in _FORMATS:
+            return Type(_FORMATS[shape])
+        if isinstance(kind, str) and kind in _PLAIN:
             return Type(_PLAIN[kind])
         raise SchemaError(f"{path or 'schema'}: no column for type {kind!r}", field=path)
 
@@ -99,6 +109,8 @@ class _Reader:
         return found
 
     def _one_of(self, given: Any, path: str, depth: int) -> Type:
+        if not isinstance(given, list):
+            raise SchemaError(f"{path}: anyOf and oneOf are lists of schemas", field=path)
         kinds = [self.type_of(each, path, depth + 1) for each in given]
         others = [each for each in kinds if each.kind != Kind.NULL]
         if len(others) != 1:
@@ -113,6 +125,8 @@ class _Reader:
         if not isinstance(properties, dict):
             raise SchemaError(f"{path or 'schema'}: properties are an object", field=path)
         required = given.get("required", [])
+        if not isinstance(required, list):
+            raise SchemaError(f"{path or 'schema'}: required is a list of names", field=path)
         fields = [
             self._field(name, inner, required, joined(path, name), depth)
             for name, inner in properties.items()

@@ -198,6 +198,8 @@ def refuse_columnless(kind: Type, path: str = "") -> None:
         )
     if kind.kind == Kind.DECIMAL and not 1 <= kind.precision <= 38:
         raise SchemaError(f"{path}: a decimal has 1 to 38 digits, not {kind.precision}", field=path)
+    if kind.kind == Kind.DECIMAL and not -38 <= kind.scale <= 38:
+        raise SchemaError(f"{path}: a decimal's scale is -38 to 38, not {kind.scale}", field=path)
     for step, inner in children(kind):
         refuse_columnless(inner, joined(path, step))
 

@@ -24,6 +24,7 @@ from lamina.formats.typed import (
 )
 from lamina.formats.typed.arrow_types import arrow_schema, from_schema
 from lamina.formats.typed.declared_classes import from_class, is_declared
+from lamina.formats.typed.schema_defaults import refuse_unfit_defaults, refuse_unwritable
 from lamina.formats.typed.schema_model import (
     Kind,
     Type,
@@ -52,6 +53,8 @@ def schema_of(given: Any, encoding: str) -> Type:
         protobuf_numbers.numbered(made, ())  # refuses what has no place in a message
     else:
         _refuse_protobuf_only(made, encoding)
+    refuse_unwritable(made)
+    refuse_unfit_defaults(made, is_json=encoding == JSON)
     return made
 
 

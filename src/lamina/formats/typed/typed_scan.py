@@ -49,7 +49,9 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for partition, batches in scans:
         for batch in batches:
-            yield from judged(reader, batch, Place(topic, partition), errors, bury)
+            for first in range(0, max(1, batch.num_rows), reader.rows_at_once):
+                piece = batch.slice(first, reader.rows_at_once)
+                yield from judged(reader, piece, Place(topic, partition), errors, bury)
 
 
 def judged(

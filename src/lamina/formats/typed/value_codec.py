@@ -32,8 +32,12 @@ from lamina.formats.typed.schema_source import JSON
 from lamina.records import TIMESTAMP
 
 OFFSET, PARTITION, TIME, KEY, ERROR = "_offset", "_partition", "_timestamp", "_key", "_error"
+OWN_COLUMNS = (OFFSET, PARTITION, TIME, KEY, ERROR)
+"""What stands beside the columns of a schema in a typed read; no field may have such a name."""
 REGISTRY, PLAIN = "registry", "plain"
 FRAMINGS = (REGISTRY, PLAIN)
+FILLED_BYTES_MAX = 64 << 20
+"""About how many bytes of defaults the columns of one batch may hold."""
 _PREFIX = struct.Struct(">bI")
 
 
@@ -81,6 +85,9 @@ class TypedReader:
         errors = [pa.field(ERROR, pa.string())] if with_errors else []
         self.schema = pa.schema([*meta, *typed, *errors])
         """The columns of every batch."""
+        filled = sum(len(each.default or "") for each in self._reader.fields)
+        self.rows_at_once = max(1, FILLED_BYTES_MAX // max(1, filled))
+        """How many records are decoded at once: a default may be far larger than its record."""
 
     def rows(self, batch: pa.RecordBatch, partition: int) -> tuple[pa.RecordBatch, Decoded]:
         """Returns a batch of records as columns, and what was found of each row."""
