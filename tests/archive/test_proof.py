@@ -276,6 +276,18 @@ def test_a_damaged_proof_says_nothing_and_a_newer_one_stays() -> None:
     assert objects.read(paths.ARCHIVE_PROOF).data == raw
 
 
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_does_not_make_an_unfit_archive_a_fit_one(where: float) -> None:
+    objects = memory()
+    proof.keep(objects, UNFIT, 1, is_trusted=False)
+    found = objects.read(paths.ARCHIVE_PROOF)
+    damaged = bytearray(found.data)
+    damaged[int(len(damaged) * where)] ^= 4
+    objects.replace(paths.ARCHIVE_PROOF, bytes(damaged), found.etag)
+    with pytest.raises(ArchiveRefused, match="9 won"):
+        proof.refuse_unfit(objects)
+
+
 def _store(objects: Objects) -> Any:
     from lamina_torture.simulated import SimulatedFiles
 

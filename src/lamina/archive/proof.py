@@ -35,6 +35,7 @@ from lamina.errors import (
 )
 from lamina.formats.documents import archive_proof
 from lamina.formats.documents.archive_proof import ArchiveProof
+from lamina.formats.documents.flips import one_flip_away
 from lamina.storage import paths
 from lamina.storage.objects import SINGLE_PUT_BYTES, Objects
 
@@ -214,14 +215,19 @@ def keep(objects: Objects, found: list[Finding], now_ms: int, *, is_trusted: boo
 def kept(objects: Objects) -> ArchiveProof | None:
     """Returns what is known of a store; None if it was never proved, or what was kept is damaged.
 
-    Raises NewerFormat for what a newer version has kept.
+    Damage of one bit is none: a store that was refused must not be used for it. Raises NewerFormat
+    for what a newer version has kept.
     """
     try:
-        return archive_proof.decode(objects.read(paths.ARCHIVE_PROOF).data)
+        found = bytes(objects.read(paths.ARCHIVE_PROOF).data)
+    except ObjectMissing:
+        return None
+    try:
+        return archive_proof.decode(found)
     except NewerFormat as error:
         raise error.at_path(f"{objects.url}/{paths.ARCHIVE_PROOF}") from error
-    except (ObjectMissing, CorruptData):
-        return None
+    except CorruptData:
+        return one_flip_away(found, archive_proof.decode)
 
 
 def refuse_unfit(objects: Objects) -> None:
