@@ -88,7 +88,7 @@ def test_a_short_text_that_names_each_type_often_does_not_unfold_without_end() -
 
 
 def test_a_default_of_another_type_is_refused() -> None:
-    with pytest.raises(SchemaError, match="^a: the default 'x' is no long"):
+    with pytest.raises(SchemaError, match="default 'x' is no long"):
         schema_of(avro({"name": "a", "type": "long", "default": "x"}), "avro")
 
 
