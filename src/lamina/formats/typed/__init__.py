@@ -6,7 +6,8 @@ become values, without one record ever being a Python object. It goes in three s
 **A schema is a value.** `schema_model.py` has the types: a record, its fields, what they hold.
 Everything that a user may bring is turned into it: `arrow_types.py` (both ways), `avro_text.py`
 (both ways; its text is also how a schema is kept), `json_schema.py`, `declared_classes.py`
-(dataclasses, Pydantic), `protobuf_schema.py`. `schema_source.py` chooses among them.
+(dataclasses, Pydantic), `protobuf_schema.py`. `schema_source.py` chooses among them, and
+`schema_defaults.py` holds defaults and names against what they are used for.
 
 Protobuf has files rather than schemas: `protobuf_file.py` is one as a value, and its canonical
 text; `protobuf_text.py` and `protobuf_descriptor.py` read the two forms that it comes in, and
