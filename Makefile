@@ -7,6 +7,7 @@ DEMO := $(VENV)/.demo
 CHROMIUM := $(VENV)/.chromium
 AXE := $(VENV)/.axe
 KCAT := $(VENV)/.kcat
+QUINT := $(VENV)/.quint
 KAFKA_CLIENTS := build/kafka-clients
 OLD_KAFKA_CLIENTS := kafka-python==2.0.2 kafka-python==2.1.5 kafka-python==2.2.15 kafka-python==2.3.0 \
 	aiokafka==0.12.0
@@ -15,7 +16,7 @@ VENDORED := src/lamina/server/console/static/vendor
 .PHONY: demo lint format test test-long test-wheel bench bench-growth console screenshots fuzz bench-jobs \
 	torture torture-long mutants mutants-ast track-record bench-kafka bench-log bench-groups bench-server \
 	bench-spark bench-tier \
-	bench-typed bench-wal bench-formats map site clean
+	bench-typed bench-wal bench-formats map model site clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -67,9 +68,18 @@ $(KAFKA_CLIENTS)/.ready: $(READY) tests/server/kafka/node/package-lock.json
 		npm ci --ignore-scripts --no-audit --no-fund --silent
 	touch $@
 
-test: lint $(CHROMIUM) $(AXE) $(KCAT) $(KAFKA_CLIENTS)/.ready
+# The checker of the model of a cluster, from npm. Without npm its tests are skipped.
+$(QUINT): $(READY) model/package-lock.json
+	-command -v npm >/dev/null && cd model && npm ci --ignore-scripts --no-audit --no-fund --silent
+	touch $@
+
+test: lint $(CHROMIUM) $(AXE) $(KCAT) $(KAFKA_CLIENTS)/.ready $(QUINT)
 	$(BIN)/lamina warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The model of a cluster in its large form: thousands of histories by chance.
+model: $(QUINT)
+	$(BIN)/python -m pytest -m long tests/cluster/test_model.py
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long

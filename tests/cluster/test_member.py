@@ -253,7 +253,7 @@ def test_a_member_that_leaves_answers_nothing_though_its_lease_is_in_order() -> 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("if self.taken.holding.may_answer(self.clock()):", "if True:"),
+        ("if taken.holding.may_answer(self.clock()):", "if True:"),
         ("return is_ours or self.watch.may_take(self.clock())", "return True"),
         ("            self.role = Role.LEAVING\n", "            pass\n"),
     ],

@@ -89,8 +89,9 @@ class Member:
 
     def refusal(self) -> NotPrimary | None:
         """Returns why this member does not answer now, and who would; None if it does."""
-        if self.role is Role.HOLDER and self.taken is not None:
-            if self.taken.holding.may_answer(self.clock()):
+        taken = self.taken  # read once: doors ask from other threads
+        if self.role is Role.HOLDER and taken is not None:
+            if taken.holding.may_answer(self.clock()):
                 return None
             return NotPrimary("the lease of the cluster could not be renewed in time")
         if self.role is not Role.STANDBY:
