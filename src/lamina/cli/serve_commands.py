@@ -61,6 +61,7 @@ def serve(
     addresses = [service.flight_url, service.http_url]
     if service.kafka_address is not None:
         addresses.append(f"kafka://{service.kafka_address}")
+    addresses += service.local_urls
     sys.stdout.write(f"ready {' '.join(addresses)}\n")
     sys.stdout.flush()
     service.run()

@@ -48,6 +48,7 @@ from lamina.server.http_errors import Unknown, elsewhere, failed
 from lamina.server.listening import refused
 from lamina.server.setting_table import ServerSettings
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
+from lamina.storage import local_sockets
 from lamina.storage.descriptors import share_of_door
 from lamina.wire import failures, values
 from lamina.wire.messages import Order, Poll, Question
@@ -379,7 +380,9 @@ ACCEPT_MIN, ACCEPT_PART = 8, 4
 class HttpDoor:
     """The HTTP server, in a thread with an event loop of its own; it listens when made."""
 
-    def __init__(self, broker: Broker, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, broker: Broker, context: ssl.SSLContext | None = None, local: str | None = None
+    ) -> None:
         settings = broker.settings
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
@@ -389,6 +392,9 @@ class HttpDoor:
         except OSError as error:
             raise refused("http.port", settings.host, settings.http_port, error) from error
         self.port = int(self._socket.getsockname()[1])
+        self._sockets = [self._socket]
+        if local is not None:
+            self._sockets.append(local_sockets.listen(local, QUEUED))
         routes = Routes(broker)
         connections = share_of_door(settings.connections, settings.open_files)
         timing = {"idle_s": settings.idle_ms / 1000, "connections_max": connections}
@@ -425,15 +431,16 @@ class HttpDoor:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_note_failed)
-        serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
+        serving = asyncio.ensure_future(self._server.serve(sockets=self._sockets))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
         if not serving.done():
             # The loop accepts few at a time, but a crowd waits in the system's queue: what finds
             # that full would try again only after a second. A server that is told to end while it
             # begins has closed its socket by now.
-            with contextlib.suppress(OSError):
-                self._socket.listen(QUEUED)
+            for each in self._sockets:
+                with contextlib.suppress(OSError):
+                    each.listen(QUEUED)
         await serving
 
     def renew(self, settings: ServerSettings, context: ssl.SSLContext | None) -> None:
@@ -451,4 +458,5 @@ class HttpDoor:
         self._console.stop()
         self._server.should_exit = True
         self._thread.join()
-        self._socket.close()
+        for each in self._sockets:
+            each.close()

@@ -26,6 +26,7 @@ NEEDS_RESTART = frozenset(
         "http.port",
         "kafka.port",
         "kafka.advertised",
+        "sockets",
         "archive",
         "max.connections",
         "open.files.max",

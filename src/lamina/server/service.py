@@ -26,7 +26,7 @@ from types import FrameType
 
 from pyarrow import ArrowException
 
-from lamina.errors import InvalidRequest, LaminaError
+from lamina.errors import InvalidRequest, LaminaError, Unavailable
 from lamina.server import auth, certificates, log_lines, reloading
 from lamina.server.broker import Broker
 from lamina.server.certificates import Certificate
@@ -40,6 +40,7 @@ from lamina.server.process_gauges import build
 from lamina.server.reloading import Reloaded, refuse_reload
 from lamina.server.setting_table import ServerSettings
 from lamina.server.tracing import NO_TRACES, OtelTracing
+from lamina.storage import local_sockets, paths
 from lamina.storage.descriptors import ConnectionGuard, share_of_door
 from lamina.storage.files import LocalFiles
 from lamina.store import warming
@@ -76,7 +77,9 @@ class Service:
         self._store: Store | None = None
         self._flight: FlightDoor | None = None
         self._http: HttpDoor | None = None
-        self._guard: ConnectionGuard | None = None
+        self._local: FlightDoor | None = None
+        self._guards: list[ConnectionGuard] = []
+        self._claimed: list[str] = []
         self._kafka: KafkaDoor | None = None
         self._reloading = threading.Lock()
         self._ended = threading.Event()
@@ -99,6 +102,14 @@ class Service:
         return f"{scheme}://{_shown(self.settings.host)}:{port}"
 
     @property
+    def local_urls(self) -> tuple[str, ...]:
+        """Where programs of the same user on this machine find it, by `sockets`: Flight, HTTP."""
+        if not self._claimed:
+            return ()
+        flight, http = self._claimed
+        return f"grpc+unix://{flight}", f"http+unix://{http}"
+
+    @property
     def http_url(self) -> str:
         """Where browsers, curl and Prometheus find this server."""
         assert self._http is not None, "the service was started"
@@ -119,10 +130,14 @@ class Service:
         self._say_what_starts()
         context = self._tls.context if self._tls is not None else None
         try:
-            self._http = HttpDoor(self.broker, context)
+            self._http = HttpDoor(self.broker, context, self._claim_sockets())
             self._flight = self._open_flight(self.settings.flight_port, self._tls)
             room = share_of_door(self.settings.connections, self.settings.open_files)
-            self._guard = ConnectionGuard(self._flight.port, room)
+            if self._claimed:  # two doors share what Flight may have
+                room = max(1, room // 2)
+                self._local = self._open_local()
+                self._guards.append(ConnectionGuard(self._claimed[0], room))
+            self._guards.append(ConnectionGuard(self._flight.port, room))
             if self.settings.kafka_port >= 0:
                 self._kafka = KafkaDoor(self.broker, context)
             self._warm()
@@ -184,12 +199,27 @@ class Service:
         else:
             _log.info("compiled all kernels")
 
+    def _claim_sockets(self) -> str | None:
+        """Makes the paths of `sockets` free to listen at; returns the one of HTTP."""
+        if self.settings.sockets:
+            names = (paths.FLIGHT_SOCKET, paths.HTTP_SOCKET)
+            # Both first: gRPC removes a socket that it finds, whoever listens there.
+            self._claimed = [local_sockets.claim(self.settings.sockets, name) for name in names]
+        return self._claimed[1] if self._claimed else None
+
     def _open_flight(self, port: int, tls: Certificate | None) -> FlightDoor:
         location = self._flight_location(port)
         try:
             return FlightDoor(self.broker, location, tls=tls.pair if tls is not None else None)
         except (OSError, ArrowException) as error:
             raise refused("flight.port", self.settings.host, port, error) from error
+
+    def _open_local(self) -> FlightDoor:
+        """Opens the Flight door at its socket; without TLS, as nothing leaves the machine."""
+        try:
+            return FlightDoor(self.broker, self.local_urls[0])
+        except (OSError, ArrowException) as error:
+            raise Unavailable(f"cannot listen on {self._claimed[0]}: {error}") from error
 
     def _recovering(self, done: int, total: int) -> None:
         self.broker.progress = (done, total)
@@ -286,10 +316,9 @@ class Service:
         if self.broker.stopping.is_set():
             return
         self.broker.stopping.set()
-        if self._flight is not None:
-            self._flight.stop_soon()
-        if self._kafka is not None:
-            self._kafka.stop_soon()
+        for door in (self._flight, self._local, self._kafka):
+            if door is not None:
+                door.stop_soon()
         drain_s = self.settings.drain_ms / 1000
         if not self.broker.work.wait_until_unused(drain_s, self._hurried.is_set):
             _log.warning("some calls were still at work when the time to drain was up")
@@ -304,10 +333,13 @@ class Service:
             self._kafka.close()
         if self._http is not None:
             self._http.close()
-        if self._guard is not None:
-            self._guard.stop()
-        if self._flight is not None:
-            self._flight.stop_soon()
+        for guard in self._guards:
+            guard.stop()
+        for door in (self._flight, self._local):
+            if door is not None:
+                door.stop_soon()
+        for path in self._claimed:
+            local_sockets.give_up(path)
         # The collector cannot look into a Flight server: a way from it back here would keep both,
         # and with them everything that the server ever held.
         self.broker.reload = refuse_reload

@@ -38,6 +38,13 @@ class ServerSettings(Settings):
         "Kafka clients: `bootstrap.servers`",
         allowed=(-1, 65_535),
     )
+    sockets: str = setting(
+        "",
+        "sockets",
+        "directory, empty for none",
+        "Unix sockets flight.sock and http.sock beside the ports, for the server's own user",
+        allowed=ANY_TEXT,
+    )
     kafka_advertised: str = setting(
         "",
         "kafka.advertised",

@@ -6,6 +6,7 @@
     descriptors        how files and connections share the descriptors of the process
     bad_pages          reads around pages that the device does not deliver
     locks              the lock that makes a process the only writer of a directory
+    local_sockets      sockets that are files, in a directory that is closed to others
     kernel_cache       where compiled kernels are kept: the first place that works
     background_work    a thread that works later, which a fork and the end of the process wait for
     programs           programs of this machine, found or written for this user

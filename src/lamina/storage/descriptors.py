@@ -42,9 +42,9 @@ def share_of_door(connections: int, open_files: int) -> int:
 
 
 class ConnectionGuard:
-    """Closes connections to a port of this process that are more than its share."""
+    """Closes connections to a port of this process, or to a socket by its path, beyond a share."""
 
-    def __init__(self, port: int, limit: int) -> None:
+    def __init__(self, port: int | str, limit: int) -> None:
         self._port = port
         self._limit = limit
         self._known: set[tuple[int, object]] = set()
@@ -63,6 +63,10 @@ class ConnectionGuard:
                 self.look()
             except Exception:
                 _log.exception("connections could not be counted; it is tried again")
+
+    @property
+    def _shown(self) -> str:
+        return f"port {self._port}" if isinstance(self._port, int) else self._port
 
     def look(self) -> int:
         """Closes those beyond the limit, the newest first; returns how many."""
@@ -85,9 +89,9 @@ class ConnectionGuard:
         closed = len(every) - len(self._known)
         if closed:
             _log.warning(
-                "%d connections to port %d were closed: there is room for %d, by max.connections"
+                "%d connections to %s were closed: there is room for %d, by max.connections"
                 " or by the descriptors that the process may have",
-                *(closed, self._port, self._limit),
+                *(closed, self._shown, self._limit),
             )
         return closed
 
@@ -100,7 +104,7 @@ class ConnectionGuard:
             is_ours = False
             try:
                 peer, own = wrapped.getpeername(), wrapped.getsockname()
-                is_ours = isinstance(own, tuple) and own[1] == self._port
+                is_ours = (own[1] if isinstance(own, tuple) else own) == self._port
                 if is_ours:
                     found[number, peer] = wrapped
             finally:
