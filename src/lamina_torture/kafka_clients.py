@@ -253,7 +253,7 @@ class AioProducer(Producing):
 
 
 class Reading(ABC):
-    """A member of a group; with each assignment it begins to read anew."""
+    """A member of a group; with each assignment it begins to read again."""
 
     library: ClassVar[str]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from lamina.cli import main as cli
 from tests.cli.tree import KINDS, Ran
@@ -21,9 +23,17 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@functools.cache
+def built() -> Any:
+    """All commands, made once: doing that for each call takes longer than what most of them do."""
+    return typer.main.get_command(cli.app)
+
+
 @pytest.fixture
 def lamina(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the program's own `main` in this process: options, errors and exit codes included."""
+
+    monkeypatch.setattr(cli, "app", built())
 
     def run(*arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["lamina", *map(str, arguments)])

@@ -145,12 +145,13 @@ def test_a_prefix_hides_all_other_topics(keyed: tuple[Service, dict[str, str]]) 
 def test_a_wrong_key_opens_nothing(keyed: tuple[Service, dict[str, str]], key: str | None) -> None:
     service, _ = keyed
     headers = {} if not key or not key.isascii() else {"authorization": f"Bearer {key}"}
-    for operation in OPERATIONS.values():
-        path = operation.path.format(name="t", topic="t", partition=0, group="g", producer_id=1)
-        answer = httpx.request(operation.verb, service.http_url + path, headers=headers)
-        assert answer.status_code == 401
-        assert answer.headers["www-authenticate"] == "Bearer"
-    assert httpx.get(f"{service.http_url}/metrics", headers=headers).status_code == 401
+    with httpx.Client(base_url=service.http_url, headers=headers) as client:
+        for operation in OPERATIONS.values():
+            path = operation.path.format(name="t", topic="t", partition=0, group="g", producer_id=1)
+            answer = client.request(operation.verb, path)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert client.get("/metrics").status_code == 401
     assert httpx.get(f"{service.http_url}/health").status_code == 200
     if key is None or key.isascii():
         with lamina.connect(service.flight_url, api_key=key or "", timeout_s=120) as store:

@@ -7,6 +7,7 @@ so that a cycle cannot hide; `test_layers` holds the tree to the rules with the 
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -46,7 +47,8 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def modules() -> dict[str, Module]:
+@functools.cache  # reading all of src takes seconds, and several tests ask
+def modules() -> Mapping[str, Module]:
     """Every module below src, by name."""
     paths = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
     return {name: _module(name, path, paths) for name, path in paths.items()}

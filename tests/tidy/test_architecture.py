@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.house_map import crossed_by_an_append, modules
+from tests.tidy.house_map import crossed_by_an_append, modules, single_importers
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 BASES = (ROOT / "src" / "lamina", ROOT / "src", ROOT)
 CROSSED_MAX = 12
 """Modules that an append of one record may cross."""
+COUNTED_WITHIN = 0.1
+"""How far the page may lag behind the tree before a figure of it is to be renewed."""
 PLACE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.py|\.md|/))(?::([A-Za-z_][\w.]*))?`")
 
 MODULE = re.compile(r"`(\w+\.py|lamina(?:_torture)?(?:\.\w+)+)`")
@@ -80,6 +82,21 @@ def test_the_page_has_every_package() -> None:
     text = PAGE.read_text()
     rooms = {each.package for each in modules().values()} - {"lamina", "__main__", "pyspark_lamina"}
     assert sorted(room for room in rooms if not re.search(rf"`{room}(?:/|\.py|`)", text)) == []
+
+
+def stated(text: str, row: str) -> int:
+    """The figure that a row of the table "Before and after" gives of the present tree."""
+    found = re.search(rf"^\| {row} \|[^|]*\| about ([\d,]+)", text, re.MULTILINE)
+    assert found is not None, f"there is no row {row}"
+    return int(found[1].replace(",", ""))
+
+
+def test_what_the_page_counts_is_what_there_is() -> None:
+    text, found = PAGE.read_text(), modules()
+    lines = sum(each.lines for each in found.values() if each.package != "lamina_torture")
+    assert stated(text, "lines of `src/lamina`") == pytest.approx(lines, rel=COUNTED_WITHIN)
+    alone = stated(text, "modules with one importer")
+    assert alone == pytest.approx(len(single_importers(found)), rel=COUNTED_WITHIN)
 
 
 def test_an_append_crosses_few_modules() -> None:

@@ -79,7 +79,7 @@ class IndexFile:
         """Compares the entries with those of the log beside it; missing last ones are no damage."""
         log = f"{paths.split_suffix(path)[0]}.{self.log_suffix}"
 
-        def anew(entries: Entries, facts: Named) -> Entries | None:
+        def recomputed(entries: Entries, facts: Named) -> Entries | None:
             if not machine.exists(log):
                 return None
             try:
@@ -87,13 +87,13 @@ class IndexFile:
             except InvalidRequest:  # no index can be made of this log: its own findings tell why
                 return None
 
-        return self.compare(path, data, anew, lambda: not verify_file(log))
+        return self.compare(path, data, recomputed, lambda: not verify_file(log))
 
     def compare(
         self,
         path: str,
         data: Buffer,
-        anew: Callable[[Entries, Named], Entries | None],
+        recomputed: Callable[[Entries, Named], Entries | None],
         is_log_sound: Callable[[], bool],
     ) -> Iterator[Finding]:
         """Compares the entries with those of a log; None is no log to compare with."""
@@ -112,7 +112,7 @@ class IndexFile:
             yield Finding(path, 0, f"the index is of segment {base_offset}, its name says another")
             return
         entries = contents.entries
-        made = anew(entries, facts)
+        made = recomputed(entries, facts)
         if made is None:
             return
         made = made[: len(entries)]
@@ -179,15 +179,15 @@ def _rebuilt_wal_entries(buffer: Buffer, facts: Named, entries: Entries) -> Entr
     first = facts.number if facts.number is not None else int(next(iter(sequences), 1))
     kept = int(np.searchsorted(sequences, first + len(entries)))
     covered = Scan(found.positions[:kept], found.end, found.stop)
-    anew = wal_index.build(buffer, covered, first_sequence=first)
+    recomputed = wal_index.build(buffer, covered, first_sequence=first)
     if kept < len(found):  # a hole before the next frame, which may be a wide one
-        hole = np.zeros(max(0, len(entries) - len(anew)), dtype=wal_index.ENTRY)
+        hole = np.zeros(max(0, len(entries) - len(recomputed)), dtype=wal_index.ENTRY)
         hole["position"] = found.positions[kept]
-        hole["timestamp_ms"] = anew["timestamp_ms"][-1] if kept else wal_index.TIMESTAMP_MIN
-        anew = np.concatenate([anew, hole])
-    compared = min(len(anew), len(entries))
-    anew["flags"][:compared] |= entries["flags"][:compared] & np.uint8(wal_index.DELETED)
-    return anew
+        hole["timestamp_ms"] = recomputed["timestamp_ms"][-1] if kept else wal_index.TIMESTAMP_MIN
+        recomputed = np.concatenate([recomputed, hole])
+    compared = min(len(recomputed), len(entries))
+    recomputed["flags"][:compared] |= entries["flags"][:compared] & np.uint8(wal_index.DELETED)
+    return recomputed
 
 
 def _whole_segment(buffer: Buffer) -> Scan:

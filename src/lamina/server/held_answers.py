@@ -9,8 +9,8 @@ Rules.
 1. Bytes are reserved before records are read. Whoever is handed out records of a group is never
    told Busy afterwards: their delivery would have been counted.
 2. What was handed out and did not leave is given back: its caller cannot know of it.
-3. Who waits for records that are not there reserves little: as much as lets `max.waiting` of them
-   wait in a quarter of `max.inflight.bytes`.
+3. A call that waits for records that are not there reserves little: as much as lets `max.waiting`
+   of them wait in a quarter of `max.inflight.bytes`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from lamina.storage import machine
 
 
 class Watched(Protocol):
-    """What is told of a server."""
+    """What a server reports of its process."""
 
     condition: Condition
     quotas: ByteQuotas

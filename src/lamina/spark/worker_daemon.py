@@ -9,7 +9,7 @@ import everything after the fork, each for itself. This one
   task: a small task takes a third of the time. What tasks leave behind later follows (`settle`).
 
 Rule: nothing imported here may start a thread that a fork would lose. NumPy and Arrow start helpers
-that make themselves anew, or do without.
+that make themselves again, or do without.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Standings:
     """Of the last transaction that has begun."""
     used_ms: int = 0
     before: tuple[int, int] | None = None
-    """The id and epoch that the last bump came from: who asks again was not told."""
+    """The id and epoch that the last bump came from: a caller that asks again has had no answer."""
     sequences: Sequences = field(default_factory=lambda: Sequences(from_zero=True))
 
     def require(self, claim: Claim) -> None:

@@ -180,7 +180,7 @@ def _refuse(trial: Trial, small: Small, path: str, changed: bytes) -> None:
 
 
 def _same(path: str, before: bytes, after: bytes) -> bool:
-    """Whether a file holds what it held: derived ones may be made anew, prepared space be cut."""
+    """Whether a file holds what it held: derived ones may be made again, prepared space be cut."""
     if path.endswith(DERIVED):
         return True
     return before.rstrip(b"\0") == after.rstrip(b"\0")

@@ -13,7 +13,7 @@ Protobuf has files rather than schemas: `protobuf_file.py` is one as a value, an
 text; `protobuf_text.py` and `protobuf_descriptor.py` read the two forms that it comes in, and
 `protobuf_numbers.py` gives schemas of elsewhere the numbers that a message needs.
 
-**Two schemas make a program.** Who wrote a value and who reads it may know different versions.
+**Two schemas make a program.** The writer of a value and its reader may know different versions.
 `evolution.py` (`protobuf_rules.py`, by number) says whether one can read the other;
 `avro_program.py` then compiles the pair into
 integers: the writer's order of fields, the reader's columns, constants for
@@ -29,7 +29,7 @@ program by the id in front of a value, `typed_scan.py` does what a reader asks f
 Rules.
 1. Bytes are hostile, schemas too: every length is checked before it is used, and nothing is
    allocated by what a value claims.
-2. A bad value never stops a batch. Its row is null and has a code (`row_faults.py`); who reads
+2. A bad value never stops a batch. Its row is null and has a code (`row_faults.py`); the reader
    decides what that means.
 3. What has no columns (unions of several types, types that contain themselves) is refused when a
    schema is set, never when a record is read.

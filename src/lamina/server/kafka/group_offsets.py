@@ -4,8 +4,8 @@ Rules.
 1. A commit is durable before it is answered; all partitions of a request are one write.
 2. The commits of one connection count in the order in which they came.
 3. A group or a partition without a commit is -1 and no error: the client decides where to begin.
-4. What waits for the end of a transaction is not told to who asks for stable offsets: it has to ask
-   again, or it would go on from before the transaction.
+4. What waits for the end of a transaction is not given to a caller that asks for stable offsets:
+   it has to ask again, or it would go on from before the transaction.
 5. Offsets of topics that a key is not for are neither taken nor told.
 """
 

@@ -23,7 +23,7 @@ finds it there, or finds the `commit.json` and finishes that one. Its own parts 
 | killed                              | left behind                  | the next one                |
 |-------------------------------------|------------------------------|-----------------------------|
 | while a task stages                 | a part nobody names          | sweeps it                   |
-| before `commit.json` is there       | parts nobody names           | stages and decides anew     |
+| before `commit.json` is there       | parts nobody names           | stages and decides again    |
 | while rows are stored               | `commit.json`, some rows     | stores the rest             |
 | before `state.json` is there        | `commit.json`, all rows      | finds all stored, goes on   |
 | while parts are swept               | some parts, the new state    | sweeps the rest             |
@@ -117,7 +117,7 @@ class Publisher:
         if state is not None and state.query != transaction.query:
             raise InvalidRequest(
                 f"txnAppId {transaction.application!r} belongs to another query: its numbers start"
-                " anew with a new checkpoint, so give the new query a txnAppId of its own"
+                " again with a new checkpoint, so give the new query a txnAppId of its own"
             )
         is_new = state is None or transaction.number > state.number
         if is_new:
