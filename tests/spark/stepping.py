@@ -33,9 +33,9 @@ def count(owner: type, names: tuple[str, ...], steps: Steps) -> None:
 
 
 def _counted(actual: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
-    def counted(itself: Any, *arguments: Any) -> Any:
+    def counted(itself: Any, *arguments: Any, **named: Any) -> Any:
         steps.take()
-        return actual(itself, *arguments)
+        return actual(itself, *arguments, **named)
 
     return counted
 

@@ -141,6 +141,13 @@ def _time_ms(text: str, now_ms: int, first_ms: int | None) -> int:
     return round(at.timestamp() * 1000)
 
 
+def duration_ms(text: str) -> int:
+    """Parses a duration (`10s`, `1h30m`, `7d`); raises InvalidRequest for anything else."""
+    if not _DURATION.fullmatch(text):
+        raise InvalidRequest(f"{text!r} is no duration; try 10s, 1h30m or 7d")
+    return _duration_ms(text)
+
+
 def _duration_ms(text: str) -> int:
     return round(sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamina.cli import pipeline_bulk
+from lamina.cli import pipeline_bulk, pipeline_table
 from lamina.cli.pipeline_running import HERE, DryRun, Master, place_of, run
 from lamina.cli.target import Json, TopicName, Where, placed, settings_of
 from lamina.errors import InvalidRequest
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(pipeline_bulk.app)
+app.add_typer(pipeline_table.app)
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic to append to.")]
 Rules = Annotated[

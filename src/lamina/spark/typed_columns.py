@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     ByteType,
     DataType,
     DecimalType,
@@ -60,6 +61,9 @@ PLACED = (
 )
 """Where and when a record is: in front of the schema's own columns."""
 TOLD = StructField(ERROR, StringType())
+GONE = "_deleted"
+DELETED = StructField(GONE, BooleanType(), nullable=False)
+"""Whether the record has a null value; only for queries that ask for it by name."""
 DAY_NS = 86_400_000_000_000
 FARTHEST = (1 << 63) - 1
 _UNSIGNED = {8: ShortType(), 16: IntegerType(), 32: LongType(), 64: DecimalType(20, 0)}

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
@@ -26,7 +27,17 @@ from lamina.errors import InvalidRequest, SchemaError, UnknownSchema, UnknownTop
 from lamina.spark.columns import Origin
 from lamina.spark.options import Given, Selection, SourceOptions, Typing
 from lamina.spark.plan import Log
-from lamina.spark.typed_columns import ERROR, KEY, PLACED, TOLD, columns_of, conformed
+from lamina.spark.typed_columns import (
+    DELETED,
+    ERROR,
+    GONE,
+    KEY,
+    OFFSET,
+    PLACED,
+    TOLD,
+    columns_of,
+    conformed,
+)
 
 if TYPE_CHECKING:
     from lamina.formats.typed.value_codec import TypedReader
@@ -48,7 +59,7 @@ def only_topic(selection: Selection) -> str:
 
 
 def available(schema: pa.Schema, errors: str) -> list[StructField]:
-    """Returns every column that a typed query may ask for."""
+    """Returns every column that a typed query gets unless it chooses; it may ask for GONE, too."""
     taken = [name for name in schema.names if name in (*_PLACES, ERROR)]
     if taken:
         raise InvalidRequest(f"the schema has a column {taken[0]!r}, which is the record's own")
@@ -58,12 +69,13 @@ def available(schema: pa.Schema, errors: str) -> list[StructField]:
 
 def typed_schema(given: Given, schema: pa.Schema, errors: str) -> StructType:
     """Returns the columns that the options ask for."""
-    every = {field.name: field for field in available(schema, errors)}
+    usual = {field.name: field for field in available(schema, errors)}
+    every = {GONE: DELETED, **usual}
     chosen = given.names("columns")
     for name in chosen or ():
         if name not in every:
-            raise InvalidRequest(f"unknown column {name!r}; there are {', '.join(every)}")
-    return StructType([every[name] for name in chosen or every])
+            raise InvalidRequest(f"unknown column {name!r}; there are {', '.join(usual)}")
+    return StructType([every[name] for name in chosen or usual])
 
 
 def chosen_version(
@@ -96,6 +108,7 @@ def _misfit(schema: StructType, version: TopicSchema, errors: str) -> str:
     known = {
         field.name: field.dataType.simpleString() for field in available(version.arrow, errors)
     }
+    known.setdefault(GONE, DELETED.dataType.simpleString())
     for field in schema.fields:
         found = field.dataType.simpleString()
         if known.get(field.name) != found:
@@ -153,9 +166,12 @@ class TypedProjection:
     def __post_init__(self) -> None:
         self._arrow: pa.Schema = to_arrow_schema(self.schema, timezone="UTC")
         self._reader: TypedReader | None = None
-        own = {*_PLACES, ERROR}
-        self._typed = [name for name in self.schema.fieldNames() if name not in own]
-        self._tells = ERROR in self.schema.fieldNames()
+        names = self.schema.fieldNames()
+        self._tells = ERROR in names
+        # A schema may have a column of this name: then it is that one.
+        self._tells_gone = GONE in names and GONE not in self.chosen.arrow.names
+        own = {*_PLACES, ERROR} | ({GONE} if self._tells_gone else set())
+        self._typed = [name for name in names if name not in own]
         self._decodes = bool(self._typed) or self._tells or self.burial is not None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,7 +184,7 @@ class TypedProjection:
         if self.burial is not None:
             return _WHOLE
         needed = {"offset", "timestamp"}
-        needed |= {"value"} if self._decodes else set()
+        needed |= {"value"} if self._decodes or self._tells_gone else set()
         return frozenset(needed | ({"key"} if KEY in self.schema.fieldNames() else set()))
 
     @property
@@ -183,6 +199,8 @@ class TypedProjection:
     def apply(self, batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Decodes a batch; raises SchemaError for a bad record, or leaves out what is buried."""
         rows = self._decoded(batch, origin) if self._decodes else _placed(batch, origin)
+        if self._tells_gone:
+            rows = rows.append_column(GONE, _is_gone(batch, rows.column(OFFSET)))
         columns = [
             conformed(rows.column(field.name), field.type)
             if field.name in rows.schema.names
@@ -227,6 +245,12 @@ def _placed(batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         batch.column("key") if has_keys else pa.nulls(rows, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, _PLACES)
+
+
+def _is_gone(batch: pa.RecordBatch, offsets: pa.Array) -> pa.Array:
+    """Returns of each row whether its record has a null value; some records may have no row."""
+    places = np.searchsorted(np.asarray(batch.column("offset")), np.asarray(offsets))
+    return batch.column("value").is_null().take(pa.array(places))
 
 
 def _bury_nowhere(topic: str, partition: int, batch: pa.RecordBatch, reasons: list[str]) -> None:

@@ -4,6 +4,7 @@
     verify, repair              every checksum where the bytes are; what can be mended is
     erase                       keys and tags leave every tier (`byte_search` shows that they have)
     export, ingest              to Parquet, Delta or Iceberg (`lakes`), and from files or tables
+    table                       a typed table in a lake, kept up from run to run (`tables`)
     copy                        `convert` and `replay`: one topic into another, each record once
     profile                     sizes, lateness, hot keys (`profile_measures`, `profile_page`)
 

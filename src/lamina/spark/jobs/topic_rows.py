@@ -140,10 +140,12 @@ def rows_of(
     columns: Collection[str],
     *,
     skip_lost: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> Rows:
     """Plans reading spans of a topic; raises RecordsMissing if some are gone, unless skipped.
 
-    What is archived where nobody can reach it is not gone: ArchiveUnavailable in any case.
+    `more` are further options of the source, as for typed columns. What is archived where nobody
+    can reach it is not gone: ArchiveUnavailable in any case.
     """
     edges = [{str(number): span[side] for number, span in spans.items()} for side in (0, 1)]
     options = {
@@ -157,6 +159,7 @@ def rows_of(
             {
                 **place.source_options,
                 **given,
+                **(more or {}),
                 "columns": ",".join(columns),
                 "failOnDataLoss": str(not skip_lost).lower(),
             }

@@ -33,7 +33,7 @@ class IcebergLake:
         if identifier.count(".") < 1:
             raise InvalidRequest(f"an Iceberg table is named NAMESPACE.TABLE, not {identifier!r}")
         self._identifier = identifier
-        self._catalog = _catalog_of(catalog, properties)
+        self._catalog = catalog_of(catalog, properties)
         self._created: Table | None = None
 
     @property
@@ -65,13 +65,7 @@ class IcebergLake:
 
     def _root(self) -> str:
         """Where the catalog keeps tables of this namespace, as a path."""
-        table = self._table()
-        if table is not None:
-            return _local(table.location())
-        warehouse = self._catalog.properties.get("warehouse")
-        if not warehouse:
-            raise InvalidRequest("the catalog has no property 'warehouse' to make a table in")
-        return join(_local(warehouse), *self._identifier.split("."))
+        return root_of(self._catalog, self._identifier, self._table())
 
     def directory(self) -> str:
         """The table's directory for data: Iceberg reads only what its snapshots name."""
@@ -102,7 +96,18 @@ class IcebergLake:
             ) from error
 
 
-def _catalog_of(name: str, properties: Mapping[str, str]) -> Catalog:
+def root_of(catalog: Catalog, identifier: str, table: Table | None) -> str:
+    """Returns the directory of a table, or the one that it would get, as a path."""
+    if table is not None:
+        return local_path(table.location())
+    warehouse = catalog.properties.get("warehouse")
+    if not warehouse:
+        raise InvalidRequest("the catalog has no property 'warehouse' to make a table in")
+    return join(local_path(warehouse), *identifier.split("."))
+
+
+def catalog_of(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Opens a catalog that pyiceberg knows; raises InvalidRequest for one that it does not."""
     try:
         return load_catalog(name, **properties)
     except (ValueError, NotInstalledError) as error:
@@ -112,7 +117,8 @@ def _catalog_of(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
 
 
-def _local(location: str) -> str:
+def local_path(location: str) -> str:
+    """Returns a location as a path; raises InvalidRequest for what is no directory."""
     parsed = urlparse(location)
     if parsed.scheme not in ("", "file"):
         raise InvalidRequest(f"{location}: Iceberg tables are exported to directories")

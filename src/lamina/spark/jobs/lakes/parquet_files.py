@@ -70,25 +70,19 @@ class Output(io.RawIOBase):
         return self._position
 
 
-class DayFile:
-    """The open file of one day."""
+class RowFile:
+    """A new Parquet file in a directory that is there; rows are held until a row group is full."""
 
-    def __init__(self, files: Files, directory: str, date: str, schema: pa.Schema) -> None:
-        self._files = files
-        self._folder = paths.join(directory, f"date={date}")
-        files.make_directory(self._folder)
-        self._date, self._name = date, f"{uuid.uuid4().hex}.parquet"
-        self._output = Output(files.create(paths.join(self._folder, self._name)))
+    def __init__(self, files: Files, folder: str, name: str, schema: pa.Schema) -> None:
+        self._files, self._folder = files, folder
+        self._output = Output(files.create(paths.join(folder, name)))
         self._writer = pq.ParquetWriter(self._output, schema, compression=COMPRESSION)
         self._held: list[pa.RecordBatch] = []
-        self.held_bytes = self._rows = 0
-        self._first, self._last = 1 << 62, -1
+        self.held_bytes = self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows of this day; writes when there are enough for a row group."""
-        span = pc.min_max(batch.column("offset")).as_py()
-        self._first, self._last = min(self._first, span["min"]), max(self._last, span["max"])
-        self._rows += batch.num_rows
+        """Takes rows; writes when there are enough for a row group."""
+        self.rows += batch.num_rows
         self._held.append(batch)
         self.held_bytes += batch.nbytes
         if self.held_bytes >= GROUP_BYTES:
@@ -100,14 +94,42 @@ class DayFile:
             self._writer.write_batch(pa.concat_batches(self._held))
         self._held, self.held_bytes = [], 0
 
-    def finish(self) -> DataFile:
-        """Writes the rest and makes the file durable."""
+    def finish(self) -> int:
+        """Writes the rest and makes the file durable; returns its size."""
         self.write()
         self._writer.close()
         size_bytes = self._output.finish()
         self._files.sync_directory(self._folder)
+        return size_bytes
+
+
+class DayFile:
+    """The open file of one day."""
+
+    def __init__(self, files: Files, directory: str, date: str, schema: pa.Schema) -> None:
+        folder = paths.join(directory, f"date={date}")
+        files.make_directory(folder)
+        self._date, self._name = date, f"{uuid.uuid4().hex}.parquet"
+        self._file = RowFile(files, folder, self._name, schema)
+        self.write = self._file.write
+        self._first, self._last = 1 << 62, -1
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of rows wait to be written."""
+        return self._file.held_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows of this day."""
+        span = pc.min_max(batch.column("offset")).as_py()
+        self._first, self._last = min(self._first, span["min"]), max(self._last, span["max"])
+        self._file.add(batch)
+
+    def finish(self) -> DataFile:
+        """Writes the rest and makes the file durable."""
+        size_bytes = self._file.finish()
         path = f"date={self._date}/{self._name}"
-        return DataFile(path, self._date, self._rows, size_bytes, self._first, self._last)
+        return DataFile(path, self._date, self._file.rows, size_bytes, self._first, self._last)
 
 
 FIRST_US, END_US = (
@@ -133,10 +155,10 @@ def write_by_day(files: Files, directory: str, batches: Iterable[pa.RecordBatch]
     return done + [each.finish() for each in open_ones.values()]
 
 
-def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def by_day(batch: pa.RecordBatch, name: str = "timestamp") -> Iterator[tuple[str, pa.RecordBatch]]:
     """Parts rows by the day of their time, order kept."""
-    batch = in_calendars(batch)
-    days = batch.column("timestamp").cast(pa.date32()).cast(pa.int32()).to_numpy()
+    batch = in_calendars(batch, name)
+    days = batch.column(name).cast(pa.date32()).cast(pa.int32()).to_numpy()
     if not len(days):
         return
     if days.min() == days.max():
@@ -146,9 +168,9 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield str(np.datetime64(int(day), "D")), batch.filter(pa.array(days == day))
 
 
-def in_calendars(batch: pa.RecordBatch) -> pa.RecordBatch:
+def in_calendars(batch: pa.RecordBatch, name: str = "timestamp") -> pa.RecordBatch:
     """Gives times that tables do not have the first or the last one that they have."""
-    row = batch.schema.get_field_index("timestamp")
+    row = batch.schema.get_field_index(name)
     column = batch.column(row)
     times = column.cast(pa.int64()).to_numpy()
     if not len(times) or (times.min() >= FIRST_US and times.max() < END_US):
