@@ -30,11 +30,11 @@ class TypedApi(MembershipApi):
     ) -> TopicSchema:
         """Gives a topic a schema, or the next version of it; its records stay as they are.
 
-        `schema` is an Arrow schema, a dataclass, a Pydantic model, or text in Avro's language or
-        JSON Schema. `encoding` is avro or json, and stays what it is once it is set. What is not
-        given stays as it was; at first it is avro, no key, BACKWARD, and framing "registry" for
-        avro, "plain" for json. A schema that says the same as the last version adds none. Raises
-        SchemaIncompatible, naming the field, before anything is stored.
+        `schema` is an Arrow schema, a dataclass, a Pydantic model, a class that protoc made, or
+        text: Avro's, JSON Schema, a `.proto` file. `encoding` is avro, json or protobuf, and stays
+        what it is once it is set. What is not given stays as it was; at first it is avro, no key,
+        BACKWARD, and framing "registry", "plain" for json. A schema that says the same as the last
+        version adds none. Raises SchemaIncompatible, naming the field, before anything is stored.
         """
         raise self._cannot("set_schema")
 

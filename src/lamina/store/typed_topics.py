@@ -131,12 +131,14 @@ class TypedTopics(TypedReads):
     def refuse_different(self, about: TopicFile, schema: Any, encoding: str | None) -> None:
         """Raises TopicExists for a topic that has another schema."""
         from lamina.formats.typed import avro_text
-        from lamina.formats.typed.schema_source import schema_of
+        from lamina.formats.typed.schema_source import next_version, schema_of
 
         known = self._kept(about)
         kept = (known.encoding, known.schemas[-1].text) if known is not None else ("", "")
         wanted = encoding or kept[0] or "avro"
-        if kept != (wanted, avro_text.text_of(schema_of(schema, wanted))):
+        former = [avro_text.parse(each.text) for each in known.schemas] if known is not None else []
+        given = next_version(schema_of(schema, wanted), wanted, former)
+        if kept != (wanted, avro_text.text_of(given)):
             raise TopicExists(
                 f"topic {about.name!r} exists already, with another schema or none; set_schema"
                 " gives it the next version",
@@ -172,7 +174,7 @@ class TypedTopics(TypedReads):
     ) -> TopicSchemas:
         """Returns what is to be written: the versions that there are, and the new one."""
         from lamina.formats.typed import avro_text, evolution
-        from lamina.formats.typed.schema_source import JSON, schema_of
+        from lamina.formats.typed.schema_source import JSON, next_version, problems, schema_of
         from lamina.formats.typed.value_codec import PLAIN, REGISTRY, checked_framing
 
         encoding, key, level, framing = asked
@@ -187,7 +189,8 @@ class TypedTopics(TypedReads):
         level = evolution.checked_level(level if level is not None else known.compatibility)
         usual = PLAIN if known.encoding == JSON else REGISTRY
         framing = checked_framing(framing or known.framing or usual)
-        new = schema_of(schema, known.encoding)
+        former = [avro_text.parse(each.text) for each in known.schemas]
+        new = next_version(schema_of(schema, known.encoding), known.encoding, former)
         _refuse_own_names([field.name for field in new.fields])
         text = avro_text.text_of(new)
         key = key if key is not None else known.key
@@ -195,8 +198,7 @@ class TypedTopics(TypedReads):
         made = replace(known, compatibility=level, framing=framing, key=key)
         if known.schemas and known.schemas[-1].text == text:
             return made
-        former = [avro_text.parse(each.text) for each in known.schemas]
-        found = evolution.problems(new, former, level)
+        found = problems(new, former, level, known.encoding)
         if found:
             raise SchemaIncompatible(
                 f"topic {about.name!r}, {level}: {'; '.join(found)}",

@@ -10,6 +10,7 @@ without the GIL, is compiled once per machine, and is loaded from a cache on dis
     binary           fixed byte layouts for Python code, unaligned loads and stores for kernels
     arrow            Arrow columns as the arrays that kernels take, and back
     varint           zigzag varints, for STRM blocks and Kafka's records
+    plain_varint     varints without zigzag, for Protobuf; written backwards
     floats           integers and floats as the bits that lie in memory
     crc              CRC-32 and CRC-32C: carry-less multiplication or SSE4.2, else by tables
     xxh3             XXH3-64 with a seed

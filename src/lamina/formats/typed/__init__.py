@@ -19,12 +19,18 @@ text; `protobuf_text.py` and `protobuf_descriptor.py` read the two forms that it
 integers: the writer's order of fields, the reader's columns, constants for
 what was not written (`avro_value.py`).
 
+`protobuf_program.py` compiles a message into tables, for its fields come in any order, and
+`protobuf_layout.py` into steps that write it from its end, where lengths are known.
+
 `json_decode.py` has Arrow's reader instead, `json_encode.py` a program of pieces of text.
 
 **A kernel runs the program over a batch.** `avro_decode.py` and `avro_encode.py` are interpreters
-of a few dozen lines each. `column_rooms.py` is the memory that decoding fills, `given_columns.py`
-the memory that encoding reads. `value_codec.py` chooses the
-program by the id in front of a value, `typed_scan.py` does what a reader asks for with bad rows.
+of a few dozen lines each, `protobuf_decode.py` and `protobuf_encode.py` their larger sisters
+(`protobuf_values.py` at the leaves), with `protobuf_maps.py` for keys that come twice and
+`protobuf_framing.py` for what Confluent puts in front. `decimal_bytes.py` has the numbers that both
+write. `column_rooms.py` is the memory that decoding fills, `given_columns.py` the memory that
+encoding reads. `value_codec.py` chooses the program by the id in front of a value, `typed_scan.py`
+does what a reader asks for with bad rows.
 
 Rules.
 1. Bytes are hostile, schemas too: every length is checked before it is used, and nothing is

@@ -39,6 +39,7 @@ from lamina.formats.typed.avro_program import (
     Program,
 )
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, Rooms, Storage
+from lamina.formats.typed.decimal_bytes import take_decimal
 from lamina.formats.typed.row_faults import (
     BAD_BRANCH,
     BAD_LENGTH,
@@ -378,34 +379,8 @@ def _run_of_bytes(code: int, base: int, target: int, at: int, end: int) -> Any:
         if target != 0:
             copy(target, at, size)
         return at + size, FINE
-    sign = 0xFF if size > 0 and peek_u8(at) >= 0x80 else 0
-    low = np.uint64(0) - np.uint64(sign & 1)
-    high = low
-    for each in range(size):
-        byte = peek_u8(at + each)
-        if each < size - 16 and byte != sign:
-            return at, BAD_NUMBER
-        high = high << np.uint64(8) | low >> np.uint64(56)
-        low = low << np.uint64(8) | np.uint64(byte)
-    if size > 16 and (high >> np.uint64(63)) != np.uint64(sign & 1):
-        return at, BAD_NUMBER
-    if not _fits_digits(high, low, word(code, base + 5), word(code, base + 6)):
-        return at, BAD_NUMBER
-    if target != 0:
-        halves: Any = (np.int64(low), np.int64(high))
-        poke_i64(target, halves[0])
-        poke_i64(target + 8, halves[1])
-    return at + size, FINE
-
-
-@inlined
-def _fits_digits(high: Any, low: Any, limit_high: int, limit_low: int) -> bool:
-    """Whether a number of 128 bits is nearer to 0 than a limit."""
-    if high >> np.uint64(63) != np.uint64(0):
-        low = ~low + np.uint64(1)
-        high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
-    most = np.uint64(limit_high)
-    return bool(high < most or (high == most and low < np.uint64(limit_low)))
+    limits = word(code, base + 5), word(code, base + 6)
+    return at + size, take_decimal(at, size, target, limits)
 
 
 @inlined

@@ -28,6 +28,7 @@ from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.varint import put_varint
 from lamina.formats.typed.avro_program import WIDTH, Op, Program
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH
+from lamina.formats.typed.decimal_bytes import decimal_size, put_decimal
 from lamina.formats.typed.given_columns import TableColumns, exact_columns
 from lamina.formats.typed.row_faults import FINE, NO_ROOM, NULL_FOUND
 
@@ -128,14 +129,14 @@ def _row(  # noqa: PLR0912, PLR0915  # a branch for each instruction
             return at, NO_ROOM, pc
         cell, index = code[base + 1] * TABLE_WIDTH, places[code[base + 2]]
         if op <= _BRANCH:
-            is_null = table[cell + 1] != 0 and _is_null(table, cell, index)
+            is_absent = table[cell + 1] != 0 and is_null(table, cell, index)
             nullness = code[base + 3]
             if nullness >= 0:
-                poke_u8(at, 2 * (nullness if is_null else 1 - nullness))
+                poke_u8(at, 2 * (nullness if is_absent else 1 - nullness))
                 at += 1
-            elif is_null:
+            elif is_absent:
                 return at, NULL_FOUND, pc
-            if is_null:
+            if is_absent:
                 pc = code[base + 4] if op == _BRANCH else pc + 1
                 continue
             if op == _TEXT:
@@ -152,7 +153,7 @@ def _row(  # noqa: PLR0912, PLR0915  # a branch for each instruction
         elif op == _ZERO:
             pc += 1
         elif op == _LIST:
-            if table[cell + 1] != 0 and _is_null(table, cell, index):
+            if table[cell + 1] != 0 and is_null(table, cell, index):
                 return at, NULL_FOUND, pc
             first, last = peek_u32(table[cell] + 4 * index), peek_u32(table[cell] + 4 * index + 4)
             if first == last:
@@ -176,7 +177,8 @@ def _row(  # noqa: PLR0912, PLR0915  # a branch for each instruction
 
 
 @inlined
-def _is_null(table: Any, cell: int, index: int) -> Any:
+def is_null(table: Any, cell: int, index: int) -> Any:
+    """Whether a column that has nulls has one at an index."""
     bit = table[cell + 2] + index
     return (peek_u8(table[cell + 1] + (bit >> 3)) >> (bit & 7)) & 1 == 0
 
@@ -214,23 +216,9 @@ def _put_leaf(code: Any, base: int, values: int, index: int, at: int) -> Any:
     if op == _FIXED:
         copy(at, values + size * index, size)
         return at + size
-    return _put_decimal(values + 16 * index, size, at)
-
-
-@inlined
-def _put_decimal(source: int, size: int, at: int) -> Any:
-    """Writes a number with its highest byte first: in `size` bytes, or in as few as it needs."""
-    sign = 0xFF if peek_u8(source + 15) >= 0x80 else 0
-    needed = 16
-    while needed > 1 and peek_u8(source + needed - 1) == sign:
-        if (peek_u8(source + needed - 2) ^ sign) >= 0x80:
-            break
-        needed -= 1
+    source = values + 16 * index
     if size == 0:
-        poke_u8(at, 2 * needed)
+        size = decimal_size(source)
+        poke_u8(at, 2 * size)
         at += 1
-        size = needed
-    for each in range(size):
-        low = size - 1 - each
-        poke_u8(at + each, peek_u8(source + low) if low < 16 else sign)
-    return at + size
+    return put_decimal(source, size, at)

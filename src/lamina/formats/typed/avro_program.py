@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from lamina.errors import SchemaError, SchemaIncompatible
 from lamina.formats.typed.avro_value import encode_default
 from lamina.formats.typed.column_rooms import ColumnPlan, Node, Storage
+from lamina.formats.typed.decimal_bytes import decimal_limit
 from lamina.formats.typed.evolution import unreadable, writer_field
 from lamina.formats.typed.schema_model import Kind, Type, refuse_columnless
 
@@ -155,9 +156,8 @@ class _Compiler:
     def _leaf(self, node: Node | None, writer: Type, nullness: int) -> None:
         stored = writer.stored
         if writer.kind == Kind.DECIMAL:
-            limit = 10 ** (node.type.precision if node is not None else 38)
-            high, low = divmod(limit, 1 << 64)
-            self.emit(Op.DECIMAL, node, nullness, writer.size, high, _signed(low))
+            limit = decimal_limit(node.type.precision if node is not None else 38)
+            self.emit(Op.DECIMAL, node, nullness, writer.size, *limit)
         elif stored == Kind.FIXED:
             self.emit(Op.FIXED, node, nullness, writer.size)
         elif stored in (Kind.STRING, Kind.BYTES):
@@ -251,7 +251,3 @@ def least_bytes(kind: Type) -> int:
     if stored == Kind.NULL:
         return 0
     return {Kind.FIXED: kind.size, Kind.FLOAT: 4, Kind.DOUBLE: 8}.get(stored, 1)
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number

@@ -109,7 +109,9 @@ def _field(field: Field, earlier: list[Field], path: str) -> Field:
     if kind.items is None:
         made = _value(kind, before, path)
         default = field.default
-        if default is None and not kind.is_nullable:
+        if default is None and kind.is_nullable:
+            default = "null"
+        elif default is None:
             default = None if _word(kind, path) in (TIMESTAMP, DURATION) else zero_of(made)
         word = field.wire or _kept_word(made, _word(made, path), earlier)
         return replace(field, type=made, default=default, wire=word)

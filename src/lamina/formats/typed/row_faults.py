@@ -12,6 +12,7 @@ FINE, NO_VALUE, NO_ROOM = 0, -1, -2
 BAD_NUMBER, BAD_LENGTH, BAD_TEXT, BAD_BRANCH, BAD_SYMBOL = 1, 2, 3, 4, 5
 NULL_FOUND, LEFTOVER, TOO_MANY, TOO_LARGE, UNKNOWN_SCHEMA = 6, 7, 8, 9, 10
 BAD_WIRE, BAD_DOCUMENT, MISSING_FIELD, OTHER_VERSION = 11, 12, 13, 14
+OTHER_MESSAGE = 15
 
 FAULTS: dict[int, str] = {
     BAD_NUMBER: "a number that does not end, or is out of range",
@@ -28,6 +29,7 @@ FAULTS: dict[int, str] = {
     BAD_DOCUMENT: "not a JSON object that fits the schema",
     MISSING_FIELD: "no value for a field that must have one",
     OTHER_VERSION: "a version of the schema that the reader's version cannot read",
+    OTHER_MESSAGE: "another message of the .proto file than the topic's schema is",
 }
 """What each code means to a reader."""
 

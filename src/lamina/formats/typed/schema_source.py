@@ -19,6 +19,7 @@ from lamina.formats.typed import (
     evolution,
     json_schema,
     protobuf_numbers,
+    protobuf_program,
     protobuf_rules,
     protobuf_schema,
 )
@@ -36,7 +37,7 @@ from lamina.formats.typed.schema_model import (
 )
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
-ENCODINGS = (AVRO, JSON)
+ENCODINGS = (AVRO, JSON, PROTOBUF)
 _RAW = (Kind.BYTES, Kind.FIXED)
 _DURATIONS = (Kind.DURATION_MILLIS, Kind.DURATION_MICROS, Kind.DURATION_NANOS)
 
@@ -50,7 +51,8 @@ def schema_of(given: Any, encoding: str) -> Type:
     if encoding != JSON:
         refuse_names(made, encoding)
     if encoding == PROTOBUF:
-        protobuf_numbers.numbered(made, ())  # refuses what has no place in a message
+        # Both refuse what has no place in a message: numbers, then words of other types.
+        protobuf_program.compiled(protobuf_numbers.numbered(made, ()))
     else:
         _refuse_protobuf_only(made, encoding)
     refuse_unwritable(made)

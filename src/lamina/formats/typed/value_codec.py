@@ -1,15 +1,18 @@
 """Values of a topic as columns and back, by what the topic says of itself.
 
 With framing "registry" a value begins with a zero byte and the id of the schema that it was written
-with, in four bytes, highest first: each record is read by its own writer's schema. Plain values
-have nothing in front: they are read by the schema that the reader chose.
+with, in four bytes, highest first: each record is read by its own writer's schema. In Protobuf the
+message's place in its file follows (`protobuf_framing`). Plain values have nothing in front: they
+are read by the schema that the reader chose.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +27,24 @@ from lamina.formats.typed import (
     avro_text,
     json_decode,
     json_encode,
+    protobuf_decode,
+    protobuf_encode,
+    protobuf_framing,
+    protobuf_layout,
+    protobuf_program,
+    protobuf_rules,
 )
 from lamina.formats.typed.arrow_types import arrow_schema
-from lamina.formats.typed.row_faults import FINE, OTHER_VERSION, UNKNOWN_SCHEMA, Decoded, Values
+from lamina.formats.typed.row_faults import (
+    FINE,
+    OTHER_MESSAGE,
+    OTHER_VERSION,
+    UNKNOWN_SCHEMA,
+    Decoded,
+    Values,
+)
 from lamina.formats.typed.schema_model import Type
-from lamina.formats.typed.schema_source import JSON
+from lamina.formats.typed.schema_source import JSON, PROTOBUF
 from lamina.records import TIMESTAMP
 
 OFFSET, PARTITION, TIME, KEY, ERROR = "_offset", "_partition", "_timestamp", "_key", "_error"
@@ -39,6 +55,8 @@ FRAMINGS = (REGISTRY, PLAIN)
 FILLED_BYTES_MAX = 64 << 20
 """About how many bytes of defaults the columns of one batch may hold."""
 _PREFIX = struct.Struct(">bI")
+Decode: TypeAlias = Callable[[Values], Decoded]
+"""Makes columns of values that one schema wrote."""
 
 
 def newest(topic: str, versions: Sequence[TopicSchema], version: int | None = None) -> TopicSchema:
@@ -69,11 +87,12 @@ class TypedReader:
     ) -> None:
         chosen = newest(topic, versions, version)
         self._framing = chosen.framing
-        self._is_json = chosen.encoding == JSON
+        self._encoding = chosen.encoding
         self._own = chosen.id
-        self._reader = _projected(avro_text.parse(chosen.text), columns)
+        self._whole = avro_text.parse(chosen.text)
+        self._reader = _projected(self._whole, columns)
         self._texts = {each.id: each.text for each in versions}
-        self._programs: dict[int, avro_program.Program | None] = {}
+        self._decoders: dict[int, Decode | None] = {}
         meta = [
             pa.field(OFFSET, pa.int64(), nullable=False),
             pa.field(PARTITION, pa.int32(), nullable=False),
@@ -107,7 +126,7 @@ class TypedReader:
 
     def _decode(self, column: pa.Array) -> Decoded:
         values = Values.of(column)
-        if self._is_json:
+        if self._encoding == JSON:
             return json_decode.decode(self._reader, _unframed(values))
         if self._framing == PLAIN:
             return self._run(self._own, values)
@@ -125,29 +144,51 @@ class TypedReader:
 
     def _run(self, schema_id: int, values: Values) -> Decoded:
         """Decodes values that one schema wrote; without a schema for them they are all bad."""
-        program = self._program(schema_id)
-        if program is not None:
-            return avro_decode.decode(program, values)
-        own = self._program(self._own)
+        decode = self._decoder(schema_id)
+        if decode is not None:
+            return decode(values)
+        own = self._decoder(self._own)
         assert own is not None, "a schema reads itself"
         there = values.starts >= 0
         nothing = values._replace(starts=np.full_like(values.starts, -1))
-        decoded = avro_decode.decode(own, nothing)
+        decoded = own(nothing)
         known = schema_id in self._texts
         decoded.codes[there] = OTHER_VERSION if known else UNKNOWN_SCHEMA
         return decoded
 
-    def _program(self, schema_id: int) -> avro_program.Program | None:
-        if schema_id not in self._programs:
+    def _decoder(self, schema_id: int) -> Decode | None:
+        """What decodes values of a schema; None where the reader's version cannot read them."""
+        if schema_id not in self._decoders:
             text = self._texts.get(schema_id)
             made = None
             if text is not None:
                 try:
-                    made = avro_program.compiled(self._reader, avro_text.parse(text))
+                    made = self._compiled(avro_text.parse(text))
                 except SchemaError:  # an older version that this one does not read
                     made = None
-            self._programs[schema_id] = made
-        return self._programs[schema_id]
+            self._decoders[schema_id] = made
+        return self._decoders[schema_id]
+
+    def _compiled(self, writer: Type) -> Decode | None:
+        if self._encoding != PROTOBUF:
+            program = avro_program.compiled(self._reader, writer)
+            return functools.partial(avro_decode.decode, program)
+        if protobuf_rules.unreadable(self._whole, writer):
+            return None
+        message = protobuf_program.compiled(self._reader, self._whole)
+        if self._framing == PLAIN:
+            return functools.partial(protobuf_decode.decode, message)
+        return functools.partial(_framed_messages, message, writer.indexes)
+
+
+def _framed_messages(
+    program: protobuf_program.Program, indexes: tuple[int, ...], values: Values
+) -> Decoded:
+    """Decodes messages behind their indexes; those of another message are bad."""
+    inside, others = protobuf_framing.behind_indexes(values, indexes)
+    decoded = protobuf_decode.decode(program, inside)
+    decoded.codes[others] = OTHER_MESSAGE
+    return decoded
 
 
 def _projected(schema: Type, columns: Sequence[str] | None) -> Type:
@@ -219,12 +260,7 @@ def encoded(schema: TopicSchema, table: pa.Table | pa.RecordBatch) -> pa.Table:
     """
     names = [name for name in table.schema.names if name not in (TIME, KEY)]
     typed = table.select(names)
-    text = avro_text.parse(schema.text)
-    prefix = _PREFIX.pack(0, schema.id) if schema.framing == REGISTRY else b""
-    if schema.encoding == JSON:
-        value = json_encode.encode(json_encode.template(text), typed, prefix)
-    else:
-        value = avro_encode.encode(avro_program.compiled(text, text), typed, prefix)
+    value = _values(schema, avro_text.parse(schema.text), typed)
     made = {"value": value}
     if KEY in table.schema.names:
         made["key"] = _single(table.column(KEY))
@@ -233,6 +269,17 @@ def encoded(schema: TopicSchema, table: pa.Table | pa.RecordBatch) -> pa.Table:
     if TIME in table.schema.names:
         made["timestamp"] = _single(table.column(TIME))
     return pa.table(made)
+
+
+def _values(schema: TopicSchema, kind: Type, typed: pa.Table | pa.RecordBatch) -> pa.Array:
+    is_framed = schema.framing == REGISTRY
+    prefix = _PREFIX.pack(0, schema.id) if is_framed else b""
+    if schema.encoding == JSON:
+        return json_encode.encode(json_encode.template(kind), typed, prefix)
+    if schema.encoding == PROTOBUF:
+        prefix += protobuf_framing.index_bytes(kind.indexes) if is_framed else b""
+        return protobuf_encode.encode(protobuf_layout.compiled(kind), typed, prefix)
+    return avro_encode.encode(avro_program.compiled(kind, kind), typed, prefix)
 
 
 def _single(column: pa.Array | pa.ChunkedArray) -> pa.Array:
