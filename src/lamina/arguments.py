@@ -91,7 +91,7 @@ def unsigned(name: str, value: Any) -> int:
 
 
 def no_partition(topic: str, partitions: int, given: object) -> str:
-    """Says which partitions a topic has, to a caller that named another one."""
+    """Returns which partitions a topic has, to a caller that named another one."""
     known = f"partitions 0 to {partitions - 1}" if partitions > 1 else "one partition, 0"
     return f"topic {topic!r} has {known}, not {given}"
 

@@ -43,7 +43,7 @@ class BadDisk:
         return head + times + struct.pack("<IIIIIII", mode, links, 0, 0, 0, 4096, 0)
 
     def is_bad(self, first: int, end: int) -> bool:
-        """Tells whether a range touches one that no read delivers."""
+        """Returns whether a range touches one that no read delivers."""
         with open(self._bad) as file:
             ranges = [tuple(map(int, line.split())) for line in file]
         return any(first < stop and start < end for start, stop in ranges)

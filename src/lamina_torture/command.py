@@ -78,7 +78,7 @@ def torture(
 
 
 def _summary(outcomes: list[Outcome], seconds: float) -> list[str]:
-    """Says what came of all trials: their number, the longest rows, and every failure again."""
+    """Prints what came of all trials: their number, the longest rows, and every failure again."""
     skipped = [each for each in outcomes if each.not_run]
     failed = [each for each in outcomes if each.failures]
     by_row: Counter[str] = Counter()

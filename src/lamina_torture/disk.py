@@ -97,7 +97,7 @@ class Loss(Protocol):
     """What a power loss leaves of the changes that were not safe."""
 
     def keeps(self, number: int, change: Change) -> bool:
-        """Tells whether the disk keeps a change of names, the `number`-th of those not safe."""
+        """Returns whether the disk keeps a change of names, the `number`-th of those not safe."""
 
     def settle(self, inode: Inode, durable: bytes, pending: Pending) -> bytearray:
         """Returns what is left of a file."""
@@ -110,7 +110,7 @@ class Whole:
         self._keep = keep
 
     def keeps(self, number: int, change: Change) -> bool:
-        """Tells whether a change of names is kept."""
+        """Returns whether a change of names is kept."""
         return self._keep
 
     def settle(self, inode: Inode, durable: bytes, pending: Pending) -> bytearray:
@@ -130,7 +130,7 @@ class Seeded:
         self._sector_bytes = self._luck.choice((SECTOR_BYTES, SECTOR_BYTES, PAGE_BYTES))
 
     def keeps(self, number: int, change: Change) -> bool:
-        """Tells whether a change of names is kept."""
+        """Returns whether a change of names is kept."""
         return self._luck.random() < self._odds
 
     def settle(self, inode: Inode, durable: bytes, pending: Pending) -> bytearray:
@@ -194,7 +194,7 @@ class Chosen:
         self._luck = random.Random(seed)  # noqa: S311
 
     def keeps(self, number: int, change: Change) -> bool:
-        """Tells whether a change of names is kept."""
+        """Returns whether a change of names is kept."""
         return Unit(None, number, 0) in self._kept
 
     def settle(self, inode: Inode, durable: bytes, pending: Pending) -> bytearray:
@@ -217,7 +217,7 @@ class Torn:
         self._kept_bytes = kept_bytes
 
     def keeps(self, number: int, change: Change) -> bool:
-        """Tells whether a change of names is kept."""
+        """Returns whether a change of names is kept."""
         return True
 
     def settle(self, inode: Inode, durable: bytes, pending: Pending) -> bytearray:

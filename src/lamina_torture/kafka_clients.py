@@ -45,7 +45,7 @@ Sent: TypeAlias = tuple[Outcome, int]
 
 
 def needs_clients() -> str | None:
-    """Says which library is not installed here, or None."""
+    """Returns which library is not installed here, or None."""
     for package, name in (
         ("confluent_kafka", "confluent-kafka"),
         ("aiokafka", "aiokafka"),

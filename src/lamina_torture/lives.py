@@ -45,7 +45,7 @@ class Life:
         return f"{self.errand.number}-{what}"
 
     def expect(self, kind: type[LaminaError], call: Callable[[], object], what: str) -> None:
-        """Says an error unless a call is refused by one of a kind."""
+        """Returns an error unless a call is refused by one of a kind."""
         try:
             call()
         except kind:

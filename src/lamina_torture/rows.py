@@ -130,7 +130,7 @@ class Trial:
         return random.Random(f"{self.row.key} {self.format} {self.seed} {case}")  # noqa: S311
 
     def wants(self, case: object) -> bool:
-        """Tells whether a case is to be run, for a row that would otherwise prepare it for long."""
+        """Returns whether a case is run, for a row that would otherwise prepare it for long."""
         return self.only is None or self.only == str(case)
 
     @contextlib.contextmanager

@@ -370,7 +370,7 @@ class SimulatedFiles:
             return []
 
     def exists(self, path: str) -> bool:
-        """Tells whether a file or directory is there."""
+        """Returns whether a file or directory is there."""
         try:
             self._find(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -378,7 +378,7 @@ class SimulatedFiles:
         return True
 
     def is_directory(self, path: str) -> bool:
-        """Tells whether a path is a directory."""
+        """Returns whether a path is a directory."""
         return self.exists(path) and isinstance(self._find(path), Folder)
 
     def modified_ms(self, path: str) -> int:
@@ -458,5 +458,5 @@ class SimulatedFiles:
         return SimulatedLock(self._held, inode)
 
     def is_locked(self, path: str) -> bool:
-        """Tells whether somebody holds a lock."""
+        """Returns whether somebody holds a lock."""
         return self.exists(path) and self._inode(path) in self._held

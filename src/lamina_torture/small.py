@@ -122,7 +122,7 @@ def make_small(directory: Path, format_name: str) -> Small:
 def small_of(
     format_name: str, files: Files, records: dict[int, bytes], committed: int, earliest: int = 0
 ) -> Small:
-    """Says what files hold, and where in them."""
+    """Returns what files hold, and where in them."""
     spans = tuple(span for path, data in files.items() for span in _spans(format_name, path, data))
     return Small(format_name, files, records, earliest, spans, committed)
 

@@ -78,7 +78,7 @@ def reload(
 
 @app.command(epilog="Example: lamina server check --url http://127.0.0.1:9301")
 def check(*, url: Url = None, ca: Authority = None, as_json: Json = False) -> None:
-    """Says whether a server is ready and well: exits 0 if it is, 1 if not, 3 if nobody answers."""
+    """Asks whether a server is ready and well: exits 0 if it is, 1 if not, 3 if nobody answers."""
     from lamina.cli.output import emit
 
     base = url or DEFAULT_URL

@@ -77,7 +77,7 @@ def create(
 
 
 def _there(error: TopicExists, name: str, *, if_not_exists: bool) -> TopicExists:
-    """Says what the command line offers about a topic that exists."""
+    """Returns what the command line offers about a topic that exists."""
     if if_not_exists:
         return error
     return TopicExists(

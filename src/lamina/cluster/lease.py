@@ -109,7 +109,7 @@ class Holding:
         return now_ms - self.proven_ms < self.lease.ttl_ms - margin_ms
 
     def renew(self, clock: Clock) -> Steps[None]:
-        """Says that we are there; raises Fenced if somebody else holds the lease."""
+        """Renews the lease; raises Fenced if somebody else holds the lease."""
         yield from self._write(clock, is_released=False)
 
     def release(self, clock: Clock) -> Steps[None]:

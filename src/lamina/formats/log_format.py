@@ -48,13 +48,13 @@ class Codec(Protocol):
         """Checks the beginning of a `.log`; returns when it was created, if it records that."""
 
     def begins_record(self, buffer: Buffer, position: int, offset: int) -> bool:
-        """Tells whether the bytes there, as many as there are, begin a record of this offset.
+        """Returns whether the bytes there, as many as there are, begin a record of this offset.
 
         So does what is left of one that was being written; its soundness is not checked.
         """
 
     def begins_log(self, head: Buffer, base_offset: int) -> bool:
-        """Tells whether a file's first bytes, as many as there are, are those of a `.log`."""
+        """Returns whether a file's first bytes, as many as there are, are those of a `.log`."""
 
     def encode(
         self, batch: pa.RecordBatch, base_offset: int, out: NDArray[np.uint8] | None = None
@@ -172,7 +172,7 @@ class FrameCodec:
         return b"", b""
 
     def created_by_index(self, head: Buffer) -> int | None:
-        """Says nothing: the indexes are plain entries."""
+        """Returns nothing: the indexes are plain entries."""
         return None
 
     def decode_entry(self, raw: bytes, base_offset: int) -> tuple[int, int]:

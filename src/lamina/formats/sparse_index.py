@@ -45,7 +45,7 @@ def row_before_time(entries: Entries, timestamp_ms: int) -> int:
 
 
 def times_agree(times: Entries, offsets: Entries) -> bool:
-    """Tells whether a time index has an entry for each entry of the offset index, and no other."""
+    """Returns whether a time index has one entry for each of the offset index, and no other."""
     return bool(np.array_equal(times["offset"], offsets["offset"]))
 
 

@@ -114,6 +114,7 @@ class Names:
         for suffix in ("snap", "delta"):
             if self.place.files.exists(self.path(suffix)):
                 self.place.files.remove(self.path(suffix))
+                # Before the delta goes: a snapshot that came back alone would be a group again.
                 settle_names(self.place.files, self.folder)
 
     def mark_deleted(self) -> None:

@@ -1,4 +1,4 @@
-"""A Kafka client that is connected, as the door tells of it to those who look on."""
+"""A Kafka client that is connected, as the console and the command line show it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class DiskWatch:
         return LOW if space.free_bytes < settings.disk_warn_bytes else OK
 
     def described(self, settings: ServerSettings) -> str:
-        """Says how much there is, and below which setting that is."""
+        """Returns how much there is, and below which setting that is."""
         space = self.space()
         assert space is not None, "its level is known"
         if space.free_bytes < settings.disk_min_bytes:

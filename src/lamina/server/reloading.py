@@ -53,7 +53,7 @@ class Reloaded:
     """none, unchanged or renewed: for all three doors."""
 
     def sentence(self) -> str:
-        """Says it in one line."""
+        """Returns it as one line."""
         parts = [f"{key}={value}" for key, value in self.changed.items()]
         parts += self.needs_restart
         for what, ids in (

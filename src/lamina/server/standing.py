@@ -64,7 +64,7 @@ class Alone:
         return ""
 
     def told(self) -> dict[str, Any]:
-        """Says nothing: there is no cluster to speak of."""
+        """Returns nothing: there is no cluster to speak of."""
         return {}
 
     def problems(self) -> list[str]:

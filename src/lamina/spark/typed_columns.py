@@ -174,7 +174,7 @@ _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
 
 
 def misfit(found: DataType, kind: pa.DataType, path: str) -> str:
-    """Says why a column of a frame cannot be written as a schema's type; empty if it can.
+    """Returns why a column of a frame cannot be written as a schema's type; empty if it can.
 
     Nulls are not judged here: Spark calls most columns nullable, and a null where the schema has
     none fails the task that has it.

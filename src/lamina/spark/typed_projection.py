@@ -104,7 +104,7 @@ def chosen_version(
 
 
 def _misfit(schema: StructType, version: TopicSchema, errors: str) -> str:
-    """Says what a query wants that a version does not have; empty if it has all."""
+    """Returns what a query wants that a version does not have; empty if it has all."""
     known = {
         field.name: field.dataType.simpleString() for field in available(version.arrow, errors)
     }

@@ -105,6 +105,7 @@ class DirectoryObjects:
             path = self._path(key)
             if self._files.exists(path):
                 self._files.remove(path)
+                # Whoever was answered may make an object of this name: the old one stays gone.
                 self._files.sync_directory(os.path.dirname(path))
 
         self._alone("deleting", key, deleting)

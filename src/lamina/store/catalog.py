@@ -259,6 +259,7 @@ class Catalog:
 
     def finish_restoring(self, about: TopicFile) -> None:
         """Makes a topic that was brought back exist."""
+        # The document that makes the topic exist is last: behind it nothing may be missing.
         for partition in range(about.partitions):
             self.files.sync_directory(paths.join(self.directory(about.name), str(partition)))
         self._make_names_durable(about.name)

@@ -247,5 +247,5 @@ class _Restoring:
 
 def _seal(segment: ActiveSegment) -> None:
     segment.written = segment.tail
-    segment.sync()
+    segment.sync()  # the topic's document, which makes it exist, is written behind this
     segment.finish()

@@ -95,6 +95,7 @@ class Ground(DataDirectory):
             number += 1
             target = paths.join(folder, f"{_flat(self.data, path)}.{number}")
         self.files.rename(path, target)
+        # The new name first: a crash in between may leave two names of the file, never none.
         self.files.sync_directory(folder)
         self.files.sync_directory(paths.parent(path))
         return target

@@ -62,7 +62,7 @@ def is_archived(tier: str, draw: int) -> bool:
 
 
 def impossible(cell: Cell) -> str | None:
-    """Says why a cell cannot be, or None. What a user cannot meet is said by the user itself."""
+    """Returns why a cell cannot be, or None. What a user cannot meet is said by the user itself."""
     if cell.format != "wal" and cell.tier in ("wal", "cold"):
         return "only wal topics have a write-ahead log and a cold directory"
     return None

@@ -164,7 +164,7 @@ SPARK_USERS: dict[str, User] = {
 
 
 def unmet(user: User, cell: Cell) -> str | None:
-    """Says why a user cannot meet the damage of a cell, or None."""
+    """Returns why a user cannot meet the damage of a cell, or None."""
     if user.formats and cell.format not in user.formats:
         return f"only {', '.join(user.formats)} topics can be asked for it"
     if user.tiers and cell.tier not in user.tiers:

@@ -49,7 +49,7 @@ def cases(trial: Trial, users: dict[str, User]) -> Iterator[tuple[Cell, int]]:
 
 
 def needs_spark() -> str | None:
-    """Says why Spark cannot run here, or None."""
+    """Returns why Spark cannot run here, or None."""
     found = importlib.util.find_spec("pyspark") and (
         shutil.which("java") or "JAVA_HOME" in os.environ
     )

@@ -27,7 +27,7 @@ ALLOCATIONS = 10_000
 
 
 def needs_allocator() -> str | None:
-    """Says why allocations cannot be made to fail here, or None."""
+    """Returns why allocations cannot be made to fail here, or None."""
     if sysconfig.get_config_var("Py_GIL_DISABLED") or find_spec("_testcapi") is None:
         return "this Python has no _testcapi"
     return None

@@ -59,7 +59,7 @@ def mounted(where: Path, *words: str) -> Iterator[Path]:
 
 @functools.cache
 def needs_mounts() -> str | None:
-    """Says why nothing can be mounted here, or None."""
+    """Returns why nothing can be mounted here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         problem = _run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
         if problem is None:
@@ -69,7 +69,7 @@ def needs_mounts() -> str | None:
 
 @functools.cache
 def needs_loop() -> str | None:
-    """Says why no image can be mounted here, or None."""
+    """Returns why no image can be mounted here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             image = make_image(Path(folder) / "image")

@@ -61,7 +61,7 @@ def _kill_once(trial: Trial, workers: Workers, witness: Witness, at: tuple[str, 
 
 
 def needs_strace() -> str | None:
-    """Says why system calls cannot be tampered with here, or None."""
+    """Returns why system calls cannot be tampered with here, or None."""
     found = shutil.which("strace")
     if found is None:
         return "strace is not installed"
@@ -100,7 +100,7 @@ def _await(is_so: Callable[[], bool], what_not: str) -> None:
 
 
 def _is_stopped(process_id: int) -> bool:
-    """Tells whether a process has stopped itself: told to go on before that, it never would."""
+    """Returns whether a process has stopped itself: told to go on before that, it never would."""
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 

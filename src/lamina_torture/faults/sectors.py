@@ -37,7 +37,7 @@ _FIBMAP = 1
 
 @functools.cache
 def needs_bad_disk() -> str | None:
-    """Says why there can be no disk with bad sectors here, or None."""
+    """Returns why there can be no disk with bad sectors here, or None."""
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse"
     if (problem := needs_mounts()) is not None:

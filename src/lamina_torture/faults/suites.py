@@ -27,7 +27,7 @@ GOLDEN = tuple(
 
 
 def needs_suites() -> str | None:
-    """Says why there are no suites here, or None."""
+    """Returns why there are no suites here, or None."""
     return None if (ROOT / "tests" / "fuzz").is_dir() else "only in a source checkout"
 
 

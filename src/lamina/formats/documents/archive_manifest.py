@@ -187,7 +187,7 @@ def without_overlap(found: Iterable[ArchivedObject]) -> Objects:
 
 
 def covers(objects: tuple[ArchivedObject, ...], gaps: Ledger, first: int, end: int) -> bool:
-    """Tells whether every offset of a range is in the span of an object or has its reason."""
+    """Returns whether every offset of a range is in the span of an object or has its reason."""
     spans = [(each.base_offset, each.next_offset) for each in objects]
     spans += [(gap.first, gap.end) for gap in gaps.between(first, end)]
     for start, after in sorted(spans):

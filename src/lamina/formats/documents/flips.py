@@ -1,4 +1,4 @@
-"""Tells a flipped bit from a newer version, where no checksum covers the version itself.
+"""Distinguishes a flipped bit from a newer version, where no checksum covers the version itself.
 
 Some documents put the version outside of what their checksum covers (`manifest.bin`, the metadata
 snapshot), or have no checksum at all (`checkpoint.json`). There one flipped bit looks like another
@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 
 
 def is_one_flip(found: bytes, known: bytes) -> bool:
-    """Tells whether exactly one bit differs."""
+    """Returns whether exactly one bit differs."""
     if len(found) != len(known):
         return False
     return (int.from_bytes(found, "big") ^ int.from_bytes(known, "big")).bit_count() == 1

@@ -124,14 +124,14 @@ def _check_rows(fields: dict[str, Any], name: str, width: int) -> None:
 
 
 def _are_ranges(copy: GroupCopy) -> bool:
-    """Tells whether ranges lie above the frontier, are not empty, and are sorted."""
+    """Returns whether ranges lie above the frontier, are not empty, and are sorted."""
     ends = chain([copy.acked_until], (end for _, end in copy.acked))
     apart = all(below <= first for below, (first, _) in zip(ends, copy.acked, strict=False))
     return apart and all(first < end for first, end in copy.acked)
 
 
 def _are_leases(copy: GroupCopy) -> bool:
-    """Tells whether leases are of offsets at or above the frontier, sorted, delivered once."""
+    """Returns whether leases are of offsets at or above the frontier, sorted, delivered once."""
     offsets = [offset for offset, _, _ in copy.leases]
     above = not offsets or offsets[0] >= copy.acked_until
     return above and all(a < b for a, b in pairwise(offsets)) and all(row[2] for row in copy.leases)

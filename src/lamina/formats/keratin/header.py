@@ -65,7 +65,7 @@ def decode(buffer: Buffer, layout: Layout, magic: bytes) -> dict[str, Any]:
 
 
 def _is_sound(head: memoryview) -> bool:
-    """Tells whether the last bytes of a header, as long as it claims to be, are its checksum."""
+    """Returns whether the last bytes of a header, as long as it claims to be, are its checksum."""
     if not _CHECKSUM_BYTES < head.nbytes <= HEADER_BYTES_MAX:
         return False
     stored = int.from_bytes(head[-_CHECKSUM_BYTES:], "big")

@@ -199,7 +199,7 @@ def _refuse_flipped(head: dict[str, Any]) -> None:
 
 
 def _contradiction(manifest: Manifest) -> str:
-    """Says which offsets or sizes cannot all be true; empty if they can."""
+    """Returns which offsets or sizes cannot all be true; empty if they can."""
     end = 0
     for segment in manifest.segments:
         if not end <= segment.base_offset <= segment.last_offset:

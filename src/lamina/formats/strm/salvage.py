@@ -137,7 +137,7 @@ def _with_checksum(data: bytes, file_crc: int) -> bytes:
 
 
 def is_sound(data: bytes) -> bool:
-    """Tells whether a whole object is sound in itself, whatever it holds."""
+    """Returns whether a whole object is sound in itself, whatever it holds."""
     return _if_sound(data) is not None
 
 
@@ -150,7 +150,7 @@ def _if_sound(data: bytes) -> bytes | None:
 
 
 def is_of(data: memoryview, expected: Header) -> bool:
-    """Tells whether the bytes under an object's name are that object, damaged as they may be.
+    """Returns whether the bytes under an object's name are that object, damaged as they may be.
 
     An object that is sound in itself and differs from that is another one; so is one that differs
     in more than one field of its header. Raises NewerFormat for a sound one of a newer version.

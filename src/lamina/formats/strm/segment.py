@@ -118,7 +118,7 @@ def open_segment(buffer: Buffer) -> Segment:
 
 
 def has_own_checksum(buffer: Buffer) -> bool:
-    """Tells whether the checksum at an object's end fits all that is before it."""
+    """Returns whether the checksum at an object's end fits all that is before it."""
     data = memoryview(buffer)
     if len(data) < HEADER.size + FOOTER.size:
         return False
@@ -127,7 +127,7 @@ def has_own_checksum(buffer: Buffer) -> bool:
 
 
 def is_newer(buffer: Buffer) -> bool:
-    """Tells whether an object that is not understood is a newer one, and not a damaged one.
+    """Returns whether an object that is not understood is a newer one, and not a damaged one.
 
     The checksum does not cover the reserved bytes behind it: one bit there is a flipped one.
     """

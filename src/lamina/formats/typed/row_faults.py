@@ -80,7 +80,7 @@ class Decoded(NamedTuple):
     paths: tuple[str, ...]
 
     def fault(self, row: int) -> str:
-        """Says what is wrong with a row, as a reader is told."""
+        """Returns what is wrong with a row, as a reader is told."""
         place = int(self.fields[row])
         path = self.paths[place] if 0 <= place < len(self.paths) else ""
         told = FAULTS[int(self.codes[row])]

@@ -246,7 +246,7 @@ def type_of(body: Control) -> FrameType:
 
 
 def _problem(body: Control) -> str | None:
-    """Says what contradicts itself in a body, if anything does."""
+    """Returns what contradicts itself in a body, if anything does."""
     match body:
         case TopicCreate(name=""):
             return "has no name"

@@ -169,7 +169,7 @@ def _gather(
 def tag_matches(
     buffer: Buffer, positions: NDArray[np.int64], tag: bytes, *, prefix_bytes: int, exact: bool
 ) -> NDArray[np.bool_]:
-    """Tells for each frame whether its tag is (`exact`) or begins with the given bytes.
+    """Returns for each frame whether its tag is (`exact`) or begins with the given bytes.
 
     `prefix_bytes` is what a frame of the buffer has before `frame_len`: 1 in a WAL, 0 in a segment.
     """

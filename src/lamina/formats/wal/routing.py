@@ -101,7 +101,7 @@ class RoutedMark:
 
 
 def problem_of(body: Router | RoutedMark) -> str | None:
-    """Says what contradicts itself in a body, if anything does."""
+    """Returns what contradicts itself in a body, if anything does."""
     if isinstance(body, RoutedMark):
         return "has a range that reaches beyond it" if body.length > body.distance else None
     if not body.name:

@@ -179,7 +179,7 @@ def _ascend(numbers: Sequence[int]) -> bool:
 
 
 def _problem(snapshot: Snapshot) -> str | None:
-    """Says what contradicts itself in a snapshot, if anything does."""
+    """Returns what contradicts itself in a snapshot, if anything does."""
     ids = [topic.topic_id for topic in snapshot.topics]
     deleted = [topic.topic_id for topic in snapshot.deleted_topics]
     if not (_ascend(ids) and _ascend(deleted) and set(ids).isdisjoint(deleted)):

@@ -115,7 +115,7 @@ def _delete_by_tag(doing: Doing) -> dict[str, Any]:
 
 
 def _seek_group(doing: Doing) -> dict[str, Any]:
-    """Moves a group; without `execute` it only tells what it would do."""
+    """Moves a group; without `execute` it only returns what it would do."""
     given = doing.given
     to: int | str | None = None
     time_ms = asked.optional_number(given, "time_ms")

@@ -58,7 +58,7 @@ def of_group(view: View, topic: str, group: str) -> list[dict[str, Any]]:
 
 
 def counts(view: View) -> Callable[[str, str], int | None]:
-    """Returns what tells how many members a group of a topic has.
+    """Returns a function that counts the members of a group of a topic.
 
     None stands for a group that needs none: a share group of Lamina's own clients.
     """

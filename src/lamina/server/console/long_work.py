@@ -84,7 +84,7 @@ class Jobs:
             return self._jobs[number]
 
     def cancel(self, number: int) -> None:
-        """Tells a job to end."""
+        """Asks a job to end."""
         self.get(number)
         self._cancelled.add(number)
 

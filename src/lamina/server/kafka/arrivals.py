@@ -74,7 +74,7 @@ class Bell:
             each.unlisten(rope)
 
     def ring(self, number: int) -> None:
-        """Says that a partition has something new; any thread may."""
+        """Announces that a partition has something new; any thread may."""
         self._rung.append(number)
         if not self._is_ringing:
             self._is_ringing = True

@@ -246,7 +246,7 @@ def ranges_of(chosen: Chosen) -> list[Message]:
 
 
 def _answer(call: Call, looked: list[Looked], settled: list[Settled]) -> Message:
-    """Tells of every partition that has news, and of every one that the request was about."""
+    """Answers for every partition that has news, and every one that was asked for."""
     acks = {(each.topic_id, each.partition): each for each in settled}
     found = {(each.topic_id, each.partition): each for each in looked}
     asked = {

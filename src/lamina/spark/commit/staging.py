@@ -82,6 +82,7 @@ class Stager:
             for about, rows in self._by_topic(batch):
                 self._add(about, rows)
         if self._file is not None:
+            # `commit.json` will name this file: its bytes and its name must not vanish behind it.
             self._file.sync()
             self._file.close()
             self._place.files.sync_directory(self._place.directory)

@@ -166,7 +166,7 @@ def _erase(
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """Tells files that may hold records of the topics that are meant from those of others.
+    """Separates files that may hold records of the topics that are meant from those of others.
 
     What belongs to no topic is always searched.
     """

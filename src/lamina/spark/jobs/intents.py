@@ -80,6 +80,7 @@ class Journal:
             self.write(before)
         else:
             self._files.remove(self._path)
+            # Or a crash brings the intent back, and the next run finishes what was taken back.
             self._files.sync_directory(self.directory)
 
     def alone(self) -> AbstractContextManager[None]:

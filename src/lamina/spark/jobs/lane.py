@@ -127,7 +127,7 @@ def told(spark: SparkSession, progress: Progress) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(look: Look, unit: str, progress: Progress) -> Iterator[None]:
-    """Looks now and then how much is done of what runs meanwhile, and tells it; at the end, too."""
+    """Reports now and then how much of what runs meanwhile is done; at the end, too."""
     ended = threading.Event()
 
     def watch() -> None:
