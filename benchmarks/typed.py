@@ -1,6 +1,7 @@
 """`make bench-typed`: values to columns and back, beside what one would use instead, in one run.
 
-Records are a flat event of ten fields and a nested one. Spark's part of the bars is not here.
+Records are a flat event of ten fields and a nested one. What Spark, DuckDB and Polars make of
+typed topics is measured by `typed_engines`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pydantic
 
 import lamina
 from benchmarks.bars import Bar, best_of, finish
+from benchmarks.typed_engines import spark_bars, ten_minutes_bars
 from lamina.formats.keratin import log as keratin
 from lamina.formats.typed import avro_decode, avro_encode, avro_program, avro_text, json_decode
 from lamina.formats.typed.arrow_types import arrow_schema
@@ -134,6 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--spark-records", type=int, default=1_000_000)
+    parser.add_argument("--engine-records", type=int, default=10_000_000)
     asked = parser.parse_args()
     rows = [flat(number) for number in range(asked.records)]
     values, kind = written(FLAT, rows), avro_text.parse(json.dumps(FLAT))
@@ -165,11 +169,19 @@ def main() -> None:
     ) | appended(values, table, asked.rounds)
     for name, seconds in best.items():
         print(f"{name:16} {asked.records / seconds / 1e6:9.3f} M records/s")
+    with tempfile.TemporaryDirectory() as folder:
+        engines = ten_minutes_bars(folder, table, json.dumps(FLAT), asked.engine_records)
+    with tempfile.TemporaryDirectory() as folder:
+        copies = -(-asked.spark_records // asked.records)
+        many = pa.concat_tables([table] * copies).slice(0, asked.spark_records).combine_chunks()
+        texts = pa.concat_arrays([json_column] * copies).slice(0, asked.spark_records)
+        engines += spark_bars(folder, many, texts, FLAT)
     finish(
         [
             Bar("avro decode / fastavro", best["fastavro flat"] / best["avro flat"], 20),
             Bar("avro decode / keratin scan", best["keratin scan"] / best["avro flat"], 0.25),
             Bar("typed / plain append", best["plain append"] / best["typed append"], 0.5),
+            *engines,
         ]
     )
 
