@@ -251,6 +251,19 @@ def test_what_cannot_be_kept_is_refused(shop: Path) -> None:
         assert (shop / "lake" / "parquet" / "mine.parquet").exists()
 
 
+def test_a_table_of_a_protobuf_topic_does_not_follow_changes_of_its_columns(tmp_path: Path) -> None:
+    first = 'syntax = "proto3"; message O { int64 id = 1; string item = 2; }'
+    with lamina.open(tmp_path / "data") as store:
+        store.create_topic("orders", schema=first, encoding="protobuf", key="id")
+        store.append("orders", pa.table({"id": [1, 2], "item": ["pen", "ink"]}))
+    assert keep(tmp_path, "parquet").totals["records"] == 2
+    assert read_rows("parquet", tmp_path) == wanted_rows(tmp_path)
+    with lamina.open(tmp_path / "data") as store:
+        store.set_schema("orders", first.replace("string item", "string article"))
+    with pytest.raises(InvalidRequest, match="a table of its own"):
+        keep(tmp_path, "parquet")
+
+
 def test_what_only_the_archive_has_is_in_the_table(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     config = {
