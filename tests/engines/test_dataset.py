@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import polars
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pd
 import pytest
 from datafusion import SessionContext
 from hypothesis import HealthCheck, given, settings
@@ -244,3 +245,41 @@ def test_wrong_arguments_are_refused(data: str) -> None:
         lamina.dataset(store, "frame", archive="a")
     with pytest.raises(InvalidRequest, match="topic"):
         lamina.dataset(data, 7)  # type: ignore[arg-type]
+
+
+def _sorted(dataset: LogDataset, _: Path) -> object:
+    return dataset.sort_by("_offset")
+
+
+def _joined(dataset: LogDataset, _: Path) -> object:
+    return dataset.join(pd.dataset(pa.table({"_offset": [1]})), "_offset")
+
+
+def _joined_to(dataset: LogDataset, _: Path) -> object:
+    return pd.dataset(pa.table({"_offset": [1]})).join(dataset, "_offset")
+
+
+def _scanned(dataset: LogDataset, _: Path) -> object:
+    return pd.Scanner.from_dataset(dataset).to_table()
+
+
+def _united(dataset: LogDataset, _: Path) -> object:
+    return pd.UnionDataset(dataset.schema, [dataset]).to_table()
+
+
+def _written(dataset: LogDataset, path: Path) -> object:
+    return pd.write_dataset(dataset, path / "files", format="parquet")
+
+
+@pytest.mark.parametrize("use", [_sorted, _joined, _joined_to, _scanned, _united, _written])
+def test_what_arrow_does_behind_python_s_back_is_refused_and_ends_no_process(
+    topics: dict[str, LogDataset], tmp_path: Path, use: Callable[[LogDataset, Path], object]
+) -> None:
+    with pytest.raises(TypeError, match="a topic is none: use to_table"):
+        use(topics["keratin"], tmp_path)
+
+
+def test_a_fragment_gives_batches_too(topics: dict[str, LogDataset]) -> None:
+    fragments = list(topics["keratin"].get_fragments())
+    counts = [sum(batch.num_rows for batch in each.to_batches()) for each in fragments]
+    assert counts == [RECORDS] * PARTITIONS

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.dataset as pd
+import pyarrow.fs as pfs
 
 from lamina.api import StoreApi
 from lamina.engines.bounds import Expression, Pruner, narrowed
@@ -47,8 +48,38 @@ class Stripe:
     end: int
 
 
-class LogDataset(pd.Dataset):  # type: ignore[misc]
-    """One topic of a store, with a filter that every scan of it has, or none."""
+class _NoFiles(pfs.FileSystemHandler):  # type: ignore[misc]
+    """The file system of a dataset that has no files: whoever looks for one is told so."""
+
+    def get_type_name(self) -> str:
+        """Names it."""
+        return "lamina"
+
+    def normalize_path(self, path: str) -> str:
+        """Leaves a path as it is."""
+        return path
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError(
+            "Arrow reads datasets of files by itself, and a topic is none: use to_table, to_batches"
+            " or scanner of this dataset, and their result in its place"
+        )
+
+    get_file_info = get_file_info_selector = open_input_file = open_input_stream = _refuse
+    open_output_stream = open_append_stream = create_dir = delete_dir = delete_file = _refuse
+    delete_dir_contents = delete_root_dir_contents = copy_file = move = _refuse
+
+
+_FORMAT = pd.IpcFileFormat()
+
+
+class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
+    """One topic of a store, with a filter that every scan of it has, or none.
+
+    What Arrow does in C++ (`sort_by`, `join`, `write_dataset`) follows a pointer that a class of
+    Python's own does not have, and would end the process. So there is one, to a file that cannot be
+    opened.
+    """
 
     def __init__(
         self,
@@ -75,6 +106,9 @@ class LogDataset(pd.Dataset):  # type: ignore[misc]
             if self._is_typed
             else schema_of(format_name)
         )
+        nowhere = pfs.PyFileSystem(_NoFiles())
+        file = _FORMAT.make_fragment("topic", filesystem=nowhere)
+        super().__init__([file], self._schema, _FORMAT, nowhere)
 
     @property
     def schema(self) -> pa.Schema:
@@ -241,3 +275,13 @@ class LogFragment(pd.Fragment):  # type: ignore[misc]
         """Returns one scan of this range."""
         dataset = self._dataset
         return dataset._scanner_of([self._stripe], columns, dataset._both(filter))
+
+    def to_batches(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Any = None,
+        filter: Expression | None = None,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of this range."""
+        return self.scanner(schema, columns, filter).to_batches()
