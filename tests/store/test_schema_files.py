@@ -14,7 +14,10 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents import topic_schemas
 from lamina.inspect.kinds import verify_file
 from lamina.storage import paths
+from lamina.storage.files import LocalFiles
 from lamina.storage.objects import Objects, open_objects
+from lamina.store.opening import Boot
+from lamina.store.restore import restore
 from tests.store.test_typed_topics import ROWS, WIDER, Order, opened, rows
 
 NAMES = {"keratin": "orders", "frame": "framed", "wal": "logged"}
@@ -173,3 +176,33 @@ def test_a_newer_file_is_refused_and_stays_and_the_store_opens(tmp_path: Path) -
         store.archive()
         assert len(store.schemas("logged")) == 2
     assert file.read_bytes() == newer
+
+
+@pytest.mark.parametrize("format_name", list(NAMES))
+@pytest.mark.parametrize("damage", ["bit", "cut", "foreign", "gone"])
+def test_a_restore_brings_damaged_schemas_back_or_says_that_it_cannot(
+    tmp_path: Path, damage: str, format_name: str
+) -> None:
+    """A restore that ended well once left a topic whose records nobody could read as columns."""
+    archive, name = open_objects("memory://"), NAMES[format_name]
+    written = made(tmp_path / "data", archive)[name]
+    key = paths.archive_topic_schemas(name)
+    kept_copy = archive.read(key)
+    spoiled = DAMAGES[damage](kept_copy.data)
+    if spoiled is None:
+        archive.delete(key)
+    else:
+        archive.replace(key, spoiled, kept_copy.etag)
+    boot = Boot(LocalFiles(), str(tmp_path / "back"), lambda: 0)
+    (done,) = restore(archive, boot, [name])
+    with opened(tmp_path / "back", archive=archive) as store:
+        if damage == "bit":
+            assert (done.schema_problem, store.schemas(name)) == ("", written)
+        elif damage == "gone":  # no file tells that there ever was one
+            assert (done.schema_problem, store.schemas(name)) == ("", [])
+        else:
+            assert done.schema_problem
+            with pytest.raises(CorruptData, match=r"schemas\.json"):
+                store.schemas(name)
+            with pytest.raises(CorruptData, match=r"schemas\.json"):
+                store.set_schema(name, WIDER)

@@ -174,17 +174,20 @@ def restore(
     for done in restored:
         held = counted(done.records, "record")
         line = f"{done.topic}: {held} in {counted(done.partitions, 'partition')}"
-        fields = {"records": done.records, "end_offsets": done.end_offsets}
+        fields: dict[str, object] = {"records": done.records, "end_offsets": done.end_offsets}
         losses = [{"partition": each.partition, **asdict(each.gap)} for each in done.losses]
         groups = [each._asdict() for each in done.lost_groups]
-        _say(as_json, line, topic=done.topic, **fields, losses=losses, lost_groups=groups)
+        fields |= {"losses": losses, "lost_groups": groups, "schema_problem": done.schema_problem}
+        _say(as_json, line, topic=done.topic, **fields)
         for each in done.losses if not as_json else ():
             where = f"{done.topic}/{each.partition}: offsets {each.gap.first} to {each.gap.end}"
             typer.echo(f"{where} are lost: {each.gap.detail}", err=True)
         for lost in done.lost_groups if not as_json else ():
             where = f"{done.topic}/{lost.partition}: group {lost.group!r}"
             typer.echo(f"{where} could not be restored: {lost.problem}", err=True)
-    if any(done.losses or done.lost_groups for done in restored):
+        if done.schema_problem and not as_json:
+            typer.echo(f"{done.topic}: its schemas cannot be read: {done.schema_problem}", err=True)
+    if any(done.losses or done.lost_groups or done.schema_problem for done in restored):
         raise typer.Exit(EXIT_CODES[CorruptData])
 
 

@@ -18,8 +18,10 @@ import pyarrow as pa
 from lamina.api import Gap
 from lamina.archive.object_reader import BlockCache
 from lamina.archive.spare_copies import ArchiveSpares
-from lamina.errors import InvalidRequest, RecordsMissing, TopicExists
+from lamina.errors import CorruptData, InvalidRequest, RecordsMissing, TopicExists
 from lamina.formats.documents import ledger as ledger_file
+from lamina.formats.documents import topic_schemas
+from lamina.formats.documents.flips import one_flip_away
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.log_format import CODECS, Codec
@@ -69,6 +71,8 @@ class Restored:
     end_offsets: tuple[int, ...]
     losses: tuple[Loss, ...] = ()
     lost_groups: tuple[LostGroup, ...] = ()
+    schema_problem: str = ""
+    """Why a typed topic has no columns here, although it had."""
 
 
 def restore(objects: Objects, boot: Boot, names: list[str] | None = None) -> list[Restored]:
@@ -109,11 +113,11 @@ def _finish_wal(objects: Objects, boot: Boot, brought: Brought) -> Restored:
     groups: list[LostGroup] = []
     for number in range(about.partitions):
         groups += _restore_groups(objects, boot, about, number)
-    _restore_schemas(objects, boot, about)
+    problem = _restore_schemas(objects, boot, about)
     boot.catalog.finish_restoring(about)
     losses = tuple(Loss(number, gap) for number, gap in brought.losses)
     counts = about.partitions, brought.records, brought.end_offsets
-    return Restored(about.name, *counts, losses, tuple(groups))
+    return Restored(about.name, *counts, losses, tuple(groups), problem)
 
 
 def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockCache) -> Restored:
@@ -130,18 +134,31 @@ def _restore_topic(objects: Objects, boot: Boot, about: TopicFile, cache: BlockC
         losses += [Loss(number, gap) for gap in restoring.losses]
         ends.append(reader.end_offset())
         groups += _restore_groups(objects, boot, about, number)
-    _restore_schemas(objects, boot, about)
+    problem = _restore_schemas(objects, boot, about)
     boot.catalog.finish_restoring(about)
     counts = about.partitions, records, tuple(ends)
-    return Restored(about.name, *counts, tuple(losses), tuple(groups))
+    return Restored(about.name, *counts, tuple(losses), tuple(groups), problem)
 
 
-def _restore_schemas(objects: Objects, boot: Boot, about: TopicFile) -> None:
-    """Gives a typed topic its schemas back, as they were copied; records need them to be read."""
-    raw = archived_schemas(objects, about)
-    if raw is not None:
-        path = paths.join(boot.catalog.directory(about.name), paths.TOPIC_SCHEMAS)
-        boot.files.replace(path, raw)
+def _restore_schemas(objects: Objects, boot: Boot, about: TopicFile) -> str:
+    """Gives a typed topic its schemas back; returns what is wrong with them, if anything is.
+
+    Whatever the copy holds is brought back: what is damaged is named by every typed call, where
+    nothing at all would pass for a topic that never had columns.
+    """
+    raw, problem = archived_schemas(objects, about), ""
+    if raw is None:
+        return ""
+    try:
+        if not topic_schemas.decode(raw).is_of(about):
+            return ""  # a copy of an older topic of this name, which says nothing of this one
+    except CorruptData as error:
+        mended = one_flip_away(bytes(raw), topic_schemas.decode)
+        problem = str(error) if mended is None else ""
+        raw = raw if mended is None else topic_schemas.encode(mended)
+    path = paths.join(boot.catalog.directory(about.name), paths.TOPIC_SCHEMAS)
+    boot.files.replace(path, raw)
+    return problem
 
 
 def _restore_groups(
