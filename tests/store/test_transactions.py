@@ -14,12 +14,15 @@ from lamina.errors import (
     Closed,
     InvalidRequest,
     LaminaError,
+    NewerFormat,
     OutOfSequence,
     Poisoned,
     StorageFull,
     UnknownTopic,
     UnsupportedField,
 )
+from lamina.formats import transaction_file
+from lamina.formats.kernels.crc import crc32c_of
 from lamina.store import transactions
 from lamina.store.store import Store
 from lamina.store.transaction_states import Claim, State, TransactionRefusal, TransactionRefused
@@ -173,6 +176,38 @@ def test_a_decided_file_that_cannot_be_read_for_now_is_not_written_again(
     assert (rig.read(), rig.names(), rig.own.counts().decided) == (values, [], 0)
     rig.reopened(disk)
     assert rig.read() == values
+
+
+@pytest.mark.parametrize("what", ["foreign", "newer", "torn", "zeros"])
+def test_what_stands_in_place_of_an_open_transaction_is_dropped_only_if_it_is_one(
+    one: Rig, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Any file of that name was removed unseen."""
+    monkeypatch.setattr(transactions, "MEMORY_BYTES_MAX", 0)
+    one.send(one.begun(), "a")
+    (name,) = one.names()
+    path, own = f"{FOLDER}/{name}", one.files.contents()[f"{FOLDER}/{name}"]
+    head = transaction_file.FILE_HEADER_BYTES
+    fields = own[:8] + b"\0\2" + own[10 : head - 4]
+    bytes_now = {
+        "foreign": b"Dear reader, this is a letter.",
+        "newer": fields + crc32c_of(fields).to_bytes(4, "big") + own[head:],
+        "torn": own[: head + 9],
+        "zeros": bytes(700),
+    }[what]
+    disk = one.files.snapshot().restart()
+    disk.replace(path, bytes_now)
+    if what == "newer":
+        with pytest.raises(NewerFormat, match=r"\.staged"):
+            open_store(disk)
+        assert disk.contents()[path] == bytes_now
+        return
+    one.reopened(disk)
+    assert one.names() == []
+    events = one.store.recovery_report.of("quarantined")
+    assert [event.path for event in events] == ([path] if what == "foreign" else [])
+    if events:
+        assert disk.contents()[str(events[0].kept_in)] == bytes_now
 
 
 def test_an_empty_transaction_commits_without_a_file(one: Rig) -> None:

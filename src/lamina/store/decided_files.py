@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from lamina.api import RecoveryReport
@@ -46,6 +47,7 @@ class Found:
     offsets: tuple[OffsetEntry, ...]
 
 
+_HEAD_BYTES = 4096
 NOTHING = Found("", 0, Entry(Kind.PRODUCER), {}, ())
 """A transaction without records and offsets: it needs no file."""
 
@@ -68,24 +70,48 @@ class DecidedFiles:
             if known is None:
                 continue
             if known.suffix == paths.STAGED:
-                self._boot.files.remove(path)
+                self._drop(path, report)
                 continue
             try:
                 found.append(self.look(path))
             except NewerFormat as error:
                 raise error.at_path(path) from error
             except CorruptData as error:
-                self._set_aside(path, error, report)
+                why = "a committed transaction is damaged, and what it had left to store is not"
+                self._set_aside(path, f"{why}: {error}", report)
         if self._boot.files.is_directory(self._folder):
             # A killed process may have renamed what is not durable under its new name.
             self._boot.files.sync_directory(self._folder)
         return found
 
-    def _set_aside(self, path: str, error: CorruptData, report: RecoveryReport) -> None:
+    def _drop(self, path: str, report: RecoveryReport) -> None:
+        """Removes what was never decided; what is somebody else's is kept, a newer one refused."""
+        try:
+            foreign = self._foreign(path)
+        except OSError:  # whatever cannot be read, nobody was told that it lasts
+            foreign = None
+        if foreign is not None:
+            self._set_aside(path, f"it is no transaction: {foreign}", report)
+        else:
+            self._boot.files.remove(path)
+
+    def _foreign(self, path: str) -> CorruptData | None:
+        """Returns why a file cannot be one of ours, torn or not; raises NewerFormat."""
+        with contextlib.closing(self._boot.files.open_read_only(path)) as file:
+            head = file.read_at(0, _HEAD_BYTES)
+            try:
+                list(islice(format_.entries(file.read_at, file.size(), is_decided=False), 1))
+            except NewerFormat as error:
+                raise error.at_path(path) from error
+            except CorruptData as error:
+                is_torn = head.startswith(format_.FILE_MAGIC) or not head.strip(b"\0")
+                return None if is_torn else error
+        return None
+
+    def _set_aside(self, path: str, why: str, report: RecoveryReport) -> None:
         kept = self._boot.place("", 0).set_aside(path, self._boot.files.read(path), 0)
         self._boot.files.remove(path)
         self._boot.files.sync_directory(self._folder)
-        why = f"a committed transaction is damaged, and what it had left to store is not: {error}"
         report.add("quarantined", path, why, kept_in=kept)
 
     def look(self, path: str) -> Found:
