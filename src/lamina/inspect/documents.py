@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lamina.errors import CorruptData
 from lamina.formats.documents import (
     archive_location,
+    archive_manifest,
     archive_proof,
     broker_id,
     checkpoint,
@@ -106,6 +107,7 @@ _BY_PATH: dict[str, FileKind] = {
     ),
     paths.TOPIC_SETTINGS: WholeFile("topic settings", topic_file.decode, checksum="ok"),
     paths.TOPIC_SCHEMAS: WholeFile("topic schemas", topic_schemas.decode, checksum="ok"),
+    paths.ARCHIVE_MANIFEST: WholeFile("list of objects", archive_manifest.decode, checksum="ok"),
     paths.LEDGER: WholeFile("ledger of gaps", ledger.decode, checksum="ok"),
     paths.ROSTER: WholeFile("list of groups", group_roster.decode, checksum="ok"),
     paths.PRODUCER_IDS: WholeFile("ids of producers", producer_ids.decode, checksum="ok"),
@@ -124,3 +126,8 @@ def recognise(path: str) -> FileKind | None:
         return _GROUP_COPY
     segment = paths.segment_file(name)
     return _TOMBSTONE if segment and segment.suffix == "tomb" else _BY_NAME.get(name)
+
+
+def every_kind() -> tuple[FileKind, ...]:
+    """Returns every kind of document."""
+    return (*_BY_PATH.values(), _GROUP_COPY, _TOMBSTONE)

@@ -295,6 +295,13 @@ def recognise(path: str, head: bytes) -> FileKind | None:
     return None
 
 
+def every_kind() -> tuple[FileKind, ...]:
+    """Returns every kind of file that there is."""
+    logs_of_wal = (logs.WAL_LOG, logs.WAL_DATA, _WAL_INDEX)
+    others = (*_JOURNALS.values(), _TRANSACTION, _TAIL, *logs_of_wal, *documents.every_kind())
+    return (*_BY_MAGIC.values(), *_BY_SUFFIX.values(), *others)
+
+
 def _may_be(path: str, kind: FileKind) -> bool:
     """Returns whether a file of this name may be of a kind: a log is neither index nor object."""
     segment = paths.segment_file(paths.base_name(path))
