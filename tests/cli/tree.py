@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lamina.api import Gap
 from lamina.formats import producer_journal
-from lamina.formats.documents import group_copy, ledger, topic_file
+from lamina.formats.documents import archive_manifest, group_copy, ledger, topic_file
 from lamina.formats.documents.ledger import Ledger
 from lamina.formats.documents.topic_file import TopicFile
 from tests.formats.test_frame_index import golden_log
@@ -62,6 +62,10 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
         "archive/data/orders/0/00000000000000000100.seg": (
             "strm segment",
             golden("strm-orders.seg"),
+        ),
+        "archive/data/orders/0/manifest.json": (
+            "list of objects",
+            archive_manifest.encode(archive_manifest.Manifest("orders", 0, 1, 1)),
         ),
         "archive/data/orders/0/state/billing.json": ("copy of a group", group_copy.encode(copied)),
     }
