@@ -76,9 +76,9 @@ _FORMAT = pd.IpcFileFormat()
 class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
     """One topic of a store, with a filter that every scan of it has, or none.
 
-    What Arrow does in C++ (`sort_by`, `join`, `write_dataset`) follows a pointer that a class of
-    Python's own does not have, and would end the process. So there is one, to a file that cannot be
-    opened.
+    What Arrow does in C++ (`sort_by`, `join`, a union) follows a pointer that a class of Python's
+    own does not have, and would end the process. So there is one, to a file that cannot be opened.
+    A scanner cannot be given one: `pyarrow.dataset.write_dataset` is to be given batches.
     """
 
     def __init__(
