@@ -14,8 +14,8 @@ import pytest
 from lamina.api import DURABLE, NOT_WAITED, WRITTEN, Ack
 from lamina.config import WriterSettings
 from lamina.errors import Closed, InvalidRequest, Poisoned, QueueFull, StorageFull, Unavailable
-from lamina.log.commit import GATHER_BYTES, LOOP_SYNC_NS, plan
-from lamina.log.requests import Request
+from lamina.log.commit import GATHER_BYTES, LOOP_SYNC_NS
+from lamina.log.requests import Request, plan
 from tests.support.writer_rig import SOON_S, Rig, close, request_of, wait_until
 
 

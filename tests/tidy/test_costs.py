@@ -16,17 +16,25 @@ import pyarrow as pa
 import pytest
 
 from lamina.store.store import Store
+from tests.support.writer_rig import Rig, close, request_of
 
 FORMATS = ("frame", "keratin", "wal")
 LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1930}
 BATCH_APPEND = {"frame": 2035, "keratin": 1910, "wal": 2455}
 READ_ONE = {"frame": 1910, "keratin": 1985, "wal": 1850}
+SOLE_PARTITION = 20
+"""What it may cost to see that a topic has one partition alone."""
+GROUPED = 55 + 32
+"""What one request more may add to its leader's steps, and what it takes to make it."""
 SLACK = 850
 """What a larger batch may add: entries of an index, and the segment or buffer it makes full."""
 
 
-def steps(work: Callable[[], object]) -> int:
-    """How many bytecodes a piece of work runs in this thread; the least of several times."""
+def steps(work: Callable[[], object], of: str = "") -> int:
+    """How many bytecodes a piece of work runs in this thread; the least of several times.
+
+    Only those of files whose path has `of` in it are counted.
+    """
     work()  # compiles whatever it needs
     counts = []
     for _ in range(3):
@@ -35,7 +43,7 @@ def steps(work: Callable[[], object]) -> int:
         def trace(frame: FrameType, event: str, argument: object) -> object:
             nonlocal count
             frame.f_trace_opcodes = True
-            count += event == "opcode"
+            count += event == "opcode" and of in frame.f_code.co_filename
             return trace
 
         before = sys.gettrace()
@@ -71,6 +79,7 @@ def test_small_operations_stay_cheap(logged: tuple[str, Store]) -> None:
     name, store = logged
     batch = batch_of(100)
     assert steps(lambda: store.append("t", b"one", partition=0)) <= LONE_APPEND[name]
+    assert steps(lambda: store.append("t", b"one")) <= LONE_APPEND[name] + SOLE_PARTITION
     assert steps(lambda: store.append("t", batch, partition=0)) <= BATCH_APPEND[name]
     assert steps(lambda: read(store, 10)) <= READ_ONE[name]
 
@@ -88,6 +97,29 @@ def test_reading_takes_steps_for_batches_and_not_for_records(logged: tuple[str, 
     _, store = logged
     assert read(store, 10_000) == 10_000
     assert steps(lambda: read(store, 10_000)) <= steps(lambda: read(store, 10)) + SLACK
+
+
+@needs_311
+def test_a_request_more_in_a_group_takes_few_steps_of_its_leader() -> None:
+    """Taken, counted and answered: what is done for each of them runs in C where it can."""
+
+    def led(requests: int) -> int:
+        made = Rig(linger_ms=0)
+        queue = made.writer._queue
+
+        def commit() -> None:
+            queue.extend(request_of(b"x") for _ in range(requests))
+            waiting, made.writer._queued_bytes = list(queue), requests
+            made.writer._commit(made.writer._next_group())
+            assert all(each.answered for each in waiting)
+            assert (len(queue), made.writer._queued_bytes) == (0, 0)
+
+        counted = steps(commit, of="/lamina/log/")
+        close(made)
+        return counted
+
+    few, many = led(10), led(110)
+    assert (many - few) / 100 <= GROUPED
 
 
 def read(store: Store, records: int) -> int:

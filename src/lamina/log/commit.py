@@ -28,7 +28,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -56,7 +56,10 @@ from lamina.log.requests import (
     answer_all,
     answer_written,
     answerer,
+    bytes_of,
+    count_awaited,
     is_awaited,
+    plan,
     unwrap,
 )
 
@@ -64,18 +67,6 @@ if TYPE_CHECKING:
     import asyncio
 
 Result = TypeVar("Result")
-
-
-def plan(queue: Sequence[Request], settings: WriterSettings) -> int:
-    """Decides how many requests from the front of the queue form the next group: at least one."""
-    size_bytes = records = count = 0
-    for request in queue:
-        size_bytes += request.size_bytes
-        records += request.count
-        if count and (size_bytes > settings.batch_bytes or records > settings.batch_records):
-            break
-        count += 1
-    return count
 
 
 class Writer:
@@ -356,10 +347,12 @@ class Writer:
                 self._gather()
             count = plan(self._queue, self._settings)
             self._taken = group = list(itertools.islice(self._queue, count))
-            for _ in range(count):
-                self._queued_bytes -= self._queue.popleft().size_bytes
-            if self._awaited:
-                self._awaited -= sum(map(is_awaited, group))
+            self._awaited -= count_awaited(group) if self._awaited else 0
+            if count == len(self._queue):  # as mostly
+                self._queue.clear()
+            for _ in range(len(self._queue) and count):
+                self._queue.popleft()
+            self._queued_bytes -= bytes_of(group)
             self._crowd = max(1, count)
             self._tell()
             return group

@@ -11,13 +11,15 @@ import contextlib
 import copy
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from lamina.api import DURABLE, Ack, ProducerStamp
 from lamina.api.writer_counts import BOUNDS, Pulse
+from lamina.config import WriterSettings
 from lamina.errors import Closed, LaminaError
 
 if TYPE_CHECKING:
@@ -77,6 +79,42 @@ class Log(Protocol):
 
     def sync(self) -> None:
         """Makes everything written so far durable."""
+
+
+def plan(queue: Collection[Request], settings: WriterSettings) -> int:
+    """Decides how many requests from the front of the queue form the next group: at least one."""
+    if bytes_of(queue) <= settings.batch_bytes and records_of(queue) <= settings.batch_records:
+        return len(queue)
+    size_bytes = records = count = 0
+    for request in queue:
+        size_bytes += request.size_bytes
+        records += request.count
+        if count and (size_bytes > settings.batch_bytes or records > settings.batch_records):
+            break
+        count += 1
+    return count
+
+
+# What is counted of every request of a group runs in C: each of them is a call of some producer.
+
+
+def bytes_of(requests: Iterable[Request]) -> int:
+    """Returns the bytes of all of them."""
+    return sum(map(_SIZE, requests))
+
+
+def records_of(requests: Iterable[Request]) -> int:
+    """Returns the records of all of them."""
+    return sum(map(_COUNT, requests))
+
+
+def count_awaited(requests: Collection[Request]) -> int:
+    """Returns how many of them tasks wait for."""
+    kinds = list(map(type, map(_WAITER, requests)))
+    return len(kinds) - kinds.count(LOCK) - kinds.count(type(None))
+
+
+_SIZE, _COUNT, _WAITER = attrgetter("size_bytes"), attrgetter("count"), attrgetter("waiter")
 
 
 def is_awaited(request: Request) -> bool:
@@ -178,13 +216,18 @@ class RunningPulse(Pulse):
 
     def note_group(self, group: Sequence[Request]) -> None:
         """Counts a group that was written."""
-        for request in group:
+        count = len(group)
+        if count == 1:
+            request = group[0]
             self.records += request.count
             self.size_bytes += request.size_bytes
+        else:
+            self.records += records_of(group)
+            self.size_bytes += bytes_of(group)
         self.groups += 1
-        self.requests += len(group)
+        self.requests += count
         # Buckets are looked up in place (see `bucket_of`): this runs once per commit.
-        self.group_requests[bisect_right(BOUNDS, len(group)) - 1] += 1
+        self.group_requests[bisect_right(BOUNDS, count) - 1] += 1
 
     def note_sync(self, nanoseconds: int) -> None:
         """Counts an fsync that succeeded."""

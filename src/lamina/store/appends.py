@@ -159,8 +159,12 @@ class Appends:
     ) -> list[tuple[LogWriter, Request]]:
         """Makes a request for each partition that takes some of the records."""
         level = None if acks is OF_TOPIC else acks_level(acks)
-        if type(records) is bytes and type(topic) is str and type(partition) is int:
-            known = self._partitions.get((topic, partition)) if producer is None else None
+        if type(records) is bytes and type(topic) is str and producer is None:
+            known = None
+            if type(partition) is int:
+                known = self._partitions.get((topic, partition))
+            elif partition is None and self._partitions.get((topic, 1)) is None:
+                known = self._partitions.get((topic, 0))  # there is one alone
             if (
                 known is not None
                 and len(records) <= known.settings.max_message_bytes
