@@ -30,7 +30,8 @@ def test_the_levels_and_policies_of_the_page_are_those_of_the_code() -> None:
 
     text = PAGE.read_text(encoding="utf-8").split("## The file")[0]
     assert all(f"`{each}`" in text for each in LEVELS if "TRANSITIVE" not in each)
-    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)[1:] == list(POLICIES)
+    policies = text.split("## Records that are not what the schema says")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", policies, re.MULTILINE)[1:] == list(POLICIES)
 
 
 def test_every_field_of_the_file_is_on_the_page() -> None:
