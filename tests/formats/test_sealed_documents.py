@@ -14,6 +14,7 @@ from lamina.formats.documents import (
     archive_proof,
     group_roster,
     lease_file,
+    seat_file,
     sink_transaction,
     strict_json,
     tail_boundary,
@@ -22,6 +23,7 @@ from lamina.formats.documents.archive_location import ArchiveLocation
 from lamina.formats.documents.archive_proof import ArchiveProof
 from lamina.formats.documents.group_roster import Listed
 from lamina.formats.documents.lease_file import Lease
+from lamina.formats.documents.seat_file import SERVING, SeatFile
 from lamina.formats.documents.sink_transaction import Part, Run, State, Transaction
 from lamina.formats.documents.tail_boundary import TailBoundary
 
@@ -52,6 +54,7 @@ FILES = {
         archive_proof.encode, archive_proof.decode, ArchiveProof(7, ("conditional create: no",))
     ),
     "lease": File(lease_file.encode, lease_file.decode, LEASE),
+    "seat": File(seat_file.encode, seat_file.decode, SeatFile(7, SERVING)),
     "boundary": File(tail_boundary.encode, tail_boundary.decode, TailBoundary(912, 7)),
     "roster": File(group_roster.encode, group_roster.decode, LISTED),
     "transaction": File(

@@ -32,7 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "archive": {*BASE, "formats", "storage", "log"},
     "cluster": {*BASE, "formats", "storage"},
     "inspect": {*BASE, "formats", "storage", "log"},
-    "store": {*BASE, "formats", "storage", "log", "wal", "groups", "archive", "inspect"},
+    "store": {
+        *(*BASE, "formats", "storage", "log", "wal", "groups", "archive", "cluster", "inspect")
+    },
     "wire": {*BASE},
     "aio": {*BASE},
     "pytest_plugin": {*BASE, "client", "server", "store"},

@@ -21,7 +21,8 @@ whether an object is sound, damaged, unreadable or foreign.
 directory, so that it has to be named only once. `spare_copies` lends the archive's copies of small
 files to recovery where the local one is damaged, and `settle_losses` corrects ranges that were
 called lost but are in the archive. `proof` finds out whether an object store does what all of this
-stands on; one that does not is refused for writing.
+stands on; one that does not is refused for writing. `terms` says how far a store may archive: in a
+cluster no further than its committed windows.
 
 Rules.
 1. The list is the truth about what is archived, and is replaced only on the condition that it is

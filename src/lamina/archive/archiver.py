@@ -32,6 +32,7 @@ from lamina.archive.encode import (
 )
 from lamina.archive.join import Policy, choose, join, put
 from lamina.archive.object_list import Shelf
+from lamina.archive.terms import ALONE, Terms
 from lamina.archive.uploader import READ_BACK_TRIES, reads_back
 from lamina.errors import CorruptData, NewerFormat, ObjectConflict, ObjectMissing
 from lamina.formats.documents.archive_manifest import ArchivedObject
@@ -55,10 +56,12 @@ class PartitionSource:
     """A partition as the archiver sees it: its sealed layers."""
 
     partition: Archivable
+    terms: Terms = ALONE
 
     def sealed(self) -> list[Layer]:
-        """Returns the sealed local layers, oldest first; they are durable."""
-        return sealed_of(self.partition.layers())
+        """Returns the sealed local layers that may be archived, oldest first; they are durable."""
+        end = self.terms.may_archive(self.partition)
+        return [each for each in sealed_of(self.partition.layers()) if each.next_offset <= end]
 
     def records(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the records of some sealed offsets, over gaps, which the ledger explains.

@@ -30,6 +30,7 @@ from lamina.archive.join import Policy
 from lamina.archive.object_list import Shelf, cold_log, lacking
 from lamina.archive.object_reader import BlockCache, ColdLog
 from lamina.archive.settle_losses import settle
+from lamina.archive.terms import ALONE, Terms
 from lamina.archive.topic_copies import Metadata
 from lamina.config import TopicSettings
 from lamina.errors import (
@@ -93,7 +94,7 @@ class Tier:
         partitions: Callable[[], list[Archivable]],
         topics: Callable[[], Mapping[str, TopicFile]],
         metadata: Metadata,
-        epoch: int = 0,
+        terms: Terms = ALONE,
     ) -> None:
         self.objects = objects
         self.cache = BlockCache()
@@ -101,7 +102,7 @@ class Tier:
         self._partitions = partitions
         self._topics = topics
         self._writer = uuid.uuid4().hex
-        self._epoch = epoch
+        self._terms = terms
         self._kept: dict[Archivable, _Kept] = {}
         self._deleted: list[TopicFile] = []
         self._lock = threading.Lock()
@@ -221,7 +222,7 @@ class Tier:
         shelf = self._shelf_of(partition)
         if shelf is not None:
             cold = cold_log(self.objects, shelf.about, shelf.partition, self.cache)
-            archiver = Archiver(shelf, PartitionSource(partition), self._compressing)
+            archiver = Archiver(shelf, PartitionSource(partition, self._terms), self._compressing)
             self._kept[partition] = _Kept(partition, archiver, cold)
             partition.cold = cold
 
@@ -229,7 +230,9 @@ class Tier:
         about = self._topics().get(partition.place.topic)
         if about is None:
             return None
-        return Shelf(self.objects, about, partition.place.partition, self._writer, self._epoch)
+        return Shelf(
+            self.objects, about, partition.place.partition, self._writer, self._terms.epoch
+        )
 
     def _current(self) -> list[_Kept]:
         open_now = self._partitions()
@@ -314,6 +317,7 @@ class Tier:
             self._show(kept)
 
     def _look_after(self, kept: _Kept, *, force: bool) -> None:
+        self._terms.require()
         self._claim(kept)
         self.metadata.save_topic(kept.shelf.about)  # before objects: it is needed to read them
         self._seal_for_waiting(kept)

@@ -25,6 +25,6 @@ Rules.
 Where to look.
 - what a process is in its cluster, and what it does next: the drawing in `member`
 - when a holder stops answering, and when a standby may take over: `Holding` and `Watch` in `lease`
-- what `acks=archived` will wait for: `TailLog.commit` in `tails`
+- what `acks=archived` waits for in a cluster: `TailLog.commit` in `tails`
 - what is not built yet: docs/cluster.md
 """

@@ -439,7 +439,9 @@ class Groups:
             if names.place.topic == topic:
                 names.remove()
 
-    def copies(self, about: TopicFile, partition: int, archived_end: int) -> dict[str, bytes]:
+    def copies(
+        self, about: TopicFile, partition: int, archived_end: int, copies: Copies | None = None
+    ) -> dict[str, bytes]:
         """Returns the copy of each group's state in a partition, for the archive."""
         with self._changing:
             if set(self._groups) != self._known_listed:
@@ -449,7 +451,7 @@ class Groups:
                 for (topic, name), found in self._groups.items()
                 if topic == about.name and (topic, name) in self._roster.keys
             }
-        return self._copies.of(about, partition, archived_end, listed)
+        return (copies or self._copies).of(about, partition, archived_end, listed)
 
     def is_gone(self, topic: str, group: str) -> bool:
         """Returns whether it is known that there is no such group, so that its copies may go."""

@@ -146,6 +146,21 @@ class Producers:
         found = [each & ~(KAFKA | TRANSACTIONAL) for each in list(self._known) if each & KAFKA]
         return max(found, default=-1)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any producer is remembered."""
+        return bool(self._known)
+
+    def batches_from(self, offset: int) -> list[Entry]:
+        """Returns the remembered batches that end above an offset. For the leader."""
+        found = [
+            entry
+            for known in self._known.values()
+            for entry in known.batches
+            if entry.base_offset + entry.count > offset
+        ]
+        return sorted(found, key=lambda entry: entry.base_offset)
+
     def judge(self, stamp: ProducerStamp, count: int) -> Outcome | None:
         """Returns the answer to a repeat or a zombie, None for what is new."""
         known = self._known.get(stamp.producer_id)

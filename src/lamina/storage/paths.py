@@ -1,8 +1,8 @@
 """The names of files: built here, parsed here, and nowhere else. parse(build(x)) = x.
 
     data/
-      meta/{broker.id,checkpoint.json,archive.json,cold.json,snapshot-<n>.bin,lock,recovery.json,
-            reserve,groups.json,group-settings.json,producers.json}
+      meta/{broker.id,checkpoint.json,archive.json,cold.json,seat.json,snapshot-<n>.bin,lock,
+            recovery.json,reserve,groups.json,group-settings.json,producers.json}
       topics/<topic>/{topic.json,schemas.json}
       topics/<topic>/<partition>/segments/<base:020>.{log,idx,timeidx,tidx,tomb}
       topics/<topic>/<partition>/manifest.bin
@@ -13,6 +13,7 @@
       transactions/<number:020>.{staged,commit}
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
+      quarantine/diverged-<epoch>/                             a directory, and its report.json
       quarantine/
       erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
 
@@ -53,6 +54,7 @@ SEGMENTS = "segments"
 GROUPS = "groups"
 WAL = "wal"
 QUARANTINE = "quarantine"
+DIVERGED_REPORT = "report.json"
 POSITIONS = "positions"
 ERASING = "erasing"
 TRANSACTIONS = "transactions"
@@ -67,6 +69,7 @@ BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
 ARCHIVE_LOCATION = "meta/archive.json"
 COLD_LOCATION = "meta/cold.json"
+SEAT = "meta/seat.json"
 LOCK = "meta/lock"
 FLIGHT_SOCKET, HTTP_SOCKET = "flight.sock", "http.sock"
 RECOVERY_REPORT = "meta/recovery.json"
@@ -379,6 +382,11 @@ def tail_seq(key: str) -> int | None:
     """Parses the key of a window: its slot."""
     match = _TAIL.fullmatch(key)
     return _number(match[1]) if match else None
+
+
+def diverged(epoch: int) -> str:
+    """Names where a directory goes that was served in an epoch, and differs from the cluster's."""
+    return f"{QUARANTINE}/diverged-{epoch}"
 
 
 def archive_topic_settings(topic: str) -> str:

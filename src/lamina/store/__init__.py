@@ -26,7 +26,13 @@ of their producers aside until they end: `transaction_states` says what may come
 `staged_transaction` holds what was sent, and `decided_files` and `decided_appends` store what was
 committed, each record once. `warming` compiles every kernel before it is needed.
 `typed_topics` reads and writes values as columns, by schemas that `schema_files` keeps and mends.
-`closing` ends all of it.
+`closing` ends all of it, and `server_calls` is what servers and jobs ask beside the API.
+
+A store that holds a cluster has a `seat`, which says whether it may answer. `window_contents` finds
+what is durable here and in no window yet, `shipping` commits it, and `collecting` lets windows go
+that nobody needs any more. `seat_directory` decides what becomes of a directory when its broker
+takes over, `window_history` reads what windows say, and `mounting` makes a directory of it.
+`no_transactions` refuses what no window carries.
 
 `introspection` answers the console and the metrics, and `picture` draws the layers of a partition.
 `rewrite` and `mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal`
@@ -45,5 +51,6 @@ Where to look.
 - which partition a record goes to: `appends`
 - what runs once a second: `maintenance`
 - what a commit of a transaction is, and what a crash makes of it: `transactions`
+- what survives the loss of this machine, and how it gets to the next one: `shipping`, `mounting`
 - what creates a topic, and what a deletion that fails leaves: `catalog` and `topics`
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Executor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -32,7 +32,16 @@ from lamina.store.open_topics import OpenTopics
 if TYPE_CHECKING:
     import asyncio
 
-    from lamina.archive.tier import Tier
+    from lamina.log.sealed import Archivable
+
+
+class Archive(Protocol):
+    """What makes records safe beyond this machine: the archive's lists, or a cluster's windows."""
+
+    def wait_archived(
+        self, partition: Archivable, end_offset: int, timeout_s: float | None
+    ) -> None:
+        """Returns when the records below an offset are safe there; raises why they are not."""
 
 
 class Appends:
@@ -43,7 +52,7 @@ class Appends:
         open_topics: OpenTopics,
         now_ms: Callable[[], int],
         executor: Executor,
-        tier: Tier | None,
+        archive: Archive | None,
         *,
         encoded: Callable[[str, pa.Table | pa.RecordBatch], pa.Table],
     ) -> None:
@@ -51,7 +60,7 @@ class Appends:
         self._partitions = open_topics.partitions
         self._now_ms = now_ms
         self._executor = executor
-        self._tier = tier
+        self._archive = archive
         self._encoded = encoded
         self._turn = itertools.count()
 
@@ -83,7 +92,7 @@ class Appends:
 
     def _require_archived(self, topic: str) -> None:
         """Raises InvalidRequest if there is no archive to wait for; nothing is appended then."""
-        if self._tier is None:
+        if self._archive is None:
             raise InvalidRequest("acks=archived needs a store opened with `archive`")
         if not TopicSettings.parse(self._lookup.topic(topic).settings).is_archived:
             raise InvalidRequest(f"acks=archived needs remote.storage.enable on topic {topic!r}")
@@ -92,12 +101,12 @@ class Appends:
         self, topic: str, appended: Appended, timeout_s: float | None = None
     ) -> Appended:
         """Waits until durable records are in the object store too: the third durability level."""
-        assert self._tier is not None, "asked for before anything was appended"
+        assert self._archive is not None, "asked for before anything was appended"
         for number, ack in appended.parts.items():
             target = self._partitions.get((topic, number))
             if target is None:
                 raise UnknownTopic(f"topic {topic!r} was deleted")
-            self._tier.wait_archived(target, ack.base_offset + ack.count, timeout_s)
+            self._archive.wait_archived(target, ack.base_offset + ack.count, timeout_s)
             ack.durability = ARCHIVED
         return appended
 

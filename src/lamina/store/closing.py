@@ -24,9 +24,14 @@ def take_all(steps: Iterable[Callable[[], None]]) -> None:
         failure = None  # a frame that holds its own exception is a reference cycle
 
 
+def end_appends(partition: Partition) -> None:
+    """Takes no more appends; returns when those that were accepted are answered."""
+    partition.writer.close(Closed("the store is closed"))
+
+
 def close_partition(partition: Partition) -> None:
     """Answers accepted requests and makes them durable; recovery does the rest after a failure."""
-    partition.writer.close(Closed("the store is closed"))
+    end_appends(partition)
     if partition.is_poisoned:
         return
     try:

@@ -38,8 +38,9 @@ from lamina.records import INPUT_SCHEMAS
 from lamina.storage import paths
 from lamina.storage.objects import Objects
 from lamina.store.archive_store import ArchivedPartition, archived_schemas, archived_topics
+from lamina.store.mounting import explained
 from lamina.store.opening import Boot
-from lamina.store.restore_wal import Brought, explained, lost, restore_wal
+from lamina.store.restore_wal import Brought, lost, restore_wal
 from lamina.wal.ground import Ground
 from lamina.wal.topics_view import WalView
 

@@ -27,6 +27,7 @@ from lamina.log.gap_walk import scan_over
 from lamina.records import INPUT_SCHEMAS
 from lamina.storage.objects import Objects
 from lamina.store.archive_store import ArchivedTopic
+from lamina.store.mounting import explained
 from lamina.store.opening import Boot
 from lamina.store.store import Store
 from lamina.wal.engine import WalEngine
@@ -118,24 +119,6 @@ def lost(missing: RecordsMissing, start: int, at_ms: int) -> list[Gap]:
     first = max(start, missing.first)
     why = f"not in the archive: {missing.problem}"
     return [Gap(first, missing.end, "lost", at_ms, why)] if first < missing.end else []
-
-
-def explained(gaps: Ledger, losses: list[Gap], span: tuple[int, int], at_ms: int) -> Ledger:
-    """Enters why the archive does not hold an unexplained range: lost, or else deleted before."""
-    start, end = span
-    lost_there = Ledger(tuple(losses))
-    holes: list[Gap] = []
-    for gap in (*gaps.between(start, end), None):
-        stop = end if gap is None else gap.first
-        for each in lost_there.between(start, stop):
-            if start < each.first:
-                holes.append(Gap(start, each.first, "deleted", at_ms))
-            first, start = max(start, each.first), min(stop, each.end)
-            holes.append(replace(each, first=first, end=start))
-        if start < stop:
-            holes.append(Gap(start, stop, "deleted", at_ms))
-        start = end if gap is None else gap.end
-    return gaps.with_gaps(holes)
 
 
 def _batches(reader: ArchivedTopic, losses: list[Gap]) -> Iterator[pa.RecordBatch]:

@@ -45,6 +45,8 @@ class SchemaFiles:
         self._none: set[tuple[str, int]] = set()
         """Topics that have no copy of a file that is not here, by name and time of creation."""
         self._replacing = threading.Lock()
+        self.replaced = 0
+        """How often a file was replaced here: who copies them looks again when it grows."""
 
     def document(self, about: TopicFile) -> TopicSchemas | None:
         """Returns what is written of a topic's schemas; None where nothing is.
@@ -148,6 +150,7 @@ class SchemaFiles:
         if found.raw is not None and found.document is None:
             kept = self._boot.place(about.name, 0).set_aside(path, found.raw, 0)
         self._boot.files.replace(path, topic_schemas.encode(made))
+        self.replaced += 1
         return kept
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,7 +54,6 @@ from lamina.groups.lending import LendingGroup
 from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
 from lamina.log.interfaces import Writing
-from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
 from lamina.records import Records
 from lamina.storage import machine, paths
@@ -62,13 +61,14 @@ from lamina.storage.files import Files, Lock, steady_clock, wall_clock_ms
 from lamina.storage.kept_file import local_files
 from lamina.store import open_stores
 from lamina.store.appends import Appends
-from lamina.store.closing import close_partition, take_all
+from lamina.store.closing import close_partition, end_appends, take_all
 from lamina.store.decided_appends import DecidedAppends
 from lamina.store.disk_reserve import Reserve
 from lamina.store.group_calls import GroupCalls
 from lamina.store.introspection import Introspection
 from lamina.store.keeping import Keeping
 from lamina.store.maintenance import Chore, Maintenance
+from lamina.store.no_transactions import NoTransactions
 from lamina.store.open_topics import Hints, OpenTopics
 from lamina.store.opening import Boot
 from lamina.store.parts import answered_by
@@ -76,6 +76,7 @@ from lamina.store.producer_ids import ProducerIds
 from lamina.store.reads import Reads
 from lamina.store.router_rules import RouterRules
 from lamina.store.schema_files import SchemaFiles
+from lamina.store.server_calls import ServerCalls
 from lamina.store.topics import TopicChanges
 from lamina.store.transactions import Transactions
 from lamina.store.typed_topics import TypedTopics
@@ -83,19 +84,17 @@ from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
-    from lamina.wal.engine import WalEngine
-    from lamina.wal.wal_partition import WalPartition
+    from lamina.store.seat import Seat
 
 TICK_MS = 1000
 _THREADS = 8
 
 
-class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
+class Store(ServerCalls, StoreApi, leave=("append", "append_async", "scan", "fetch")):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     _is_released = False
     _lock: Lock | None = None
-    _tier: Tier | None = None
 
     def __init__(  # noqa: PLR0913 - the options of a store, by keyword
         self,
@@ -107,6 +106,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         wal: WalSettings | None = None,
         tick_ms: int = TICK_MS,
         archive: Archive = None,
+        seat: Seat | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         started = time.perf_counter()
@@ -114,6 +114,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         try:
             with typed_errors("opening the store"):
                 boot = Boot(files or local_files(), paths.absolute(path), now_ms, steady_ms)
+                self._seat = seat
                 memory = self._take(boot, archive)
                 self._compose(writer, wal or WalSettings.from_environment(machine.ENVIRONMENT))
                 known = self._reserve.use(lambda: self._recover(on_progress))
@@ -125,6 +126,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
                 self._maintenance.start(min(tick_ms, writer.flush_ms))
                 if self._tier is not None:
                     self._tier.start(tick_ms)
+                if seat is not None:
+                    seat.start()
                 open_stores.OPEN.add(self)
         except BaseException:  # an interrupt, too, may come at any step
             self._abandon()
@@ -139,6 +142,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         boot, self._tier = self._with_tier(boot, memory)
         self._lock = open_stores.lock(boot)
         self._boot, self._identity = boot.identified()
+        if self._seat is not None:
+            self._seat.prepare(self._boot, memory.objects, self._recovery_report)
         return memory
 
     def _with_tier(self, boot: Boot, memory: Memory) -> tuple[Boot, Tier | None]:
@@ -147,12 +152,14 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         if objects is None:
             return boot, None
         from lamina.archive.spare_copies import ArchiveSpares
+        from lamina.archive.terms import ALONE
         from lamina.archive.tier import Tier
         from lamina.archive.topic_copies import Metadata
 
         kept = SchemaFiles(boot).own_bytes
         metadata = Metadata(objects, lambda: self._groups, lambda: self._coordinator.offsets, kept)
-        tier = Tier(objects, self._every, lambda: self._open.topics, metadata)
+        terms = ALONE if self._seat is None else self._seat.terms()
+        tier = Tier(objects, self._every, lambda: self._open.topics, metadata, terms)
         return replace(boot, spares=ArchiveSpares(objects, memory.is_own)), tier
 
     def _compose(self, writer: WriterSettings, wal: WalSettings) -> None:
@@ -161,7 +168,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         # Leaders have a pool of their own: behind the appends that wait for them they would starve.
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-writer")
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
-        gate = None
+        seat = self._seat
+        gate = None if seat is None else seat.refusal
         writing = Writing(writer, self._executor, self._progress, gate)
         self._reserve = spare = Reserve(boot.files, boot.data)
         self._write_ahead = WriteAhead(boot, wal, writing, report)
@@ -177,7 +185,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._coordinator = Coordinator(offsets, self._groups.knows)
         self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)
         self._producer_ids = ProducerIds(boot, self._highest_producer_id)
-        self.transactions = Transactions(
+        self.transactions = (Transactions if seat is None else NoTransactions)(
             *(boot, self._coordinator.offsets, DecidedAppends(self._open), self._appending),
             new_producer_id=self._producer_ids.take,
         )
@@ -199,8 +207,15 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         schema_files = SchemaFiles(boot, report)
         self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, changing)
         self.topic_changes.typed = self._typed
+        safe = (
+            tier
+            if seat is None
+            else seat.board(
+                *(self._open, self._groups, offsets, schema_files, self.topic_changes, tier)
+            )
+        )
         self.appends = Appends(
-            *(self._open, boot.now_ms, self._appending, tier), encoded=self._typed.encoded
+            *(self._open, boot.now_ms, self._appending, safe), encoded=self._typed.encoded
         )
         self._routers = RouterRules(lookup, self._write_ahead, self._reserve, changing)
         self._keeping = Keeping(lookup, self._reserve)
@@ -296,6 +311,12 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         if self._tier is not None:
             steps.append(self._tier.stop)
         steps += [self.transactions.close, self._coordinator.close, self._groups.close]
+        if self._seat is not None:
+            steps.insert(0, self._seat.halt)
+            steps += [
+                *(functools.partial(end_appends, each) for each in partitions),
+                self._seat.finish,
+            ]
         steps += [functools.partial(close_partition, each) for each in partitions]
         if engine is not None:
             steps.append(engine.close)
@@ -308,6 +329,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         if "_lookup" in begun:
             self._lookup.is_closed = True
         steps = [begun[name].stop for name in ("_maintenance", "_tier") if begun.get(name)]
+        if self._seat is not None:
+            steps.append(self._seat.halt)
         if "_coordinator" in begun:
             steps.append(self._coordinator.close)
         take_all([*steps, self._let_go])
@@ -453,43 +476,6 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         }
         groups = self._groups.failures() | self._coordinator.failures()
         return partitions | groups | self.transactions.failures()
-
-    # ------------------------------------------------------------------ for servers and jobs
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The coordinator of classic groups, for the doors that speak its protocol."""
-        return self._coordinator
-
-    def new_producer_id(self) -> int:
-        """Returns an id for an idempotent producer of Kafka's protocol."""
-        self._lookup.require_open()
-        return self._producer_ids.take()
-
-    @property
-    def tier(self) -> Tier | None:
-        """The part that looks after the archive; None without one."""
-        return self._tier
-
-    def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
-        """Returns the segmented partitions, for jobs that work on segments."""
-        self._lookup.require_open()
-        return self._open.segmented(topics)
-
-    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
-        """Returns the partitions behind the write-ahead log, for jobs that work on them."""
-        self._lookup.require_open()
-        return self._open.behind_wal(topics)
-
-    def write_ahead_log(self) -> WalEngine:
-        """Returns the write-ahead log, which is created for the first topic that needs it."""
-        return self._write_ahead.begun()
-
-    def purge_wal(self) -> None:
-        """Copies everything into segments and frees every WAL file that holds a record."""
-        self._lookup.require_open()
-        if self._write_ahead.engine is not None:
-            self._write_ahead.engine.purge()
 
 
 def _attach_nowhere(partition: Archivable) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lamina.config import TopicSettings
 from lamina.errors import (
@@ -36,6 +36,16 @@ from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
+
+
+class Carrier(Protocol):
+    """Whoever carries topics to another machine: some kinds of them, with some settings."""
+
+    def topic_config(self, format_name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the settings of a new topic; raises InvalidRequest for what is not carried."""
+
+    def check_alteration(self, config: Mapping[str, Any]) -> None:
+        """Raises InvalidRequest for settings with which a topic would not be carried."""
 
 
 class TopicChanges:
@@ -63,11 +73,22 @@ class TopicChanges:
         self.changing = threading.Lock()
         self.typed: TypedTopics | None = None
         """Knows the schemas of topics; given by the store, which makes it later."""
+        self.seat: Carrier | None = None
+        """The store's hold on a cluster, if it has one."""
 
     def _require_tier(self, config: Mapping[str, Any]) -> None:
         """Raises InvalidRequest for archiving without an archive."""
         if self._tier is None and TopicSettings.parse(config).is_archived:
             raise InvalidRequest("remote.storage.enable needs a store opened with `archive`")
+
+    def _require_alterable(self, config: Mapping[str, Any]) -> None:
+        if self.seat is not None:
+            self.seat.check_alteration(config)
+        self._require_tier(config)
+
+    def _carried(self, format_name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the settings of a new topic as the store's cluster demands them."""
+        return config if self.seat is None else self.seat.topic_config(format_name, config)
 
     def settings_in_force(self, topic: str) -> TopicSettings:
         """Returns the settings that a topic's partitions follow, without parsing them again."""
@@ -91,12 +112,13 @@ class TopicChanges:
     ) -> None:
         """Refuses what `create_topic` refuses for its arguments; creates nothing."""
         self._lookup.require_open()
+        config = self._carried(format, config)
         self._require_tier(config)
         catalog.check_new(name, partitions, format, config)
 
     def check_alteration(self, name: str, config: Mapping[str, Any]) -> None:
         """Refuses what `alter_topic` refuses for its arguments; changes nothing."""
-        self._require_tier(config)
+        self._require_alterable(config)
         catalog.check_alteration(self._lookup.topic(name), config)
 
     def check_growth(self, topic: str, total: int) -> None:
@@ -118,12 +140,13 @@ class TopicChanges:
     ) -> None:
         """Creates a topic; it exists for good when this returns."""
         self._lookup.require_open()
-        self._require_tier(config or {})
+        config = self._carried(format, config or {})
+        self._require_tier(config)
         begin_typed = self._typing(format, schema, encoding, key)
         with self.changing:
             self._refuse_half_deleted(name)
             if exist_ok and name in self._open.topics:
-                catalog.check_new(name, partitions, format, config or {})
+                catalog.check_new(name, partitions, format, config)
                 catalog.refuse_different(self._open.topics[name], partitions, format)
                 if self.typed is not None and schema is not None:
                     self.typed.refuse_different(self._open.topics[name], schema, encoding)
@@ -135,7 +158,7 @@ class TopicChanges:
                 name,
                 partitions=partitions,
                 format_name=format,
-                settings=config or {},
+                settings=config,
                 claim=lambda about: begin_typed(self._write_ahead.claim(about)),
             )
             try:
@@ -172,7 +195,7 @@ class TopicChanges:
     @typed_errors("changing a topic")
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Changes settings of a topic; what is not named stays as it is."""
-        self._require_tier(config)
+        self._require_alterable(config)
         with self.changing:
             self._keep_expired_hidden(self._lookup.topic(name))
             about = self._boot.catalog.alter(self._lookup.topic(name), config)

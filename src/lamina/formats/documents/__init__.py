@@ -9,6 +9,7 @@
     archive_proof      proof.json in the object store: whether it is fit to be an archive
     lease_file         lease.json in the object store: who holds a cluster
     tail_boundary      tail/boundary.json in the object store: which tails may be gone
+    seat_file          meta/seat.json: under which epoch of its cluster a directory was served last
     cold_location      meta/cold.json: where the write-ahead log's cold directory is
     group_roster       meta/groups.json: the names of all groups, apart from their own files
     group_copy         state/<group>.json in the archive: a copy of a group's state

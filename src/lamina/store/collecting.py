@@ -1,0 +1,91 @@
+"""Lets windows go whose content is elsewhere, so that a takeover reads few of them.
+
+    many windows ──▶ a full one ──▶ what is before it is archived ──▶ the boundary ──▶ they go
+
+A full window repeats every copy and every producer, so that the windows before it are needed for
+their records alone. Those are sealed and archived first: the archive's lists must reach as far as
+the windows did when the full one was made.
+
+Rule: the boundary is moved to a full window, and only when every record below it is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lamina.archive.tier import Tier
+from lamina.cluster.steps import run
+from lamina.cluster.tails import TailLog, collect
+from lamina.log.partition import Partition
+from lamina.storage.objects import Objects
+from lamina.store.seat_directory import Ends
+from lamina.store.window_contents import Contents, Draft
+
+WINDOWS_MAX = 300
+"""How many windows there are before the older ones are let go."""
+BYTES_MAX = 64 << 20
+"""How many bytes of windows there are before that."""
+
+
+class Collector:
+    """Watches how many windows there are, and lets the older ones go."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        partitions: Callable[[], list[Partition]],
+        contents: Contents,
+        log: TailLog,
+        first_seq: int,
+    ) -> None:
+        self._tier = tier
+        self._partitions = partitions
+        self._contents = contents
+        self._log = log
+        self._first_seq = first_seq
+        self._size_bytes = 0
+        self._full_seq: int | None = None
+        self._below: Ends = {}
+        """How far the windows before the full one went."""
+        self.wants_full = False
+
+    @property
+    def windows(self) -> int:
+        """How many windows a takeover would read."""
+        return self._log.next_seq - self._first_seq
+
+    def note(self, draft: Draft, before: Ends, seq: int) -> None:
+        """Takes note of a window that is there."""
+        self._size_bytes += sum(len(each.body) for each in draft.sections)
+        if draft.is_full:
+            self._full_seq, self._below, self.wants_full = seq, before, False
+
+    def collect(self, objects: Objects) -> None:
+        """Takes the next step, if one is due."""
+        if self.windows <= WINDOWS_MAX and self._size_bytes <= BYTES_MAX:
+            return
+        if self._full_seq is None or self._full_seq <= self._first_seq:
+            self.wants_full = True
+            return
+        listed = {
+            (each.topic, each.partition): each.archived_offset for each in self._tier.status()
+        }
+        lacking = [
+            each
+            for each in self._partitions()
+            if listed.get(key := (each.place.topic, each.place.partition), 0)
+            < self._below.get(key, 0)
+        ]
+        if lacking:
+            self._archive(lacking)
+            return
+        run(objects, collect(self._full_seq, self._log.epoch))
+        self._first_seq, self._full_seq, self._size_bytes = self._full_seq, None, 0
+
+    def _archive(self, lacking: list[Partition]) -> None:
+        """Seals and archives what windows hold that are to go."""
+        for partition in lacking:
+            place = partition.place
+            if partition.sealed_end < self._below[place.topic, place.partition]:
+                partition.exclusively(partition.roll)
+        self._tier.tick(force=True)

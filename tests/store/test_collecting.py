@@ -1,0 +1,86 @@
+"""Windows that are let go: only when what they hold is elsewhere, and no takeover misses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.api import ProducerStamp
+from lamina.cluster.steps import run
+from lamina.cluster.tails import boundary_of
+from lamina.storage import paths
+from lamina.storage.objects import Objects
+from lamina.store import collecting
+from tests.archive.rig import TOPIC, numbered, read
+from tests.store.seat_rig import Broker, Brokers, filled
+
+
+def collected(broker: Broker) -> None:
+    """Ships and collects until nothing changes any more."""
+    assert broker.seat is not None
+    assert broker.seat.shipper is not None
+    for _ in range(4):
+        broker.ship()
+        broker.seat.shipper._collector.collect(broker.objects)
+
+
+def first_seq(objects: Objects) -> int:
+    return run(objects, boundary_of())[0].first_seq
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "WINDOWS_MAX", 5)
+
+
+def test_windows_go_when_their_records_are_archived_and_a_full_one_follows(
+    brokers: Brokers, objects: Objects
+) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic("quiet")
+    store.append("quiet", b"q", partition=0, producer=ProducerStamp(9, 0, 0))
+    store.create_topic(TOPIC)
+    store.group(TOPIC, "g")
+    store.create_topic("gone")
+    for start in range(0, 40, 4):
+        filled(store, start, 4)
+        first.ship()
+    store.delete_topic("gone")
+    collected(first)
+    boundary = first_seq(objects)
+    assert boundary > 5
+    left = [paths.tail_seq(info.key) for info in objects.list(paths.TAILS)]
+    assert min(seq for seq in left if seq is not None) == boundary
+    assert len(left) <= 7  # the full one, what came since, and the boundary
+    filled(store, 40, 4)
+    first.ship()
+    with brokers().serve() as successor:
+        assert read(successor) == numbered(0, 44)
+        assert successor.topics() == ["orders", "quiet"]
+        assert successor.describe_group(TOPIC, "g").partitions[0].records == 44
+        again = successor.append("quiet", b"q", partition=0, producer=ProducerStamp(9, 0, 0))
+        assert again.parts[0].base_offset == 0
+        assert successor.latest_offset("quiet", 0) == 1
+        successor.create_topic("gone")
+        assert successor.describe_topic("gone").epoch == 2
+    store.close()
+
+
+def test_a_window_stays_while_a_record_in_it_is_not_archived(
+    brokers: Brokers, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic(TOPIC)
+    for start in range(0, 40, 4):
+        filled(store, start, 4)
+        first.ship()
+    assert store.tier is not None
+    monkeypatch.setattr(store.tier, "tick", lambda **_: [])  # the archive takes nothing now
+    collected(first)
+    assert first_seq(objects) == 1  # below the first full one there is the fence alone
+    monkeypatch.undo()
+    monkeypatch.setattr(collecting, "WINDOWS_MAX", 5)
+    collected(first)
+    assert first_seq(objects) > 5
+    store.close()

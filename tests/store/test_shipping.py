@@ -1,0 +1,78 @@
+"""Windows of a store that holds a cluster: in order, settled, waited for, measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lamina.errors import ArchiveUnavailable, Unavailable
+from lamina.storage.objects import Objects
+from tests.archive.rig import TOPIC, numbered, read
+from tests.store.seat_rig import SETTINGS, Brokers, Time, filled
+from tests.support.failing_objects import FailingObjects
+
+FORMATS = ["keratin", "frame"]
+
+
+def test_nothing_is_archived_that_no_window_holds(brokers: Brokers) -> None:
+    first = brokers()
+    with first.serve() as store:
+        store.create_topic(TOPIC, config=SETTINGS)
+        filled(store, 0, 40)
+        store.archive()
+        assert store.tier_status()[0].archived_offset == 0
+        first.ship()
+        store.archive()
+        assert store.tier_status()[0].archived_offset > 0
+
+
+def test_what_was_not_shipped_is_what_a_lost_machine_takes(brokers: Brokers, clock: Time) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic(TOPIC)
+    filled(store, 0, 5)
+    first.ship()
+    assert (store.ship_lag_ms(), store.unshipped_records()) == (0, 0)
+    filled(store, 5, 3)
+    clock.now_ms += 700
+    assert (store.ship_lag_ms(), store.unshipped_records()) == (700, 3)
+    with brokers().serve() as successor:
+        assert read(successor) == numbered(0, 5)
+    store.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_window_whose_answer_was_lost_is_settled(
+    brokers: Brokers, objects: Objects, when: Any
+) -> None:
+    first = brokers()
+    first.objects = failing = FailingObjects(objects)
+    failing.when = when
+    with first.serve() as store:
+        store.create_topic(TOPIC)
+        filled(store, 0, 3)
+        failing.fail_at = len(failing.calls)
+        with pytest.raises(ArchiveUnavailable):
+            first.ship()
+        filled(store, 3, 3)
+        failing.fail_at = None
+        first.ship()
+        assert store.unshipped_records() == 0
+        assert store.shipped_seq == 2  # the fence, and two windows
+        with brokers().serve() as successor:
+            assert read(successor) == numbered(0, 6)
+
+
+def test_an_append_that_waits_for_its_window_gives_up_in_time(
+    brokers: Brokers, objects: Objects
+) -> None:
+    first = brokers()
+    first.objects = failing = FailingObjects(objects)
+    with first.serve() as store:
+        store.create_topic(TOPIC)
+        failing.fail_at, failing.forever = len(failing.calls), True
+        with pytest.raises(Unavailable, match="in no window"):
+            store.append(TOPIC, b"x", partition=0, acks="archived", timeout_s=0.3)
+        failing.fail_at = None
+        store.append(TOPIC, b"y", partition=0, acks="archived")
