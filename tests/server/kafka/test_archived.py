@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lamina.wal.reader import TopicReader
 from lamina.wire.kafka.error_codes import ErrorCode
-from lamina.wire.kafka.record_apis import FETCH, LIST_OFFSETS
+from lamina.wire.kafka.record_apis import FETCH, LIST_OFFSETS, PRODUCE
 from tests.archive.rig import SETTINGS
-from tests.server.kafka.raw_client import RawClient, fetched, offsets_of
+from tests.server.kafka.raw_client import RawClient, fetched, made, offsets_of, produced
 from tests.server.rig import served
 
 TOPIC = "orders"
@@ -129,6 +131,29 @@ def test_a_damaged_object_is_told_once_and_costs_its_own_records(rig: Rig) -> No
     lost = every - set(found)
     assert lost
     assert lost <= set(range(rig.first + EACH, rig.first + 2 * EACH))
+
+
+def test_the_event_loop_waits_for_no_archive(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a wal topic begins is up to the age of records that only the archive may have."""
+    threads: set[str] = set()
+    real = TopicReader.first_readable
+
+    def first_readable(reader: TopicReader) -> int:
+        threads.add(threading.current_thread().name)
+        return real(reader)
+
+    monkeypatch.setattr(TopicReader, "first_readable", first_readable)
+    end = rig.first + ROWS + LOCAL
+    with RawClient(rig.service.kafka_address) as client:
+        client.send(FETCH, 11, fetched(TOPIC, end, max_wait_ms=20_000))
+        with RawClient(rig.service.kafka_address) as other:
+            answer = other.ask(PRODUCE, 9, produced(TOPIC, made([b"x"])))
+            assert answer["responses"][0]["partition_responses"][0]["base_offset"] == end
+        _, answer = client.receive(FETCH, 11)
+        assert offsets_of(answer["responses"][0]["partitions"][0]["records"]) == [(end, end, 1)]
+        assert read(client, rig.first) == (list(range(rig.first, end + 1)), [])
+    assert bool(threads) == (rig.format == "wal")
+    assert "lamina-kafka" not in threads
 
 
 def test_an_archive_that_does_not_answer_is_tried_again(rig: Rig) -> None:

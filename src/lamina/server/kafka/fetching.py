@@ -119,6 +119,7 @@ async def fetch(call: Call) -> Message:
     if request["session_id"] != 0 and request["session_epoch"] > 0:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
     wanted = list(_wanted(call))
+    await _look(call, wanted)
     await call.door.warm.wait()
     found = await _found_at_once(call, wanted)
     if found is None:
@@ -173,14 +174,25 @@ def _wanted(call: Call) -> Iterator[Wanted]:
             if not name or not call.may("read", name):
                 error = ErrorCode.UNKNOWN_TOPIC_ID
         for each in topic["partitions"]:
-            made = Wanted(
+            yield Wanted(
                 *(name, identity, each["partition"], each["fetch_offset"]),
                 max(1, each["partition_max_bytes"]),
                 error,
             )
-            if error is ErrorCode.NONE:
-                made.look(call)
-            yield made
+
+
+async def _look(call: Call, wanted: list[Wanted]) -> None:
+    """Looks where partitions begin and end; in the pool where an archive may be asked for it."""
+    if any(call.asks_archive(topic) for topic in {each.topic for each in wanted}):
+        await call.in_pool(_look_at_all, call, wanted)
+    else:
+        _look_at_all(call, wanted)
+
+
+def _look_at_all(call: Call, wanted: list[Wanted]) -> None:
+    for each in wanted:
+        if each.error is ErrorCode.NONE:
+            each.look(call)
 
 
 # ---------------------------------------------------------------- waiting
@@ -211,9 +223,7 @@ async def _until_enough(
     wanted, of_log = given
     looked_at = wanted
     while not call.door.stopping.is_set():
-        for each in looked_at:
-            if each.error is ErrorCode.NONE:
-                each.look(call)
+        await _look(call, looked_at)
         left = deadline - loop.time()
         if left <= 0 or await _is_enough(call, wanted):
             return

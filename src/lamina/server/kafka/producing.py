@@ -361,7 +361,9 @@ def _stored(call: Call, part: Part, appended: Appended) -> Message:
 
 
 def _log_start(call: Call, topic: str, partition: int) -> int:
-    """Returns where the log begins, -1 if nobody can say: the records are stored all the same."""
+    """Returns where the log begins, -1 if nobody can say now: the records are stored anyway."""
+    if call.asks_archive(topic):
+        return -1
     try:
         return call.store.earliest_offset(topic, partition)
     except LaminaError:  # the topic was deleted meanwhile, or the server stops

@@ -181,6 +181,17 @@ class Call:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.door.pool, action, *arguments)
 
+    def asks_archive(self, topic: str) -> bool:
+        """Returns whether where a topic begins may be up to its archive: no question for the loop.
+
+        Records of wal topics expire one by one, also those that only the archive has.
+        """
+        try:
+            settings = self.store.topic_changes.settings_in_force(topic)
+            return settings.is_archived and self.store.format_of(topic)[0] == "wal"
+        except LaminaError:
+            return False
+
     def may(self, scope: Scope, topic: str | None) -> bool:
         """Returns whether the caller's key covers this."""
         try:
