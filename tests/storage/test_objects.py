@@ -395,3 +395,9 @@ def test_a_writer_waits_for_another_and_then_gives_up(
     assert len(pauses) == 5 + 3, "no pause behind the last try"
     lock.release()
     directory.create("more", b"1")
+
+
+def test_a_machine_without_credentials_is_told_what_to_set() -> None:
+    asked = "Error performing PUT http://169.254.169.254/latest/api/token in 2s"
+    assert "set AWS_ACCESS_KEY_ID" in objects_module._first_line(OSError(asked))
+    assert objects_module._first_line(OSError("503 Slow Down")) == "503 Slow Down"

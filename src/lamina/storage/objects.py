@@ -328,5 +328,11 @@ class _Short(Exception):
     """The store gave fewer bytes than it should have."""
 
 
+_METADATA_SERVICE = "http://169.254.169.254/"
+"""Who is asked for credentials when the environment has none; it answers inside of a cloud only."""
+_NO_KEYS = "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+
+
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return f"{text}; {_NO_KEYS}" if _METADATA_SERVICE in text else text
