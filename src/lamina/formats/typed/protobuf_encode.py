@@ -32,7 +32,7 @@ from lamina.formats.typed.avro_encode import is_null
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH
 from lamina.formats.typed.decimal_bytes import decimal_size, put_decimal
 from lamina.formats.typed.given_columns import TableColumns, exact_columns
-from lamina.formats.typed.protobuf_layout import WIDTH, Layout, Step
+from lamina.formats.typed.protobuf_layout import WIDTH, Step, WritingSteps
 from lamina.formats.typed.protobuf_program import Op
 from lamina.formats.typed.row_faults import BAD_NUMBER, FINE, NO_ROOM, NULL_FOUND
 from lamina.formats.typed.schema_model import Kind, Type, joined
@@ -53,26 +53,26 @@ _SPARE = 96
 _ALL = 1_000_000_000
 
 
-def encode(layout: Layout, table: pa.Table | pa.RecordBatch, prefix: bytes = b"") -> pa.Array:
+def encode(steps: WritingSteps, table: pa.Table | pa.RecordBatch, prefix: bytes = b"") -> pa.Array:
     """Encodes the rows of a table, each behind a prefix.
 
     Raises SchemaError for a column or a row that does not fit.
     """
-    schema = layout.plan.root.type
+    schema = steps.plan.root.type
     given = exact_columns(schema, table)
     for problem in _two_of_one(schema, given, np.ones(table.num_rows, dtype=np.bool_), ""):
         raise SchemaError(problem, field=problem.partition(":")[0])
-    columns = TableColumns(layout.plan, given, table.num_rows)
+    columns = TableColumns(steps.plan, given, table.num_rows)
     rows = columns.rows
     behind = np.zeros(rows + 1, dtype=np.int32)
     room = min(columns.size_bytes + rows * (len(prefix) + 4) + 4096, ITEMS_MAX)
     out = empty_bytes(room)
     head = np.frombuffer(prefix or b"\0", dtype=np.uint8)
-    places = np.zeros(layout.plan.domains, dtype=np.int64)
+    places = np.zeros(steps.plan.domains, dtype=np.int64)
     row = rows
     while True:
         row, fault, place = _run(
-            (layout.code, layout.numbers, columns.addresses, places),
+            (steps.code, steps.numbers, columns.addresses, places),
             (head, len(prefix)),
             (out, behind),
             row,
@@ -81,7 +81,7 @@ def encode(layout: Layout, table: pa.Table | pa.RecordBatch, prefix: bytes = b""
             break
         out = _larger(out, int(behind[row]))
     if fault != FINE:
-        path = layout.paths[place]
+        path = steps.paths[place]
         told = "is null, and the schema has none"
         if fault == BAD_NUMBER:
             told = "is no number of 32 bits without sign, or longer than the schema has it"

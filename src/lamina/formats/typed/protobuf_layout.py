@@ -47,7 +47,7 @@ class Step(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Layout:
+class WritingSteps:
     """What the encoding kernel runs."""
 
     plan: ColumnPlan
@@ -57,7 +57,7 @@ class Layout:
     """The field of each instruction, for errors."""
 
 
-def compiled(schema: Type) -> Layout:
+def compiled(schema: Type) -> WritingSteps:
     """Compiles writing a message; raises SchemaError as reading it does."""
     refuse_columnless(schema)
     plan = ColumnPlan.of(schema)
@@ -66,7 +66,7 @@ def compiled(schema: Type) -> Layout:
     made.emit(Step.END)
     code = np.array(made.code, dtype=np.int64).reshape(-1)
     numbers = np.array(made.numbers or [0], dtype=np.int64)
-    return Layout(plan, code, numbers, tuple(made.paths))
+    return WritingSteps(plan, code, numbers, tuple(made.paths))
 
 
 class _Compiler:
