@@ -10,6 +10,8 @@ from typing import Any, get_args
 import pytest
 import typer.main
 
+import lamina
+import lamina.polars
 from lamina.api import State
 from lamina.cli.main import app
 from lamina.client.consumer import Consumer
@@ -18,6 +20,7 @@ from lamina.client.remote_group import RemoteGroup
 from lamina.client.remote_store import RemoteStore
 from lamina.formats.log_format import CODECS
 from lamina.groups.group import Group
+from lamina.inspect import kinds
 from lamina.records import INPUT_SCHEMAS
 from lamina.server.console.actions import ACTIONS
 from lamina.server.http import Routes
@@ -29,7 +32,8 @@ from lamina.wire.kafka.apis import APIS
 from lamina.wire.operations import OPERATIONS
 from lamina_torture.cross.axes import DAMAGES, FORMATS, TIERS, Cell, impossible
 from lamina_torture.cross.known import known_lines
-from lamina_torture.cross.table import cells, covered, every_user, summary
+from lamina_torture.cross.table import NOT_LAID_OUT, cells, covered, every_user, summary
+from lamina_torture.cross.templates import make
 from lamina_torture.cross.users import unmet
 from tests.support.public_calls import answers
 
@@ -81,9 +85,17 @@ def kafka_apis() -> Iterator[str]:
         yield f"kafka {APIS[key].name}"
 
 
+def functions() -> Iterator[str]:
+    """Every function that a program calls without a store: `lamina.open` and its like."""
+    for module in (lamina, lamina.polars):
+        for name in module.__all__:
+            if inspect.isfunction(getattr(module, name)):
+                yield f"{module.__name__}.{name}"
+
+
 def product() -> set[str]:
     actions = (f"action {name}" for name in ACTIONS)
-    return {*methods(), *commands(), *routes(), *kafka_apis(), *actions}
+    return {*methods(), *functions(), *commands(), *routes(), *kafka_apis(), *actions}
 
 
 def missing(found: set[str]) -> list[str]:
@@ -99,7 +111,7 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "new", ["Store.merge", "lamina topic split", "GET /v2/topics", "kafka Vote"]
+    "new", ["Store.merge", "lamina topic split", "GET /v2/topics", "kafka Vote", "lamina.merge"]
 )
 def test_whatever_is_new_is_missing_in_the_table(new: str) -> None:
     assert missing(product() | {new}) == [new]
@@ -112,6 +124,31 @@ def test_a_new_method_of_a_store_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Store, "merge", merge, raising=False)
     monkeypatch.setattr(ArchiveStore, "merge", merge, raising=False)
     assert missing(product()) == ["ArchiveStore.merge", "Store.merge"]
+
+
+def test_a_new_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge() -> None:
+        """Is new."""
+
+    monkeypatch.setattr(lamina, "merge", merge, raising=False)
+    monkeypatch.setattr(lamina, "__all__", [*lamina.__all__, "merge"])
+    assert missing(product()) == ["lamina.merge"]
+
+
+def test_every_kind_of_file_is_in_the_directories_of_cells_or_has_a_reason(
+    tmp_path: Path,
+) -> None:
+    """What is not laid out, no user ever meets damaged."""
+    found = set()
+    for format_name in FORMATS:
+        root = tmp_path / "root"
+        for path, data in make(root, format_name, archived=True).files.items():
+            kind = kinds.recognise(f"{root}/{path}", data[:8])
+            assert kind is not None, f"{path} is no file that `lamina verify` knows"
+            found.add(kind.name)
+    known = {kind.name for kind in kinds.every_kind()}
+    assert found <= known
+    assert sorted(known - found) == sorted(NOT_LAID_OUT)
 
 
 def test_every_format_and_every_state_of_a_layer_is_an_axis() -> None:

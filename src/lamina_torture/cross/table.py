@@ -113,6 +113,28 @@ NOT_USERS |= {
 }  # fmt: skip
 
 
+NOT_USERS |= {
+    "lamina.open": "every user in this process begins with it",
+    "lamina.connect": "every user of Flight begins with it",
+    "lamina.dataset": "the table that `lamina sql`, which is a user, queries",
+    "lamina.polars.scan": "the same table as a lazy frame",
+}
+
+NOT_LAID_OUT: dict[str, str] = {
+    "boundary of tails": "of a cluster",
+    "lease of a cluster": "of a cluster",
+    "tail": "of a cluster",
+    "copy of a group": "made when a group is archived; tests/archive/test_groups_rebuilt.py",
+    "ids of producers": "made by the Kafka door; tests/store/test_producer_ids.py",
+    "proof of an object store": "made by `lamina doctor --archive`; tests/archive/test_proof.py",
+    "settings of groups": "made by the Kafka door; tests/groups/test_settings_book.py",
+    "tombstone": "there only while a segment goes; the row F7/names",
+    "topic schemas": "of typed topics; tests/store/test_schema_files.py",
+    "transaction": "made by the Kafka door; tests/store/test_transactions.py",
+}
+"""Kinds of files that the directories of cells do not have, and what meets their damage instead."""
+
+
 def every_user() -> dict[str, User]:
     """Returns all users by name: those in this process and those on Spark."""
     return {**USERS, **SPARK_USERS}
