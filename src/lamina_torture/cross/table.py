@@ -22,6 +22,7 @@ NOT_USERS: dict[str, str] = {
     "lamina key create": "keys of a server, no records",
     "lamina key list": "keys of a server, no records",
     "lamina key delete": "keys of a server, no records",
+    "lamina pipeline table": "reads by the source, as the user `spark-read` does",
     "lamina pipeline ingest": "reads files of others and appends, as the user `append` does",
     "GET /console/static/{path:path}": "files of the page itself",
     "POST /v1/topics/{topic}/records": "appends, as the user `append` does",
