@@ -58,6 +58,10 @@ NOT_USERS |= {
     f"{kind}.set_schema": "writes a topic's schemas.json, no records"
     for kind in ("Store", "RemoteStore")
 }
+NOT_USERS |= dict.fromkeys(
+    ("Store.ship_lag_ms", "Store.unshipped_records"),
+    "counts what a standby lacks of the log; kept in memory, no file",
+)
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
     for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
