@@ -381,7 +381,9 @@ MUTANTS = (
         "source-out-of-order",
         "a task of Spark's source gives rows in the order of the log",
         "spark/pieces/task.py",
-        "            yield projection.apply(batch, origin)\n",
+        "            rows = projection.apply(batch, origin)\n"
+        "            if rows.num_rows:\n"
+        "                yield rows\n",
         "            half = batch.num_rows // 2\n"
         "            for some in (batch.slice(half), batch.slice(0, half)):\n"
         "                yield projection.apply(some, origin)\n",
