@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lamina as library
@@ -18,7 +19,7 @@ from tests.cli.test_tracebacks import TARGETED, call, one_line
 __all__ = ["typed"]
 WRITING = {
     *("topic create", "topic alter", "topic add-partitions", "topic delete", "topic produce"),
-    *("router create", "router alter", "tier archive", "bench"),
+    *("router create", "router alter", "tier archive", "bench", "schema set"),
     "topic retention",  # its plan is the writer's
 }
 YES = ["topic trim", "topic delete-records", "topic retention", "group seek", "group delete"]
@@ -34,6 +35,7 @@ def sealed(tmp_path: Path) -> Iterator[Path]:
         store.group("t", "g")
         for name in ("v", "w"):
             store.create_topic(name, format="wal")
+        store.create_topic("typed", schema=pa.schema({"id": pa.int64()}))
         store.create_router("r", "v", "w", tag=b"x")
     if os.geteuid() == 0:
         yield from _mounted(data)

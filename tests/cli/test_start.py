@@ -72,7 +72,14 @@ def test_a_document_is_dumped_without_arrow(tmp_path: Path) -> None:
             "topic consume t -o :end",
             "topic alter t -c segment.ms=9",
         ),
-        *("group list", "group describe g", "router list", "segment list t", "tier status"),
+        *(
+            "group list",
+            "group describe g",
+            "router list",
+            "segment list t",
+            "tier status",
+            "schema list t",
+        ),
         *("cat -L", "cat -C -t t -e"),
     ],
 )

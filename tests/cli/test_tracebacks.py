@@ -16,6 +16,7 @@ import lamina as library
 from lamina.cli import main as cli
 from tests.cli.test_options import ALL, PLACED, options
 
+ORDER = str(Path(__file__).parent / "order.avsc")
 NEEDS: dict[str, list[str]] = {
     **{
         "topic create": ["new"],
@@ -28,6 +29,7 @@ NEEDS: dict[str, list[str]] = {
     **{"topic retention": ["t"], "group describe": ["g"], "group seek": ["g", "--to", "start"]},
     **{"group delete": ["g"], "router create": ["r", "t", "u"], "router alter": ["r"]},
     **{"router delete": ["r"], "segment list": ["t"], "cat": ["-L"]},
+    **{"schema set": ["t", ORDER], "schema list": ["t"], "schema show": ["typed"]},
     **{"sql": ["select 1 from t"], "bench": ["--seconds", "0.1"]},
 }
 SPARK = [command for command in ALL if command.startswith("pipeline ")]

@@ -15,6 +15,7 @@ from tests.server.rig import served
 
 __all__ = ["typed"]
 WRITING = ["topic create", "topic alter", "topic delete", "topic produce", "router create"]
+WRITING += ["schema set"]
 
 
 class Guarded(NamedTuple):

@@ -26,6 +26,7 @@ from lamina.cli import (
     group_commands,
     pipeline_commands,
     router_commands,
+    schema_commands,
     segment_commands,
     serve_commands,
     server_commands,
@@ -75,6 +76,7 @@ app.add_typer(tier_commands.app)
 app.add_typer(topic_commands.app, name="topic")
 app.add_typer(group_commands.app, name="group")
 app.add_typer(router_commands.app, name="router")
+app.add_typer(schema_commands.app, name="schema")
 app.add_typer(segment_commands.app, name="segment")
 app.add_typer(serve_commands.keys, name="key")
 app.add_typer(server_commands.app, name="server")

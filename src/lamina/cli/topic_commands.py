@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lamina.cli.schema_commands import SCHEMA_HELP, Encoding, KeyColumn, read_schema
 from lamina.cli.target import (
     Json,
     TopicName,
@@ -52,12 +54,21 @@ def create(
         bool,
         typer.Option("--if-not-exists", help="Leave a topic that is there, if it is the same."),
     ] = False,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", metavar="FILE", help=SCHEMA_HELP),
+    ] = None,
+    encoding: Encoding = None,
+    key_column: KeyColumn = None,
     where: Where,
     as_json: Json = False,
 ) -> None:
     """Creates topics, and the data directory with the first one."""
     from lamina.cli.output import emit
 
+    if schema is None and (encoding or key_column):
+        raise InvalidRequest("--encoding and --key-column belong to a --schema")
+    described = None if schema is None else read_schema(schema)
     rows = []
     with writable(where, create=True) as store:
         for name in names:
@@ -69,6 +80,9 @@ def create(
                     format=format,
                     config=settings,
                     exist_ok=if_not_exists,
+                    schema=described,
+                    encoding=encoding,
+                    key=key_column,
                 )
             except TopicExists as error:
                 raise _there(error, name, if_not_exists=if_not_exists) from error

@@ -143,6 +143,8 @@ def looks(ground: Ground) -> Saw:
         ("segment", "list", TOPIC),
         ("group", "list"),
         ("router", "list"),
+        ("schema", "list", TOPIC),
+        ("schema", "show", TOPIC),
         ("group", "describe", GROUP),
         ("group", "seek", GROUP, "--to", "start"),
         ("group", "delete", GROUP),
@@ -164,11 +166,15 @@ def _count(ground: Ground, saw: Saw) -> None:
             demand(row["records"] >= wanted, "I9", f"{name}: lists {row['records']} of {wanted}")
 
 
+_SCHEMA = b'{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}'
+
+
 def changes(ground: Ground) -> Saw:
     """Commands that change and keep all records: create, alter, seek, delete of a new group."""
     where = ("--data", ground.data)
     saw = run("topic", "alter", TOPIC, "-c", f"retention.ms={1 << 50}", *where)
     run("topic", "create", "third", "--format", ground.template.format, *where)
+    run("schema", "set", "third", "-", *where, given=_SCHEMA)
     run("topic", "add-partitions", "third", "--total", "3", *where)
     run("group", "seek", "new", "--to", "start", "--topics", TOPIC, "--yes", *where)
     run("group", "delete", "new", "--yes", *where)
