@@ -63,9 +63,9 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
             "strm segment",
             golden("strm-orders.seg"),
         ),
-        "archive/data/orders/0/manifest.json": (
+        "archive/data/orders/1/manifest.json": (
             "list of objects",
-            archive_manifest.encode(archive_manifest.Manifest("orders", 0, 1, 1)),
+            archive_manifest.encode(archive_manifest.Manifest("orders", 1, 1, 1)),
         ),
         "archive/data/orders/0/state/billing.json": ("copy of a group", group_copy.encode(copied)),
     }

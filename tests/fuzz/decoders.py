@@ -60,6 +60,11 @@ from lamina.formats.typed import (
     avro_text,
     json_decode,
     json_encode,
+    protobuf_decode,
+    protobuf_encode,
+    protobuf_layout,
+    protobuf_program,
+    protobuf_schema,
 )
 from lamina.formats.typed.arrow_types import arrow_schema
 from lamina.formats.typed.row_faults import Decoded, Values
@@ -576,6 +581,45 @@ def check_avro(data: bytes) -> None:
     assert _row_of(decoded, table.schema).equals(pa.table(second.columns, schema=table.schema))
 
 
+PROTO = """
+syntax = "proto3";
+message R {
+    message M { int32 n = 1; repeated sint64 many = 2; }
+    enum E { X = 0; Y = 1; }
+    int64 a = 1; optional string b = 2; repeated M c = 3; E d = 4; map<string, int32> e = 5;
+    oneof one { bytes f = 6; fixed32 g = 7; }
+}
+"""
+PROTO_ROW = {
+    **{"a": 5, "b": "text", "c": [{"n": 1, "many": [2, -3]}, {"n": 0, "many": []}]},
+    **{"d": "Y", "e": [("k", 1)], "f": None, "g": 9},
+}
+
+
+def message_table() -> tuple[Any, pa.Table]:
+    kind = protobuf_schema.parse(PROTO)
+    return kind, pa.Table.from_pylist([PROTO_ROW], schema=arrow_schema(kind))
+
+
+def protobuf_values() -> list[bytes]:
+    kind, table = message_table()
+    found: list[bytes] = protobuf_encode.encode(protobuf_layout.compiled(kind), table).to_pylist()
+    return found
+
+
+def check_protobuf(data: bytes) -> None:
+    """A message between two good ones is taken or refused alone, and reads the same again."""
+    kind, table = message_table()
+    program = protobuf_program.compiled(kind, kind)
+    good = protobuf_values()[0]
+    given = Values.of(pa.array([good, data, good], pa.binary()))
+    decoded = protobuf_decode.decode(program, given)
+    _check_typed(decoded, table)
+    again = protobuf_encode.encode(protobuf_layout.compiled(kind), _row_of(decoded, table.schema))
+    second = protobuf_decode.decode(program, Values.of(again))
+    assert _row_of(decoded, table.schema).equals(pa.table(second.columns, schema=table.schema))
+
+
 def json_values() -> list[bytes]:
     kind, table = typed_table()
     found: list[bytes] = json_encode.encode(json_encode.template(kind), table).to_pylist()
@@ -725,6 +769,7 @@ _DOCUMENTS = (
         True,
     ),
     Target("avro-values", avro_values, check_avro),
+    Target("protobuf-values", protobuf_values, check_protobuf),
     Target("json-values", json_values, check_json, is_text=True),
     Target(
         "producer-ids",

@@ -462,7 +462,7 @@ HELD = {
     *("coordinator", "new_producer_id"),
 }
 """What jobs and the tier need of a store that this process holds: its partitions themselves."""
-OF_THE_DIRECTORY = {"identity", "path", "recovery_report", "tier"}
+OF_THE_DIRECTORY = {"identity", "path", "recovery_report", "seat", "tier"}
 
 
 def test_every_public_method_of_a_store_is_there_on_a_client(both: dict[str, Any]) -> None:

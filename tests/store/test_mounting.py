@@ -245,7 +245,7 @@ def test_a_batch_of_a_producer_is_in_one_window(
     assert first.seat is not None
     assert first.seat.shipper is not None
     assert first.seat.shipper._ship_one()  # the machine is lost behind the first of its windows
-    assert store.unshipped_records() == 2000
+    assert store.seat.unshipped_records() == 2000
     monkeypatch.undo()
     with brokers().serve() as successor:
         assert successor.latest_offset(TOPIC, 0) == 1000

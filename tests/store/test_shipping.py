@@ -33,10 +33,10 @@ def test_what_was_not_shipped_is_what_a_lost_machine_takes(brokers: Brokers, clo
     store.create_topic(TOPIC)
     filled(store, 0, 5)
     first.ship()
-    assert (store.ship_lag_ms(), store.unshipped_records()) == (0, 0)
+    assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (0, 0)
     filled(store, 5, 3)
     clock.now_ms += 700
-    assert (store.ship_lag_ms(), store.unshipped_records()) == (700, 3)
+    assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (700, 3)
     with brokers().serve() as successor:
         assert read(successor) == numbered(0, 5)
     store.close()
@@ -58,8 +58,8 @@ def test_a_window_whose_answer_was_lost_is_settled(
         filled(store, 3, 3)
         failing.fail_at = None
         first.ship()
-        assert store.unshipped_records() == 0
-        assert store.shipped_seq == 2  # the fence, and two windows
+        assert store.seat.unshipped_records() == 0
+        assert store.seat.shipped_seq == 2  # the fence, and two windows
         with brokers().serve() as successor:
             assert read(successor) == numbered(0, 6)
 

@@ -458,6 +458,11 @@ class StoreApi(KeepingApi, rules=RULES):
         """What looks after the archive; None in a store that was opened without one."""
         raise self._cannot("tier")
 
+    @property
+    def seat(self) -> object:
+        """The store's hold on a cluster; None in a store that was opened without one."""
+        raise self._cannot("seat")
+
     def segmented(self, topics: Collection[str] | None = None) -> Sequence[object]:
         """Returns the partitions that have segments of their own, for jobs that work on those."""
         raise self._cannot("segmented")

@@ -183,6 +183,19 @@ class Seat:
 
     # ------------------------------------------------------------------ life
 
+    def ship_lag_ms(self) -> int:
+        """Returns how long the oldest durable record may have been in no window; 0 for none."""
+        return self.shipper.lag_ms() if self.shipper is not None else 0
+
+    def unshipped_records(self) -> int:
+        """Returns how many durable records are in no window yet: what a lost machine would take."""
+        return self.shipper.unshipped_records() if self.shipper is not None else 0
+
+    @property
+    def shipped_seq(self) -> int:
+        """The slot of the last window that is there."""
+        return self.log.next_seq - 1
+
     def start(self) -> None:
         """Begins to ship, if the store holds all that was shipped before."""
         assert self.shipper is not None, "boarded before"

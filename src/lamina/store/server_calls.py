@@ -1,11 +1,12 @@
-"""What a store answers to servers and jobs beside its API: its parts, and its hold on a cluster."""
+"""What servers and jobs of the same process ask a store for beside its records: its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
 
-from lamina.groups.coordinator import Coordinator
+from lamina.api import TierStatus
+from lamina.errors import InvalidRequest
 from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
 from lamina.store.lookup import Lookup
@@ -15,56 +16,62 @@ from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
-    from lamina.store.seat import Seat
     from lamina.wal.engine import WalEngine
     from lamina.wal.wal_partition import WalPartition
 
 
+class _Failing(Protocol):
+    def failures(self) -> dict[str, str]: ...
+
+
 class ServerCalls:
-    """Calls of a store that writes, for servers and jobs of the same process."""
+    """Lends partitions, asks the archive, gives numbers to producers, and says what has failed."""
 
-    _tier: Tier | None = None
-    _seat: Seat | None = None
-    _coordinator: Coordinator
-    _lookup: Lookup[Archivable]
-    _open: OpenTopics
-    _producer_ids: ProducerIds
-    _write_ahead: WriteAhead
+    def __init__(
+        self,
+        lookup: Lookup[Archivable],
+        open_topics: OpenTopics,
+        write_ahead: WriteAhead,
+        producer_ids: ProducerIds,
+        tier: Tier | None,
+        failing: Iterable[_Failing],
+    ) -> None:
+        self._lookup = lookup
+        self._open = open_topics
+        self._write_ahead = write_ahead
+        self._producer_ids = producer_ids
+        self._tier = tier
+        self._failing = failing
 
-    @property
-    def coordinator(self) -> Coordinator:
-        """The coordinator of classic groups, for the doors that speak its protocol."""
-        return self._coordinator
+    def failures(self) -> dict[str, str]:
+        """Returns the partitions and groups that are poisoned, and why."""
+        found = {
+            partition.place.name: str(partition.failure)
+            for partition in self._open.every()
+            if partition.failure is not None
+        }
+        for each in self._failing:
+            found |= each.failures()
+        return found
+
+    def archive(self) -> None:
+        """Archives everything that is sealed now, even in small objects; raises what failed."""
+        self._lookup.require_open()
+        if self._tier is None:
+            raise InvalidRequest(
+                "the store has no archive: open it with archive='s3://bucket/prefix' or a directory"
+            )
+        self._tier.archive()
+
+    def tier_status(self) -> list[TierStatus]:
+        """Returns how far the archive of each archived partition is behind."""
+        self._lookup.require_open()
+        return self._tier.status() if self._tier is not None else []
 
     def new_producer_id(self) -> int:
         """Returns an id for an idempotent producer of Kafka's protocol."""
         self._lookup.require_open()
         return self._producer_ids.take()
-
-    @property
-    def tier(self) -> Tier | None:
-        """The part that looks after the archive; None without one."""
-        return self._tier
-
-    @property
-    def seat(self) -> Seat | None:
-        """The store's hold on a cluster; None without one."""
-        return self._seat
-
-    def ship_lag_ms(self) -> int:
-        """Returns how long the oldest durable record may have been in no window; 0 for none."""
-        seat = self._seat
-        return seat.shipper.lag_ms() if seat is not None and seat.shipper is not None else 0
-
-    def unshipped_records(self) -> int:
-        """Returns how many durable records are in no window yet: what a lost machine would take."""
-        seat = self._seat
-        return seat.shipper.unshipped_records() if seat is not None and seat.shipper else 0
-
-    @property
-    def shipped_seq(self) -> int:
-        """The slot of the last window that is there; -1 for none."""
-        return self._seat.log.next_seq - 1 if self._seat is not None else -1
 
     def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
         """Returns the segmented partitions, for jobs that work on segments."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,18 +42,18 @@ from lamina.api import (
     RecoveryReport,
     Start,
     StoreApi,
-    TierStatus,
 )
 from lamina.api.portraits import Portrait, store_title
 from lamina.archive.open_archive import Archive, Memory
 from lamina.config import WalSettings, WriterSettings
-from lamina.errors import InvalidRequest, LaminaError, typed_errors
+from lamina.errors import LaminaError, typed_errors
 from lamina.groups.coordinator import Coordinator
 from lamina.groups.dead_letters import bury
 from lamina.groups.lending import LendingGroup
 from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
 from lamina.log.interfaces import Writing
+from lamina.log.partition import Partition
 from lamina.log.sealed import Archivable
 from lamina.records import Records
 from lamina.storage import machine, paths
@@ -85,16 +85,20 @@ from lamina.store.write_ahead import WriteAhead
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
     from lamina.store.seat import Seat
+    from lamina.wal.engine import WalEngine
+    from lamina.wal.wal_partition import WalPartition
 
 TICK_MS = 1000
 _THREADS = 8
 
 
-class Store(ServerCalls, StoreApi, leave=("append", "append_async", "scan", "fetch")):
+class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
     """A data directory, opened for writing. Use `lamina.open`, and close it (or use `with`)."""
 
     _is_released = False
     _lock: Lock | None = None
+    _tier: Tier | None = None
+    _seat: Seat | None = None
 
     def __init__(  # noqa: PLR0913 - the options of a store, by keyword
         self,
@@ -184,11 +188,13 @@ class Store(ServerCalls, StoreApi, leave=("append", "append_async", "scan", "fet
         offsets = CommittedOffsets(boot, self._open.epoch_of, self._open.groups_max_of)
         self._coordinator = Coordinator(offsets, self._groups.knows)
         self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)
-        self._producer_ids = ProducerIds(boot, self._highest_producer_id)
+        self._producer_ids = ids = ProducerIds(boot, self._highest_producer_id)
         self.transactions = (Transactions if seat is None else NoTransactions)(
             *(boot, self._coordinator.offsets, DecidedAppends(self._open), self._appending),
-            new_producer_id=self._producer_ids.take,
+            new_producer_id=ids.take,
         )
+        failing = (self._groups, self._coordinator, self.transactions)
+        self._server_calls = ServerCalls(lookup, self._open, self._write_ahead, ids, tier, failing)
         chores: dict[str, Chore] = {
             "groups": self._flush_groups,
             "transactions": self.transactions.tend,
@@ -431,6 +437,38 @@ class Store(ServerCalls, StoreApi, leave=("append", "append_async", "scan", "fet
     commit_offsets = answered_by("_group_calls", GroupCalls.commit_offsets)
     committed_offsets = answered_by("_group_calls", GroupCalls.committed_offsets)
     describe_members = answered_by("_group_calls", GroupCalls.describe_members)
+    failures = answered_by("_server_calls", ServerCalls.failures)
+    new_producer_id = answered_by("_server_calls", ServerCalls.new_producer_id)
+    archive = answered_by("_server_calls", ServerCalls.archive)
+    tier_status = answered_by("_server_calls", ServerCalls.tier_status)
+    purge_wal = answered_by("_server_calls", ServerCalls.purge_wal)
+
+    def segmented(self, topics: Collection[str] | None = None) -> list[Partition]:
+        """Written out, as the two below, for the types that only the engine knows."""
+        return self._server_calls.segmented(topics)
+
+    def wal_partitions(self, topics: Collection[str] | None = None) -> list[WalPartition]:
+        """Returns the partitions behind the write-ahead log."""
+        return self._server_calls.wal_partitions(topics)
+
+    def write_ahead_log(self) -> WalEngine:
+        """Returns the write-ahead log, which is created for the first topic that needs it."""
+        return self._server_calls.write_ahead_log()
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator of classic groups, for the doors that speak its protocol."""
+        return self._coordinator
+
+    @property
+    def tier(self) -> Tier | None:
+        """The part that looks after the archive; None without one."""
+        return self._tier
+
+    @property
+    def seat(self) -> Seat | None:
+        """The store's hold on a cluster; None without one."""
+        return self._seat
 
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> LendingGroup:
         """Returns a consumer group, which is created if there is none of this name."""
@@ -452,30 +490,6 @@ class Store(ServerCalls, StoreApi, leave=("append", "append_async", "scan", "fet
         """Runs all maintenance now, whether it is due or not."""
         self._lookup.require_open()
         self._maintenance.tick(force=True)
-
-    def archive(self) -> None:
-        """Archives everything that is sealed now, even in small objects; raises what failed."""
-        self._lookup.require_open()
-        if self._tier is None:
-            raise InvalidRequest(
-                "the store has no archive: open it with archive='s3://bucket/prefix' or a directory"
-            )
-        self._tier.archive()
-
-    def tier_status(self) -> list[TierStatus]:
-        """Returns how far the archive of each archived partition is behind."""
-        self._lookup.require_open()
-        return self._tier.status() if self._tier is not None else []
-
-    def failures(self) -> dict[str, str]:
-        """Returns the partitions and groups that are poisoned, and why."""
-        partitions = {
-            partition.place.name: str(partition.failure)
-            for partition in self._open.every()
-            if partition.failure is not None
-        }
-        groups = self._groups.failures() | self._coordinator.failures()
-        return partitions | groups | self.transactions.failures()
 
 
 def _attach_nowhere(partition: Archivable) -> None:

@@ -59,8 +59,8 @@ NOT_USERS |= {
     for kind in ("Store", "RemoteStore")
 }
 NOT_USERS |= dict.fromkeys(
-    ("Store.ship_lag_ms", "Store.unshipped_records"),
-    "counts what a standby lacks of the log; kept in memory, no file",
+    ("Store.seat",),
+    "the hold on a cluster: no records, and nothing on disk",
 )
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
