@@ -34,6 +34,7 @@ from lamina.formats.documents import (
     ledger,
     position_file,
     producer_ids,
+    seat_file,
     sink_transaction,
     tail_boundary,
     tombstone,
@@ -441,6 +442,11 @@ def leases() -> list[bytes]:
     return [lease_file.encode(held), lease_file.encode(dataclasses.replace(held, renewals=42))]
 
 
+def seats() -> list[bytes]:
+    states = (seat_file.MOUNTING, seat_file.SERVING, seat_file.SHIPPED)
+    return [seat_file.encode(seat_file.SeatFile(7, state)) for state in states]
+
+
 def boundaries() -> list[bytes]:
     return [tail_boundary.encode(tail_boundary.TailBoundary(912, 7))]
 
@@ -794,6 +800,7 @@ _DOCUMENTS = (
         True,
     ),
     Target("lease", leases, same(lease_file.decode, lease_file.encode), sealing.document, True),
+    Target("seat", seats, same(seat_file.decode, seat_file.encode), sealing.document, True),
     Target(
         "tail-boundary",
         boundaries,
