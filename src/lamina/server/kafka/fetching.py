@@ -315,10 +315,13 @@ def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
             raise OffsetOutOfRange(f"{wanted.offset} is not there any more") from gap
         if gap.reason == UNREADABLE or (gap.is_loss and _is_news(call, wanted)):
             raise
+        wanted.end = max(wanted.end, gap.end)
         return [_hole(wanted.offset, max(gap.end, wanted.offset + 1))]
     if not found.num_rows:
         return [_hole(wanted.offset, wanted.end)]
     wanted.read = found.num_rows, found.get_total_buffer_size()
+    # What came since the end was looked at is in the answer too: its end is not before its records.
+    wanted.end = max(wanted.end, found["offset"][-1].as_py() + 1)
     pieces = encoded(store, wanted.topic, found)
     return _bounded(pieces, max_bytes) if _has_append_times(store, wanted.topic) else list(pieces)
 
