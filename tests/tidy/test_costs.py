@@ -19,8 +19,8 @@ from lamina.store.store import Store
 from tests.support.writer_rig import Rig, close, request_of
 
 FORMATS = ("frame", "keratin", "wal")
-LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1930}
-BATCH_APPEND = {"frame": 2035, "keratin": 1910, "wal": 2455}
+LONE_APPEND = {"frame": 1410, "keratin": 1405, "wal": 1935}
+BATCH_APPEND = {"frame": 2045, "keratin": 1920, "wal": 2470}
 READ_ONE = {"frame": 1910, "keratin": 1985, "wal": 1850}
 SOLE_PARTITION = 20
 """What it may cost to see that a topic has one partition alone."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from lamina.log.sealed import Archivable
 
+_COLUMNS = frozenset((pa.RecordBatch, pa.Table, bytes))
+
 
 class Archive(Protocol):
     """What makes records safe beyond this machine: the archive's lists, or a cluster's windows."""
@@ -185,7 +187,8 @@ class Appends:
                 known.admit(request)
                 return [(known, request)]  # the short way of a lone record
         about = self._lookup.topic(topic)
-        records = as_columns(records)
+        if type(records) not in _COLUMNS:
+            records = as_columns(records)
         if has_typed_columns(records):
             refuse_broken(records)
             records = self._encoded(topic, records)
