@@ -9,6 +9,7 @@ import pytest
 
 from lamina.archive.archiver import Archiver, PartitionSource
 from lamina.archive.object_list import Shelf
+from lamina.archive.terms import Terms
 from lamina.config import WalSettings
 from lamina.errors import CorruptData, Fenced, LaminaError
 from lamina.formats.documents import archive_manifest
@@ -44,7 +45,7 @@ def broker(files: Files, objects: Objects, epoch: int) -> Store:
     """A store whose archive is written under the epoch of a lease."""
     store = opened(files, objects, wal=WalSettings(shards=1, segment_events=2))
     assert store._tier is not None
-    store._tier._epoch = epoch
+    store._tier._terms = Terms(epoch)
     store._tier._kept.clear()
     return store
 
