@@ -148,7 +148,7 @@ def consumed(system: KafkaClient, value_bytes: int, passes: int) -> float:
         left = count
         while left > 0:
             messages = consumer.consume(min(left, READ_BATCH), 10)
-            assert messages, f"{left} of {count} records never came"
+            assert messages, f"{system.name}: {left} of {count} records never came"
             assert all(each.error() is None for each in messages)
             left -= len(messages)
         if number:  # the first pass opens connections

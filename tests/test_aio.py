@@ -24,7 +24,7 @@ SOON_S = 60
 VALUES = {"path", "identity", "recovery_report"}
 """What is known without asking: found on `AsyncStore.store`."""
 FOR_PARTS = {"append_async", "coordinator", "failures", "new_producer_id", "purge_wal", "segmented"}
-FOR_PARTS |= {"tier", "wal_partitions", "write_ahead_log"}
+FOR_PARTS |= {"seat", "tier", "wal_partitions", "write_ahead_log"}
 """What a server and jobs ask; `append_async` is `append` here."""
 
 

@@ -58,10 +58,6 @@ NOT_USERS |= {
     f"{kind}.set_schema": "writes a topic's schemas.json, no records"
     for kind in ("Store", "RemoteStore")
 }
-NOT_USERS |= dict.fromkeys(
-    ("Store.seat",),
-    "the hold on a cluster: no records, and nothing on disk",
-)
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
     for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")

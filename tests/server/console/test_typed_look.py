@@ -112,7 +112,7 @@ def test_a_key_sees_the_schemas_of_its_own_topics(
 
 def test_the_page_shows_versions_and_walks_through_records(page: Page, live: Broker) -> None:
     page.goto(f"{live.url}/console#/topic/typed/schema")
-    expect(page.get_by_role("table", name="Columns")).to_contain_text("discount")
+    expect(page.get_by_role("table", name="Columns", exact=True)).to_contain_text("discount")
     expect(page.get_by_role("table", name="Versions")).to_contain_text("added discount: double")
     shown = page.get_by_role("table", name="Records as columns")
     expect(shown).to_contain_text("item 69")
