@@ -38,9 +38,32 @@ def _float_of_int(builder: Any, number: Any) -> Any:
     return builder.zext(bits, _WORD)
 
 
+def _scaled(scale: Callable[[Any, Any, Any], Any]) -> Callable[[int, int], int]:
+    @instruction
+    def scaling(typing_context: Any, number: Any, factor: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            both = (builder.sitofp(each, ir.DoubleType()) for each in arguments)
+            return builder.bitcast(scale(builder, *both), _WORD)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return scaling
+
+
+def _float_of_double(builder: Any, bits: Any) -> Any:
+    single = builder.fptrunc(builder.bitcast(bits, ir.DoubleType()), ir.FloatType())
+    return builder.zext(builder.bitcast(single, _HALF), _WORD)
+
+
 double_of_float = _converted(_double_of_float)
 """The bits of a double, from those of a float."""
 double_of_int = _converted(_double_of_int)
 """The bits of a double, from an integer."""
 float_of_int = _converted(_float_of_int)
 """The bits of a float, from an integer."""
+float_of_double = _converted(_float_of_double)
+"""The bits of a float, from those of a double: the nearest one."""
+quotient = _scaled(lambda builder, number, divisor: builder.fdiv(number, divisor))
+"""The bits of the double that is nearest to the quotient of two integers that doubles hold."""
+product = _scaled(lambda builder, number, factor: builder.fmul(number, factor))
+"""The bits of the double that is nearest to the product of two integers that doubles hold."""

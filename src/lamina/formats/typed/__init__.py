@@ -22,7 +22,9 @@ what was not written (`avro_value.py`).
 `protobuf_program.py` compiles a message into tables, for its fields come in any order, and
 `protobuf_layout.py` into steps that write it from its end, where lengths are known.
 
-`json_decode.py` has Arrow's reader instead, `json_encode.py` a program of pieces of text.
+For JSON, `json_program.py` makes tables of a plain schema, and `json_scan.py` is the kernel that
+reads plain documents by them (`json_leaves.py` at the leaves); all others `json_decode.py` gives
+to Arrow's own reader. `json_encode.py` has a program of pieces of text.
 
 **A kernel runs the program over a batch.** `avro_decode.py` and `avro_encode.py` are interpreters
 of a few dozen lines each, `protobuf_decode.py` and `protobuf_encode.py` their larger sisters

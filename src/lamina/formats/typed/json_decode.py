@@ -1,10 +1,14 @@
-"""JSON documents into columns: Arrow's own reader over the joined values, columns by schema.
+"""JSON documents into columns: a kernel for plain ones, Arrow's own reader for all others.
 
-A kernel looks at every value first: it must be one object in UTF-8, not too deep, with nothing
-behind it. So a value is one line, and lines and rows cannot come apart; the reader's own recursion
-is bounded, too. Where the reader stops at a line it is given halves, until the line is alone: that
-row is bad, and all others are read. No record is a Python object on the way, except in schemas with
-maps, which the reader does not know: there every document is rewritten by Python's own JSON.
+`json_scan` reads documents as programs write them. What it leaves, and schemas that it does not
+know, go through Arrow's reader over the joined values, columns by schema.
+
+There a kernel looks at every value first: it must be one object in UTF-8, not too deep, and with
+nothing behind it. So a value is one line, and lines and rows cannot come apart; the reader's own
+recursion is bounded, too. Where the reader stops at a line it is given halves, until the line is
+alone: that row is bad, and all others are read. No record is a Python object on the way, except in
+schemas with maps, which the reader does not know: there every document is rewritten by Python's own
+JSON.
 
 A field that is missing or null takes its default, or is null; where the schema has neither, the
 row is bad. Fields that the schema does not name are ignored. Former names (aliases) count as well.
@@ -12,6 +16,7 @@ row is bad. Fields that the schema does not name are ignored. Former names (alia
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -28,8 +33,10 @@ from lamina.formats.envelope import is_utf8
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, peek_u8, poke_u8
 from lamina.formats.kernels.compile import kernel
+from lamina.formats.typed import json_leaves, json_program, json_scan
 from lamina.formats.typed.arrow_types import to_arrow
 from lamina.formats.typed.given_columns import default_scalar
+from lamina.formats.typed.json_program import Program
 from lamina.formats.typed.row_faults import (
     BAD_DOCUMENT,
     BAD_TEXT,
@@ -66,6 +73,36 @@ class _Part(NamedTuple):
 
 def decode(schema: Type, values: Values) -> Decoded:
     """Decodes a batch of values; never raises for what they hold."""
+    program = _program(schema)
+    if program is None:
+        return by_reader(schema, values)
+    plain = json_scan.decode(program, values)
+    rest = np.flatnonzero(plain.codes == json_leaves.NOT_PLAIN)
+    if not len(rest):
+        return plain
+    return _merged(plain, by_reader(schema, values.chosen(rest)), rest)
+
+
+@functools.lru_cache(maxsize=256)
+def _program(schema: Type) -> Program | None:
+    return json_program.compiled(schema)
+
+
+def _merged(plain: Decoded, others: Decoded, rest: NDArray[np.intp]) -> Decoded:
+    """Puts rows that Arrow's reader has read into their places among the plain ones."""
+    places = np.arange(len(plain.codes))
+    places[rest] = len(places) + np.arange(len(rest))
+    taken = pa.array(places)
+    columns = [
+        pa.concat_arrays(pair).take(taken)
+        for pair in zip(plain.columns, others.columns, strict=True)
+    ]
+    plain.codes[rest], plain.fields[rest] = others.codes, others.fields
+    return Decoded(columns, plain.codes, plain.fields, others.paths)
+
+
+def by_reader(schema: Type, values: Values) -> Decoded:
+    """Decodes a batch of values by Arrow's reader; never raises for what they hold."""
     count = len(values.starts)
     codes = np.zeros(count, dtype=np.int32)
     fields = np.full(count, -1, dtype=np.int32)
