@@ -158,8 +158,40 @@ def test_floats_are_the_nearest_ones(numbers: list[float]) -> None:
     texts = [repr(number) for number in numbers]
     texts += [f"{number:.{places}f}"[:25] for number in numbers for places in (0, 3, 9)]
     texts += [f"{number:.{places}e}" for number in numbers for places in (1, 6, 7, 14)]
-    documents = [b'{"d":%s,"f":%s}' % (each.encode(), each.encode()) for each in texts]
-    compared(record(field("d", "double"), field("f", "float")), documents)
+    for kind in ("double", "float"):
+        compared(record(field("v", kind)), [b'{"v":%s}' % each.encode() for each in texts])
+
+
+def test_numbers_of_many_digits_are_rounded_once() -> None:
+    chance = random.Random(7)
+    texts = []
+    for digits in (7, 8, 9, 10, 15, 16, 17, 18, 19):
+        for _ in range(2_000):
+            number, power = chance.randrange(10**digits), chance.randrange(-20, 20)
+            texts.append(b"%de%d" % (number, power))
+            texts.append(b"%d.%d" % (number % 1000, number))
+    texts.append(b"1.0000000596046448")  # its nearest double lies between two floats
+    for kind in ("double", "float"):
+        compared(record(field("v", kind)), [b'{"v":%s}' % each for each in texts])
+
+
+def test_odd_lists_are_read_as_the_reader_reads_them() -> None:
+    schema = record(field("l", ["null", {"type": "array", "items": ["null", "int"]}]))
+    odd = [
+        b"[1,]",
+        b"[,1]",
+        b"[1 2]",
+        b"[",
+        b"[1",
+        b"[1,",
+        b"[]",
+        b"[ ]",
+        b"[null]",
+        b"[1]]",
+        b"[[1]]",
+    ]
+    odd += [b"{}", b'["1"]', b"[1}", b"null", b"[null,1 , 2]", b"[{}]", b"[1,2,3]", b"1"]
+    compared(schema, [b'{"l":' + each + b"}" for each in odd])
 
 
 @settings(max_examples=150, deadline=None)
