@@ -206,6 +206,12 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         """Returns one scan of the topic as it is now. Options that are for files are ignored."""
         return self._scanner_of(self.stripes(filter), columns, self._both(filter))
 
+    def candidates(
+        self, columns: list[str] | None, filter: Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields all rows of the ranges that a filter leaves, for engines that do the rest."""
+        return self._scanner_of(self.stripes(filter), columns, self._filter).to_batches()
+
     def _scanner_of(
         self, stripes: Sequence[Stripe], columns: Any, filter: Expression | None
     ) -> LogScanner:
