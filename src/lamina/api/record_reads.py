@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -37,14 +37,18 @@ class Diff:
 class BatchStream(Shown):
     """The batches of a scan, as they are asked for; `close` ends it early.
 
-    Shows how far it is, and reads nothing for that.
+    Whatever takes a stream of Arrow takes it as it is (`polars.from_arrow(store.scan("orders"))`),
+    batch by batch, and ends it by dropping it. Shows how far it is, and reads nothing for that.
     """
 
-    __slots__ = ("__weakref__", "_batches", "_count", "_name", "_records", "_state")
+    __slots__ = ("__weakref__", "_batches", "_count", "_name", "_records", "_schema_of", "_state")
 
-    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(
+        self, name: str, batches: Iterator[pa.RecordBatch], schema_of: Callable[[], pa.Schema]
+    ) -> None:
         self._name = name
         self._batches = batches
+        self._schema_of = schema_of
         self._state = "open"
         self._count = self._records = 0
 
@@ -60,6 +64,27 @@ class BatchStream(Shown):
         self._count += 1
         self._records += batch.num_rows
         return batch
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every batch; asking for them reads no record."""
+        return self._schema_of()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hands out what was not read yet, as a stream of Arrow's C interface.
+
+        Some readers ask twice, the first time for the columns: nothing is read before they read.
+        """
+        if self._state != "open":
+            raise InvalidRequest(f"the batches of {self._name} are {self._state}: scan again")
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._handed_out())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _handed_out(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Ends the scan; nothing more comes."""
@@ -79,7 +104,9 @@ class _Scan(Protocol):
         """Begins a scan whose batches have these limits."""
 
 
-def bounded(scan: _Scan, max_bytes: int | None, max_msgs: int | None) -> Iterator[pa.RecordBatch]:
+def bounded(
+    scan: _Scan, schema_of: Callable[[], pa.Schema], max_bytes: int | None, max_msgs: int | None
+) -> BatchStream:
     """Streams batches until so many records, or about so many bytes, were handed out.
 
     At least one record comes, if there is one, however small `max_bytes` is.
@@ -89,7 +116,8 @@ def bounded(scan: _Scan, max_bytes: int | None, max_msgs: int | None) -> Iterato
             raise InvalidRequest(f"{name} must be 1 or more, not {given}")
     records = BATCH_RECORDS if max_msgs is None else min(max_msgs, BATCH_RECORDS)
     size = BATCH_BYTES if max_bytes is None else min(max_bytes, BATCH_BYTES)
-    return BatchStream("a bounded scan", _counted(scan(records, size), max_bytes, max_msgs))
+    counted = _counted(scan(records, size), max_bytes, max_msgs)
+    return BatchStream("a bounded scan", counted, schema_of)
 
 
 def _counted(

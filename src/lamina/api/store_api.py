@@ -49,10 +49,10 @@ from lamina.api.answers import (
 )
 from lamina.api.group_api import GroupApi
 from lamina.api.keeping_api import KeepingApi
-from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, Diff, bounded
+from lamina.api.record_reads import BATCH_BYTES, BATCH_RECORDS, BatchStream, Diff, bounded
 from lamina.api.recovery_report import RecoveryReport
 from lamina.arguments import Rule, unsigned
-from lamina.records import Records
+from lamina.records import OUTPUT_SCHEMAS, Records
 
 RULES: Mapping[str, Rule] = {
     "ProducerStamp": stamp,
@@ -262,7 +262,7 @@ class StoreApi(KeepingApi, rules=RULES):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         isolation: Isolation = "durable",
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> BatchStream:
         """Streams records from `start` (the earliest) to the end as it is now, or to `end`.
 
         Each batch holds at most `max_records` and about `max_bytes`, and at least one record.
@@ -278,7 +278,7 @@ class StoreApi(KeepingApi, rules=RULES):
         *,
         max_bytes: int | None = None,
         max_msgs: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> BatchStream:
         """Streams durable records from an offset, `max_msgs` or about `max_bytes` in all.
 
         The name is that of the log's document; see `scan`.
@@ -289,7 +289,7 @@ class StoreApi(KeepingApi, rules=RULES):
                 topic, partition, from_offset, max_records=max_records, max_bytes=max_bytes
             )
 
-        return bounded(scan, max_bytes, max_msgs)
+        return bounded(scan, lambda: OUTPUT_SCHEMAS[self.format_of(topic)[0]], max_bytes, max_msgs)
 
     def fetch(
         self,

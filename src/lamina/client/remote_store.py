@@ -48,7 +48,7 @@ from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
 from lamina.errors import InvalidRequest, NotPrimary, OffsetOutOfRange, UnknownTopic
 from lamina.received import refuse_broken
-from lamina.records import Records, as_columns, has_keys, has_typed_columns
+from lamina.records import OUTPUT_SCHEMAS, Records, as_columns, has_keys, has_typed_columns
 from lamina.wire import memory, messages
 from lamina.wire.messages import Difference, Order, Question
 from lamina.wire.operations import OPERATIONS, Operation
@@ -195,7 +195,7 @@ class RemoteStore(StoreApi):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         isolation: Isolation = "durable",
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> BatchStream:
         """Streams records from `start` to the end as it is now; see `StoreApi`.
 
         Goes on where it was after a broken connection.
@@ -207,7 +207,9 @@ class RemoteStore(StoreApi):
             start = self.earliest_offset(topic, partition)
         asked = {"max_records": max_records, "max_bytes": max_bytes, "isolation": isolation}
         batches = self._scan(topic, partition, start, end, asked)
-        return BatchStream(f"{topic}/{partition}", batches)
+        return BatchStream(
+            f"{topic}/{partition}", batches, lambda: OUTPUT_SCHEMAS[self.format_of(topic)[0]]
+        )
 
     def _scan(
         self, topic: str, partition: int, start: int, end: int | None, asked: dict[str, Any]

@@ -7,12 +7,12 @@ loaded inside the functions: a client without typed topics loads none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from lamina.api import TopicSchema
+from lamina.api import BatchStream, TopicSchema
 from lamina.errors import InvalidRequest
 
 
@@ -34,7 +34,7 @@ def encoded(schema: TopicSchema, table: pa.Table | pa.RecordBatch) -> pa.Table:
 def typed_batches(
     topic: str,
     versions: Sequence[TopicSchema],
-    scans: Iterable[tuple[int, Callable[[], Iterator[pa.RecordBatch]]]],
+    scans: Iterable[tuple[int, Callable[[], BatchStream]]],
     *,
     version: int | None,
     columns: Iterable[str] | None,

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lamina.api import bounded
+from lamina.api import BatchStream, bounded
 from lamina.arguments import whole
 from lamina.formats.scan import Limit
+from lamina.records import OUTPUT_SCHEMAS
 
 if TYPE_CHECKING:
     from lamina.log.interfaces import LogReader
@@ -35,7 +36,7 @@ class ScansFrom:
         *,
         max_bytes: int | None = None,
         max_msgs: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> BatchStream:
         """Streams durable records from an offset, `max_msgs` or about `max_bytes` in all.
 
         See `scan`, which raises RecordsMissing at a gap and OffsetOutOfRange beyond the end.
@@ -45,4 +46,4 @@ class ScansFrom:
         def scan(max_records: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
             return self.scan(first, Limit(max_records=max_records, max_bytes=max_bytes))
 
-        return bounded(scan, max_bytes, max_msgs)
+        return bounded(scan, lambda: OUTPUT_SCHEMAS[self.format_name], max_bytes, max_msgs)

@@ -74,7 +74,7 @@ class Reads:
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         isolation: Isolation = DURABLE,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> BatchStream:
         """Streams records; arguments of the usual types take a short cut through the checks."""
         kinds = type(topic), type(partition), type(start), type(end)
         if kinds not in _USUAL or isolation is not DURABLE:
@@ -88,7 +88,8 @@ class Reads:
             raise OffsetOutOfRange(f"offsets count from 0, got {first}")
         limit = _limit(max_records, max_bytes)
         batches = reader.scan(first, limit, isolation=isolation, end=end)
-        return BatchStream(f"{topic}/{partition}", batches)
+        schema = OUTPUT_SCHEMAS[reader.format_name]
+        return BatchStream(f"{topic}/{partition}", batches, lambda: schema)
 
     def fetch(
         self,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from lamina.api import BatchStream
 from lamina.errors import InvalidRequest, SchemaError
 from lamina.formats.typed.row_faults import FINE, Decoded
 from lamina.formats.typed.value_codec import TypedReader
@@ -27,7 +29,7 @@ class Place(NamedTuple):
 def typed_batches(
     reader: TypedReader,
     topic: str,
-    scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
+    scans: Iterable[tuple[int, BatchStream]],
     errors: str,
     bury: Bury,
 ) -> pa.RecordBatchReader:
@@ -43,15 +45,16 @@ def typed_batches(
 def _batches(
     reader: TypedReader,
     topic: str,
-    scans: Iterable[tuple[int, Iterator[pa.RecordBatch]]],
+    scans: Iterable[tuple[int, BatchStream]],
     errors: str,
     bury: Bury,
 ) -> Iterator[pa.RecordBatch]:
     for partition, batches in scans:
-        for batch in batches:
-            for first in range(0, max(1, batch.num_rows), reader.rows_at_once):
-                piece = batch.slice(first, reader.rows_at_once)
-                yield from judged(reader, piece, Place(topic, partition), errors, bury)
+        with contextlib.closing(batches):  # a reader that is dropped ends the scan at once
+            for batch in batches:
+                for first in range(0, max(1, batch.num_rows), reader.rows_at_once):
+                    piece = batch.slice(first, reader.rows_at_once)
+                    yield from judged(reader, piece, Place(topic, partition), errors, bury)
 
 
 def judged(
