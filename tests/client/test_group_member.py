@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import pytest
 
 import lamina
 from lamina.api import StoreApi
+from lamina.client.assignors import ASSIGNORS
 from lamina.client.consumer import Consumer
 from lamina.client.message import TopicPartition
-from lamina.errors import Fenced, UnknownTopic
+from lamina.errors import Fenced, InvalidRequest, UnknownTopic
 from tests.server.rig import served
 
 RECORDS = 24
@@ -110,16 +114,146 @@ def test_the_next_member_goes_on_from_what_was_committed(store: StoreApi) -> Non
 
 
 def test_a_commit_for_a_share_that_is_gone_is_fenced(store: StoreApi) -> None:
-    with consumer(store) as one, consumer(store) as two:
+    with consumer(store, **{"max.poll.interval.ms": 500}) as one, consumer(store) as two:
         one.subscribe(["t"])
         drain(one, RECORDS)
         two.subscribe(["t"])
-        deadline = time.monotonic() + 30
-        while one._member.identity is not None:  # type: ignore[union-attr]
-            two.poll(0.02)
-            assert time.monotonic() < deadline
+        settle(two)
         with pytest.raises(Fenced):
             one.commit()
+
+
+@pytest.mark.parametrize("assignor", list(ASSIGNORS))
+def test_what_was_handed_out_is_committed_before_it_moves(store: StoreApi, assignor: str) -> None:
+    config = {
+        "partition.assignment.strategy": assignor,
+        "enable.auto.commit": True,
+        "auto.commit.interval.ms": 3_600_000,
+        "max.poll.records": 1,
+    }
+    with consumer(store, **config) as one, consumer(store, **config) as two:
+        one.subscribe(["t"])
+        found = drain(one, RECORDS // 2)
+        two.subscribe(["t"])
+        for _ in range(500):
+            found += [m.value() for each in (one, two) for m in each.consume(1, 0.02)]
+            if len(found) >= RECORDS and len(one.assignment()) == len(two.assignment()) == 2:
+                break
+        assert len(one.assignment()) == len(two.assignment()) == 2
+        assert sorted(found) == sorted(set(found))
+        assert len(found) == RECORDS
+
+
+def test_committing_by_itself_never_fails_for_a_rebalance(store: StoreApi) -> None:
+    config = {"enable.auto.commit": True, "auto.commit.interval.ms": 0}
+    with consumer(store, **config) as one:
+        one.subscribe(["t"])
+        for _ in range(5):
+            with consumer(store, **config) as two:
+                two.subscribe(["t"])
+                settle(one, two)
+
+
+def test_only_what_moves_is_given_up_and_the_rest_is_read_on(store: StoreApi) -> None:
+    sticky = {
+        "partition.assignment.strategy": "cooperative-sticky",
+        "auto.offset.reset": "latest",
+    }
+    events: list[tuple[str, int]] = []
+    one, two = consumer(store, **sticky), consumer(store, **sticky)
+    one.subscribe(
+        ["t"],
+        on_assign=lambda _, places: events.append(("assigned", len(places))),
+        on_revoke=lambda _, places: events.append(("revoked", len(places))),
+    )
+    settle(one)
+    before = one.assignment()
+    two.subscribe(["t"])
+    two.poll(0)
+    for number in range(4):  # the other one is not seen again: the meeting goes on for long
+        store.append("t", b"meanwhile", partition=number)
+    assert drain(one, 4) == [b"meanwhile"] * 4
+    settle(one, two)
+    assert len(one.assignment()) == 2
+    assert all(each in before for each in one.assignment())
+    while one.poll(0.2) is not None:
+        pass
+    assert [each for each in events if each[1]] == [("assigned", 4), ("revoked", 2)]
+    two.close()
+    settle(one)
+    assert sorted(each.partition for each in one.assignment()) == [0, 1, 2, 3]
+    one.close()
+
+
+@pytest.mark.parametrize("assignor", list(ASSIGNORS))
+def test_no_partition_is_two_members_at_a_time(store: StoreApi, assignor: str) -> None:
+    """Members come and go at random: each is told of what it gets and what it gives up."""
+    having: dict[int, Consumer] = {}
+    lock = threading.Lock()
+
+    def got(member: Consumer, places: list[TopicPartition]) -> None:
+        with lock:
+            for place in places:
+                assert place.partition not in having, f"{place} is two members' share"
+                having[place.partition] = member
+
+    def gave(member: Consumer, places: list[TopicPartition]) -> None:
+        with lock:
+            for place in places:
+                assert having.pop(place.partition) is member
+
+    def live(number: int) -> None:
+        chance = random.Random(number)
+        while time.monotonic() < deadline:
+            with consumer(store, **{"partition.assignment.strategy": assignor}) as member:
+                member.subscribe(["t"], on_assign=got, on_revoke=gave)
+                for _ in range(chance.randrange(5, 60)):
+                    member.poll(0.01)
+
+    deadline = time.monotonic() + 4
+    with ThreadPoolExecutor(4) as pool:
+        for ended in [pool.submit(live, number) for number in range(4)]:
+            ended.result()
+    assert not having
+
+
+def test_who_reads_no_more_frees_its_share_at_once(store: StoreApi) -> None:
+    with consumer(store) as one, consumer(store) as two:
+        one.subscribe(["t"])
+        settle(one)
+        one.unsubscribe()
+        two.subscribe(["t"])
+        settle(two)
+        one.subscribe(["t"])
+        settle(one, two)
+
+
+def test_a_program_that_polls_is_there_also_while_it_is_given_what_came_before(
+    store: StoreApi,
+) -> None:
+    with consumer(store, **{"max.poll.interval.ms": 400}) as slow:
+        slow.subscribe(["t"])
+        settle(slow)
+        slow.seek(TopicPartition("t", 0, 0))
+        for _ in range(5):  # of one fetch
+            assert slow.poll(10) is not None
+            time.sleep(0.2)
+        assert slow._member is not None
+        assert slow._member.identity is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [
+        ("sticky", "knows no 'sticky'"),
+        ("", "knows no ''"),
+        ("range,cooperative-sticky", "cannot have"),
+        (7, "partition.assignment.strategy"),
+    ],
+)
+def test_assignors_that_cannot_be_are_refused(asked: object, wrong: str, tmp_path: Path) -> None:
+    with lamina.open(str(tmp_path)) as store, pytest.raises(InvalidRequest, match=wrong):
+        consumer(store, **{"partition.assignment.strategy": asked})
 
 
 def test_a_consumer_that_assigns_to_itself_commits_while_nobody_shares(store: StoreApi) -> None:

@@ -10,7 +10,7 @@ import click
 import typer
 
 from lamina.cli.main import app
-from lamina.client import consumer
+from lamina.client import consumer_settings
 from lamina.errors import EXIT_CODES
 from lamina.server.http_errors import STATUS
 from lamina.server.setting_table import ServerSettings
@@ -50,7 +50,7 @@ def test_every_status_and_exit_code_is_on_its_page() -> None:
 
 
 def test_settings_that_the_page_names_exist() -> None:
-    known = {row["key"] for row in ServerSettings.explained()} | set(consumer._DEFAULTS)
+    known = {row["key"] for row in ServerSettings.explained()} | set(consumer_settings.DEFAULTS)
     kinds = ("max", "rate", "idle", "drain", "flight", "http", "tls", "keys")
     named = set(re.findall(rf"`((?:{'|'.join(kinds)})\.[a-z.]+)`", SERVER_PAGE))
     named |= set(re.findall(r"--set ([a-z.]+)=", SERVER_PAGE))

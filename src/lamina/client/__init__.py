@@ -12,7 +12,9 @@
     typed_values     values of typed topics as columns and back: the other use of kernels
     producer         `Producer` as confluent-kafka has it
     consumer         `Consumer` likewise
+    consumer_settings  what a consumer may be told
     group_member     a consumer's membership of a group: joining, heartbeats, its share
+    assignors        who of a group's members reads what: Kafka's assignors
     committed        where a consumer's positions are kept
     message          `TopicPartition`, `Message`, and the names of special offsets
 

@@ -13,7 +13,8 @@ Rules.
 4. What is committed by itself was handed out by an earlier call, and the program came back for
    more or closed the consumer: never what it is still at work on.
 5. A share changes inside of `poll` and `consume` only: what is due is committed and `on_revoke`
-   called before it is given up, `on_assign` before the first record of the next one.
+   called before partitions are given up, `on_assign` before the first record of those that come.
+   With a cooperative assignor only what moves is given up; the rest is read on meanwhile.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import pyarrow as pa
 
 from lamina.api import Start, StoreApi
 from lamina.api.memberships import Identity
-from lamina.arguments import count, mapping, text, typed_calls
+from lamina.arguments import count, text, typed_calls
+from lamina.client.assignors import Share
 from lamina.client.committed import InGroup, InMemory, Positions
-from lamina.client.group_member import PARTITIONS_CHECKED_S, GroupMember, MemberSettings
+from lamina.client.consumer_settings import commit_interval_s, member_settings, settings_of
+from lamina.client.group_member import PARTITIONS_CHECKED_S, GroupMember
 from lamina.client.message import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -42,26 +45,20 @@ from lamina.client.message import (
     frame_of,
     messages_of,
 )
-from lamina.errors import Closed, InvalidRequest, LaminaError, OffsetOutOfRange, RecordsMissing
+from lamina.errors import (
+    Closed,
+    Fenced,
+    InvalidRequest,
+    LaminaError,
+    OffsetOutOfRange,
+    RecordsMissing,
+)
 
-_DEFAULTS: dict[str, Any] = {
-    "group.id": "",
-    "group.instance.id": None,
-    "client.id": "lamina",
-    "session.timeout.ms": 45_000,
-    "heartbeat.interval.ms": 3_000,
-    "max.poll.interval.ms": 300_000,
-    "auto.offset.reset": "none",
-    "enable.auto.commit": False,
-    "auto.commit.interval.ms": 5000,
-    "max.poll.records": 500,
-    "fetch.max.bytes": 1 << 20,
-}
-_RESETS = ("earliest", "latest", "none")
 _SLICE_MS = 50
 _JOIN_MS = 1_000
 Callback: TypeAlias = Callable[["Consumer", list[TopicPartition]], None]
 """Is told of the partitions that a consumer has got, or is about to lose."""
+Place: TypeAlias = tuple[str, int]
 
 
 @typed_calls(PLACES)
@@ -75,26 +72,19 @@ class Consumer:
         *,
         positions: Positions | None = None,
     ) -> None:
-        settings = _DEFAULTS | dict(mapping("config", config or {}))
-        for key in settings:
-            if key not in _DEFAULTS:
-                raise InvalidRequest(
-                    f"unknown consumer setting {key!r}; known: {', '.join(_DEFAULTS)}"
-                )
-        if settings["auto.offset.reset"] not in _RESETS:
-            raise InvalidRequest(f"auto.offset.reset must be one of {', '.join(_RESETS)}")
+        settings = settings_of(config)
         self._store = store
         self._reset: Start = settings["auto.offset.reset"]
         self._max_records = count("max.poll.records", settings["max.poll.records"])
         self._max_bytes = count("fetch.max.bytes", settings["fetch.max.bytes"])
         group = text("group.id", settings["group.id"])
-        self._member = GroupMember(store, group, _member_settings(settings)) if group else None
+        self._member = GroupMember(store, group, member_settings(settings)) if group else None
         self._positions = positions or (
             InGroup(store, group, self._identity) if group else InMemory()
         )
-        self._share: set[tuple[str, int]] | None = None
+        self._share: set[Place] | None = None
         self._callbacks: tuple[Callback | None, Callback | None] = (None, None)
-        self._auto_s = _interval_s(settings)
+        self._auto_s = commit_interval_s(settings)
         self._committed_at = time.monotonic()
         self._next: dict[tuple[str, int], int] = {}
         self._paused: set[tuple[str, int]] = set()
@@ -130,7 +120,7 @@ class Consumer:
         self._require_open()
         for topic in names:
             self._store.format_of(topic)  # a name that is wrong is told now, not never
-        self._revoke()
+        self._revoke(self._share or set())
         self._callbacks = (on_assign, on_revoke)
         self._share = set()
         self._member.subscribe(names)
@@ -142,9 +132,11 @@ class Consumer:
             self._member.subscribe([])
             self._share = None
         self._subscribed = []
+        self._drop(set(self._next))
         self._take(partitions)
 
     def _take(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads partitions beside those that are read already."""
         found, begun = {}, []
         for each in partitions:
             offset, is_new = self._resolve(each)
@@ -153,7 +145,13 @@ class Consumer:
                 begun.append((each.topic, each.partition, offset))
         if begun:
             self._positions.begin(begun)
-        self._next, self._paused, self._buffer = found, set(), []
+        self._next |= found
+
+    def _drop(self, places: set[Place]) -> None:
+        """Reads partitions no more."""
+        self._rewind()
+        self._next = {where: at for where, at in self._next.items() if where not in places}
+        self._paused -= places
 
     def unsubscribe(self) -> None:
         """Reads nothing any more."""
@@ -217,19 +215,28 @@ class Consumer:
         if self._member is None or self._share is None:
             self._take_added()
             return
-        if self._share and self._member.identity is None:
-            self._revoke()
-        given = self._member.drive(wait_ms)
+        self._member.note_poll()
+        if not self._member.is_called:
+            return
+        if self._share and self._member.must_give_up:
+            self._revoke(self._share)
+        if self._share:  # which is read on meanwhile
+            wait_ms = min(wait_ms, _SLICE_MS)
+        given = self._member.drive(wait_ms, _by_topic(self._share))
         if given is None:
             return
-        share = sorted((topic, number) for topic, numbers in given.items() for number in numbers)
+        share = {(topic, number) for topic, numbers in given.items() for number in numbers}
+        if lost := self._share - share:
+            self._revoke(lost)
+            self._member.rejoin()  # others have waited for these: they get them at the next meeting
+        gained = sorted(share - self._share)
         try:
-            self._take(TopicPartition(*where) for where in share)
+            self._take(TopicPartition(*where) for where in gained)
         except BaseException:
-            self._member.give_up()  # it has no place to begin at: the next poll says so again
+            self._member.rejoin()  # it has no place to begin at: the next poll says so again
             raise
-        self._share = set(share)
-        self._call(self._callbacks[0], share)
+        self._share = share
+        self._call(self._callbacks[0], gained)
 
     def _take_added(self) -> None:
         """Reads, without a group, the partitions too that subscribed topics have got since."""
@@ -241,18 +248,18 @@ class Consumer:
                 if (topic, number) not in self._next:
                     self._next[topic, number] = self._store.earliest_offset(topic, number)
 
-    def _revoke(self) -> None:
-        """Gives a share up; what is committed by itself is tried for a last time."""
-        if not self._share:
+    def _revoke(self, places: set[Place]) -> None:
+        """Gives partitions up; what is committed by itself is tried for a last time."""
+        if not places or self._share is None:
             return
         if self._auto_s is not None:
             with contextlib.suppress(LaminaError):  # too late: others go on from the last commit
                 self.commit()
-        lost, self._share = sorted(self._share), set()
-        self._call(self._callbacks[1], lost)
-        self._next, self._paused, self._buffer = {}, set(), []
+        self._share = self._share - places
+        self._call(self._callbacks[1], sorted(places))
+        self._drop(places)
 
-    def _call(self, callback: Callback | None, places: list[tuple[str, int]]) -> None:
+    def _call(self, callback: Callback | None, places: list[Place]) -> None:
         if callback is not None:
             callback(self, [TopicPartition(*where) for where in places])
 
@@ -269,6 +276,8 @@ class Consumer:
         if num_messages < 1:
             raise InvalidRequest(f"a call returns 1 record or more, not {num_messages}")
         self._commit_if_due()
+        if self._buffer:
+            self._keep_share(0)
         if not self._buffer:
             for topic, partition, batch in self._fetch(timeout, self._max_records):
                 self._buffer += messages_of(topic, partition, batch)
@@ -375,7 +384,12 @@ class Consumer:
         if self._auto_s is None or self._closed:
             return
         if time.monotonic() - self._committed_at >= self._auto_s:
-            self.commit()
+            try:
+                self.commit()
+            except Fenced:
+                if not self._share:
+                    raise
+                # Its share has moved on, which the next poll finds out.
             self._committed_at = time.monotonic()
 
     def committed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -416,7 +430,7 @@ class Consumer:
             if self._auto_s is not None:
                 self.commit()
             self._auto_s = None
-            self._revoke()
+            self._revoke(self._share or set())
         finally:
             self._closed = True
             if self._member is not None:
@@ -451,21 +465,8 @@ def _left_ms(deadline: float) -> int:
     return max(0, min(_JOIN_MS, int((deadline - time.monotonic()) * 1000)))
 
 
-def _member_settings(settings: Mapping[str, Any]) -> MemberSettings:
-    instance = settings["group.instance.id"]
-    return MemberSettings(
-        text("client.id", settings["client.id"]),
-        None if instance is None else text("group.instance.id", instance),
-        count("session.timeout.ms", settings["session.timeout.ms"]),
-        count("heartbeat.interval.ms", settings["heartbeat.interval.ms"]),
-        count("max.poll.interval.ms", settings["max.poll.interval.ms"]),
-    )
-
-
-def _interval_s(settings: Mapping[str, Any]) -> float | None:
-    """Reads how often to commit by itself; None for never."""
-    asked = settings["enable.auto.commit"]
-    if asked not in (True, False, "true", "false"):
-        raise InvalidRequest(f"enable.auto.commit is true or false, not {asked!r}")
-    interval_ms = count("auto.commit.interval.ms", settings["auto.commit.interval.ms"], 0)
-    return interval_ms / 1000 if asked in (True, "true") else None
+def _by_topic(places: Iterable[Place]) -> Share:
+    found: Share = {}
+    for topic, number in sorted(places):
+        found.setdefault(topic, []).append(number)
+    return found

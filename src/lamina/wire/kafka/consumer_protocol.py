@@ -1,50 +1,69 @@
-"""What consumers of a classic group say to each other: subscriptions, assignments, who gets what.
+"""What consumers of a classic group say to each other: subscriptions and assignments.
 
 The broker passes these bytes on without a look. They are Kafka's, so that `lamina.Consumer` and
 Kafka's own consumers can be members of one group. All integers are big-endian.
 
-    subscription = version i16, topics [string], user data bytes, and in later versions more
-    assignment   = version i16, [topic string, partitions [i32]], user data bytes
+    subscription = version i16, topics [string], user data bytes,
+                   from version 1 on shares, from version 2 on generation i32
+    assignment   = version i16, shares, user data bytes
+    shares       = [topic string, partitions [i32]]
     [x]          = count i32, then so many x;   string = length i16, UTF-8
     bytes        = length i32, or -1 for none
 
 Rules.
 1. What another member sent is as hostile as anything from the network: lengths are compared with
    what is left, and what does not fit raises InvalidRequest.
-2. A later version only adds fields behind those of the first: they are left unread.
+2. A later version only adds fields behind those of an earlier one: unknown ones are left unread.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lamina.errors import InvalidRequest
 
 PROTOCOL_TYPE = "consumer"
-RANGE = "range"
 _NO_USER_DATA = struct.pack(">i", -1)
+_NO_GENERATION = -1
 
 
-def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Encodes what a member wants to read."""
-    names = sorted(topics)
-    return struct.pack(">hi", 0, len(names)) + b"".join(map(_string, names)) + _NO_USER_DATA
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member wants to read; what it has, and the generation that gave it that."""
+
+    topics: tuple[str, ...]
+    owned: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    generation: int = _NO_GENERATION
 
 
-def decode_subscription(data: bytes) -> list[str]:
-    """Returns the topics that a member wants to read."""
+def encode_subscription(asked: Subscription) -> bytes:
+    """Encodes what a member wants to read, and has.
+
+    Shares are written also where there are none: a leader that is librdkafka's dies of a sticky
+    member of version 0.
+    """
+    names = sorted(asked.topics)
+    topics = struct.pack(">hi", 2, len(names)) + b"".join(map(_string, names))
+    return topics + _NO_USER_DATA + _shares(asked.owned) + struct.pack(">i", asked.generation)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Returns what a member wants to read and what it says to have."""
     reader = _Reader(data, "a subscription")
-    reader.number(">h")
-    return [reader.string() for _ in range(reader.count(2))]
+    version = reader.number(">h")
+    topics = tuple(reader.string() for _ in range(reader.count(2)))
+    if version < 1:
+        return Subscription(topics)
+    reader.skip_bytes()
+    owned = reader.shares()
+    return Subscription(topics, owned, reader.number(">i") if version > 1 else _NO_GENERATION)
 
 
 def encode_assignment(partitions: Mapping[str, Sequence[int]]) -> bytes:
     """Encodes a member's share: partitions by topic."""
-    parts = [struct.pack(">hi", 0, len(partitions))]
-    for topic, numbers in sorted(partitions.items()):
-        parts += [_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
-    return b"".join(parts) + _NO_USER_DATA
+    return struct.pack(">h", 0) + _shares(partitions) + _NO_USER_DATA
 
 
 def decode_assignment(data: bytes) -> dict[str, list[int]]:
@@ -53,11 +72,7 @@ def decode_assignment(data: bytes) -> dict[str, list[int]]:
         return {}
     reader = _Reader(data, "an assignment")
     reader.number(">h")
-    found: dict[str, list[int]] = {}
-    for _ in range(reader.count(6)):
-        topic = reader.string()
-        found[topic] = reader.numbers(reader.count(4))
-    return found
+    return reader.shares()
 
 
 def told_share(protocol_type: str, data: bytes) -> dict[str, list[int]] | None:
@@ -74,29 +89,11 @@ def told_share(protocol_type: str, data: bytes) -> dict[str, list[int]] | None:
         return None
 
 
-def assign_ranges(
-    subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
-) -> dict[str, dict[str, list[int]]]:
-    """Shares topics out as Kafka's range assignor does: neighbouring partitions to each member.
-
-    Members are taken in the order of their ids, and those that come first get one more where the
-    partitions of a topic do not divide evenly. Returns each member's partitions by topic.
-    """
-    shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
-    wanted: dict[str, list[str]] = {}
-    for member in sorted(subscriptions):
-        for topic in set(subscriptions[member]):
-            wanted.setdefault(topic, []).append(member)
-    for topic, members in wanted.items():
-        count = partitions.get(topic, 0)
-        least, more = divmod(count, len(members))
-        first = 0
-        for place, member in enumerate(members):
-            end = first + least + (place < more)
-            if end > first:
-                shares[member][topic] = list(range(first, end))
-            first = end
-    return shares
+def _shares(partitions: Mapping[str, Sequence[int]]) -> bytes:
+    parts = [struct.pack(">i", len(partitions))]
+    for topic, numbers in sorted(partitions.items()):
+        parts += [_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
+    return b"".join(parts)
 
 
 def _string(text: str) -> bytes:
@@ -126,6 +123,20 @@ class _Reader:
         if not 0 <= count <= (len(self._data) - self._position) // least_bytes:
             raise InvalidRequest(f"{self._what} claims {count} items, more than it has bytes for")
         return count
+
+    def shares(self) -> dict[str, list[int]]:
+        """Reads partitions by topic."""
+        found: dict[str, list[int]] = {}
+        for _ in range(self.count(6)):
+            topic = self.string()
+            found[topic] = self.numbers(self.count(4))
+        return found
+
+    def skip_bytes(self) -> None:
+        """Passes over user data, or the -1 that stands for none."""
+        length = self.number(">i")
+        if length >= 0:
+            self._take(length)
 
     def string(self) -> str:
         try:
