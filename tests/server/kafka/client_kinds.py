@@ -25,7 +25,7 @@ PATIENCE_S = 90
 
 @dataclass(frozen=True)
 class Kind:
-    """A client: its name in docs/kafka.md, its driver, and what it cannot do by itself."""
+    """A client: its name and version in docs/kafka.md, its driver, and what it cannot do itself."""
 
     name: str
     driver: str
@@ -43,6 +43,8 @@ class Kind:
             if not (HERE / "node" / "node_modules").is_dir():
                 return "the clients of npm are not installed: make test does that"
             return None
+        if self.driver == "by_kcat.py" and shutil.which("kcat") is None:
+            return "there is no kcat: make test installs Debian's"
         if self.package and not (INSTALLED / self.package).is_dir():
             return f"{self.package} is not installed: make test does that"
         return None
@@ -57,6 +59,11 @@ KINDS = (
     Kind("kafka-python 2.2.15", "by_kafka_python.py", "kafka-python==2.2.15"),
     Kind("kafka-python 2.1.5", "by_kafka_python.py", "kafka-python==2.1.5"),
     Kind("kafka-python 2.0.2", "by_kafka_python.py", "kafka-python==2.0.2"),
+    Kind(
+        "kcat 1.7.1",
+        "by_kcat.py",
+        lacks=frozenset({"seek", "admin", "timestamps", "headers without a name", "commits"}),
+    ),
     Kind("kafkajs 2.2.4", "kafkajs.mjs", codecs=CODECS[:3]),
     Kind(
         "@platformatic/kafka 1.35", "platformatic.mjs", codecs=CODECS[:4], lacks=frozenset({"seek"})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,40 +191,6 @@ def test_what_a_client_produces_every_door_reads(server: Any, name: str, codec: 
     with lamina.connect(server.flight_url) as store:
         rows = [row for batch in store.scan(topic) for row in batch.to_pylist()]
     assert [plain(row) for row in rows] == RECORDS
-
-
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="there is no kcat")
-@pytest.mark.parametrize("codec", CODECS)
-def test_kcat_produces_and_reads(server: Any, codec: str) -> None:
-    kcat, topic = ["kcat", "-b", server.kafka_address, "-t", f"kcat-{codec}"], f"kcat-{codec}"
-    lines = b"".join(b"key%d:value%d\n" % (n, n) for n in range(200))
-    subprocess.run([*kcat, "-P", "-z", codec, "-K:"], input=lines, timeout=60, check=True)
-    consume = [*kcat, "-C", "-o", "beginning", "-e", "-q", "-K:"]
-    read = subprocess.run(consume, capture_output=True, timeout=60, check=True)
-    assert sorted(read.stdout.splitlines()) == sorted(lines.splitlines())
-    listed = subprocess.run([*kcat, "-L"], capture_output=True, timeout=60, check=True)
-    assert f'topic "{topic}" with 1 partitions'.encode() in listed.stdout
-
-
-def kcat(server: Any, *words: str, given: bytes = b"") -> list[bytes]:
-    command = ["kcat", "-b", server.kafka_address, *words]
-    ended = subprocess.run(command, input=given, capture_output=True, timeout=60, check=True)
-    return ended.stdout.splitlines()
-
-
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="there is no kcat")
-def test_kcat_sends_headers_and_nulls_reads_in_a_group_and_finds_times(server: Any) -> None:
-    with lamina.connect(server.flight_url) as store:
-        store.create_topic("kcat")
-        store.append("kcat", [{"value": b"first", "timestamp": 1_700_000_000_000}])
-        store.append("kcat", [{"value": b"second", "timestamp": 1_700_000_001_000}])
-        kcat(server, "-P", "-t", "kcat", "-Z", "-K:", "-H", "a=1", given=b"gone:\n")
-        row = next(store.scan("kcat", start=2)).to_pylist()[0]
-    assert (row["key"], row["value"]) == (b"gone", None)
-    assert row["headers"] == [{"key": "a", "value": b"1"}]
-    assert kcat(server, "-Q", "-t", "kcat:0:1700000000500") == [b"kcat [0] offset 1"]
-    words = ("-G", "kcat-group", "-c", "2", "-q", "-X", "auto.offset.reset=earliest", "kcat")
-    assert kcat(server, *words) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -19,6 +20,9 @@ class Client:
         self._producers: dict[str, Any] = {}
         self._members: dict[str, Any] = {}
         self._taken: dict[str, list[Any]] = {}
+
+    def version(self) -> str:
+        return str(aiokafka.__version__)
 
     async def produce(self, topic: str, codec: str, records: Any, partition: int = 0) -> list[int]:
         if codec not in self._producers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from conversation import converse, packed, records_of, row_of
@@ -17,6 +18,9 @@ class Client:
         self._producers: dict[str, Any] = {}
         self._members: dict[str, Any] = {}
         self._admin = AdminClient({"bootstrap.servers": ADDRESS})
+
+    def version(self) -> str:
+        return str(confluent_kafka.__version__)
 
     def produce(self, topic: str, codec: str, records: Any, partition: int = 0) -> list[int]:
         if codec not in self._producers:

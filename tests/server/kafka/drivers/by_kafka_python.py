@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import Any
 
+import kafka
 from conversation import converse, packed, records_of, row_of
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
@@ -19,6 +20,9 @@ class Client:
         self._producers: dict[str, Any] = {}
         self._members: dict[str, Any] = {}
         self._taken: dict[str, list[Any]] = {}
+
+    def version(self) -> str:
+        return str(kafka.__version__)
 
     def produce(self, topic: str, codec: str, records: Any, partition: int = 0) -> list[int]:
         if codec not in self._producers:

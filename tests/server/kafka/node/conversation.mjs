@@ -1,8 +1,14 @@
 // A client as a program that is asked on its standard input, as drivers/conversation.py says.
+import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 
 export const packed = (data) => (data === null || data === undefined ? null : Buffer.from(data).toString('base64'))
 export const unpacked = (text) => (text === null ? null : Buffer.from(text, 'base64'))
+
+// The version of a client that is installed.
+export function versionOf (name) {
+  return JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version
+}
 
 // Drives `answer` until it has a value.
 export async function until (answer) {

@@ -1,7 +1,7 @@
 // kafkajs as a driver.
 import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
-import { converse, packed, unpacked, until } from './conversation.mjs'
+import { converse, packed, unpacked, until, versionOf } from './conversation.mjs'
 
 const { Kafka, CompressionCodecs, CompressionTypes, ConfigResourceTypes, logLevel } = kafkajs
 CompressionCodecs[CompressionTypes.Snappy] = snappy
@@ -31,6 +31,7 @@ const rowOf = ({ message }) => {
 }
 
 await converse({
+  version: async () => versionOf('kafkajs'),
   async produce ({ topic, codec, records, partition = 0 }) {
     const messages = records.map(([key, value, timestamp, named]) => {
       const headers = {}

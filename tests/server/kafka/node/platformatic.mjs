@@ -1,6 +1,6 @@
 // @platformatic/kafka as a driver.
 import { Admin, Consumer, Producer } from '@platformatic/kafka'
-import { converse, packed, unpacked, until } from './conversation.mjs'
+import { converse, packed, unpacked, until, versionOf } from './conversation.mjs'
 
 const base = { clientId: 'platformatic', bootstrapBrokers: [process.argv[2]], retries: 20, retryDelay: 250 }
 const producer = new Producer({ ...base, autocreateTopics: true })
@@ -10,6 +10,7 @@ const members = {}
 const streamed = { autocommit: false, maxWaitTime: 200, sessionTimeout: 10000, heartbeatInterval: 300, rebalanceTimeout: 10000 }
 
 await converse({
+  version: async () => versionOf('@platformatic/kafka'),
   async produce ({ topic, codec, records, partition = 0 }) {
     const messages = records.map(([key, value, timestamp, named]) => ({
       topic,
