@@ -100,7 +100,7 @@ class ServerSettings(Settings):
     connections: int = setting(
         2048,
         "max.connections",
-        "Flight streams, Flight calls and HTTP connections, each",
+        "Flight streams, Flight calls, HTTP connections and Kafka connections, each",
         "further ones are told to come back",
         allowed=(1, 1 << 20),
     )

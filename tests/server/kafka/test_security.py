@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 import lamina
 from lamina.server import auth
+from lamina.server.kafka import sessions
 from lamina.wire.kafka.connection_apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.kafka.group_apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
@@ -92,6 +93,34 @@ def test_closing_ends_tls_connections_whose_clients_are_silent(
         for client in silent:  # the server's thread ended without an error, and hung up
             with contextlib.suppress(OSError):
                 assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("door", ["plain", "tls"])
+def test_clients_that_are_too_many_are_turned_away_with_a_line_a_minute(
+    tmp_path: Path,
+    tls: dict[str, str],
+    door: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secured = tls if door == "tls" else {}
+    with (
+        contextlib.ExitStack() as clients,
+        served(tmp_path / "data", kafka_port=0, connections=2, **secured) as service,
+    ):
+
+        def connect(count: int) -> list[RawClient]:
+            return [clients.enter_context(RawClient(service.kafka_address)) for _ in range(count)]
+
+        connect(2)
+        assert all(each.is_closed() for each in connect(5))
+        monkeypatch.setattr(sessions, "FULL_TOLD_S", 0.0)
+        assert all(each.is_closed() for each in connect(1))
+    told = [each.getMessage() for each in caplog.records if "turned" in each.getMessage()]
+    assert [each[:45] for each in told] == [
+        "turned Kafka clients away, 1 since this was s",
+        "turned Kafka clients away, 5 since this was s",
+    ]
 
 
 def test_a_client_that_was_there_before_the_loop_is_heard(

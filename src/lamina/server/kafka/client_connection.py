@@ -99,7 +99,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         if len(self._connections) > self._door.connections_max:
-            _log.warning("refused a Kafka client from %s: too many connections", peer[0])
+            self._door.turn_away(str(peer[0]))
             self._transport.close()
             return
         self.session = Session(str(peer[0]), str(local[0]), self, self._door.anybody())

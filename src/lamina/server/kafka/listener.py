@@ -101,7 +101,7 @@ class KafkaDoor:
 
         if self._tls is None:
             return await self._loop.create_server(new_client, sock=self._socket)
-        secured = TlsEntrance(self._tls, new_client, self._connections, door.connections_max)
+        secured = TlsEntrance(self._tls, new_client, self._connections, door)
         secured.open(self._socket)
         self._entrance = secured
         return secured

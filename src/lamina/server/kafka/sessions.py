@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,8 @@ from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.operations import Scope
 
+FULL_TOLD_S = 60.0
+_log = logging.getLogger("lamina.server")
 Result = TypeVar("Result")
 Handler: TypeAlias = Callable[["Call"], "Message | Later | Awaitable[Message | None]"]
 """Answers a request: at once, or when what it returns is done. None is no answer at all."""
@@ -110,12 +114,28 @@ class Doorway:
     topic_ids: TopicIds = field(default_factory=TopicIds)
     shares: ShareSessions = field(default_factory=ShareSessions)
     connections_max: int = 1
+    turned_away: int = 0
+    """Clients that came beyond `connections_max`, of which the log does not tell yet."""
+    told_full_at: float = -math.inf
     is_leading: bool = False
     """Whether the loop is going to commit a group of appends in its next turn."""
     told: set[tuple[str, str]] = field(default_factory=set)
     """Why clients of a host were disconnected: the log says it once."""
     bells: set[Waking] = field(default_factory=set)
     """What long polls wait for: a stop wakes them."""
+
+    def turn_away(self, host: str) -> None:
+        """Counts a client that is one too many; the log tells of them once a minute."""
+        now = asyncio.get_running_loop().time()
+        self.turned_away += 1
+        if now < self.told_full_at + FULL_TOLD_S:
+            return
+        _log.warning(
+            "turned Kafka clients away, %d since this was said last, the latest from %s: there is"
+            " room for %d, by max.connections or by the descriptors that the process may have",
+            *(self.turned_away, host, self.connections_max),
+        )
+        self.turned_away, self.told_full_at = 0, now
 
     @property
     def received(self) -> Counter:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Sized
 
 from lamina.server.kafka.client_connection import ClientConnection
+from lamina.server.kafka.sessions import Doorway
 
 HANDSHAKE_S = 10.0
 SHUTDOWN_S = 1.0
 PAUSE_S = 0.1
 """After an accept that failed, for want of descriptors say."""
-_log = logging.getLogger("lamina.server")
 
 
 class TlsEntrance:
@@ -31,13 +30,13 @@ class TlsEntrance:
         context: ssl.SSLContext,
         new_client: Callable[[], ClientConnection],
         inside: Sized,
-        connections_max: int,
+        door: Doorway,
     ) -> None:
         self.context = context
         """Of the handshakes from now on."""
         self._new_client = new_client
         self._inside = inside
-        self._connections_max = connections_max
+        self._door = door
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -66,8 +65,8 @@ class TlsEntrance:
                 except OSError:
                     await asyncio.sleep(PAUSE_S)
                     continue
-                if len(self._inside) + len(self._handshakes) >= self._connections_max:
-                    _log.warning("refused a Kafka client from %s: too many connections", peer[0])
+                if len(self._inside) + len(self._handshakes) >= self._door.connections_max:
+                    self._door.turn_away(str(peer[0]))
                     accepted.close()
                     continue
                 task = loop.create_task(self._shake_hands(accepted))
