@@ -29,6 +29,7 @@ for turn in range(2):
             if turn == 0:
                 store.create_topic(name, format=format_name)
             store.append(name, [b"a", b"b"], partition=0, acks=turn)
+            store.roll(name)
         for number in range(0, count, 10):
             group = store.group(f"t{number}", "g")
             group.ack(group.poll(1))

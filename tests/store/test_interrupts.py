@@ -21,6 +21,7 @@ import lamina
 from lamina.api.memberships import JoinRequest
 from lamina.errors import LaminaError
 from lamina.storage.files import LocalFiles
+from lamina.store import open_stores
 from lamina.store.store import Store
 from lamina_torture.interrupted import Bytecodes, left_below
 from tests.server.rig import served
@@ -144,6 +145,24 @@ def test_an_opening_that_failed_leaves_no_thread_of_the_coordinator(tmp_path: Pa
     store._abandon()
     assert joining.done(), "who waits for a meeting is told"
     assert set(threading.enumerate()) <= before
+
+
+def test_an_opening_that_is_cut_off_at_its_end_holds_nothing(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then it has a lock, threads and files; nobody will ever close what nobody was given."""
+
+    class CutOff:
+        def add(self, store: Store) -> None:
+            raise KeyboardInterrupt
+
+    before = Counter(left_below(str(made)))
+    with monkeypatch.context() as patched:
+        patched.setattr(open_stores, "OPEN", CutOff())
+        with pytest.raises(KeyboardInterrupt):
+            Store(str(made / "data"), archive=str(made / "archive"))
+    assert not Counter(left_below(str(made))) - before
+    assert not LocalFiles().is_locked(str(made / "data" / "meta" / "lock"))
 
 
 # -------------------------------------------------------------------- failing calls
