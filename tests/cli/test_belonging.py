@@ -228,3 +228,25 @@ def test_a_missing_identity_is_found(lamina: Any, tmp_path: Path, format_name: s
     found = damage(lamina, path)
     assert [problem for problem in found if "no identity" in problem] == found
     assert found
+
+
+@pytest.mark.parametrize("format_name", ["frame", "keratin"])
+@pytest.mark.parametrize("left", ["nothing", "a part", "noise"])
+def test_a_topic_that_only_the_checkpoint_knows_is_found(
+    lamina: Any, tmp_path: Path, left: str, format_name: str
+) -> None:
+    path = made(tmp_path / "data", format_name)
+    about = path / "topics" / "t" / "topic.json"
+    raw = about.read_bytes()
+    about.unlink()
+    if left != "nothing":
+        about.write_bytes(raw[:40] if left == "a part" else bytes(each ^ 0x55 for each in raw))
+    for log in files_of(path, "log"):
+        log.unlink()
+    assert any("'t' with 12 records" in problem for problem in damage(lamina, path))
+    ran = lamina("doctor", "--data", path, "--json")
+    assert ran.code == 1
+    told = [row["finding"] for row in ran.rows if row["verdict"] == "problem"]
+    assert any("'t' with 12 records" in each for each in told)
+    with opened(path) as store:
+        assert any("'t' with 12 records" in each.why for each in store.recovery_report.events)

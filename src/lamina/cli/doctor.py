@@ -79,9 +79,20 @@ def _directory(data: str, archive: str | None, *, thorough: bool) -> Iterator[di
     yield _archive(os.path.abspath(data), archive)
     try:
         with lamina.open(data, read_only=True, archive=archive) as store:
+            yield from _vanished(data, store.topics())
             yield from _topics(store, thorough=thorough)
     except LaminaError as error:
         yield _finding("topics", "problem", str(error))
+
+
+def _vanished(data: str, topics: list[str]) -> Iterator[dict[str, Any]]:
+    from lamina.api import RecoveryReport
+    from lamina.storage.files import LocalFiles, wall_clock_ms
+    from lamina.store.opening import Boot
+
+    boot = Boot(LocalFiles(), os.path.abspath(data), wall_clock_ms)
+    for path, why in boot.vanished(topics, boot.read_checkpoint(RecoveryReport())):
+        yield _finding("topics", "problem", f"{path}: {why}")
 
 
 def _archive(data: str, archive: str | None) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def _data_directory(boot: Boot) -> Iterator[Finding]:
         elif not is_live:
             yield from _wal_topic(boot, about, ends)
     if not is_live:
+        yield from (Finding(path, 0, why) for path, why in boot.vanished(topics, hints))
         yield from _groups(boot, topics, ends)
 
 

@@ -70,7 +70,8 @@ class OpenTopics:
                 if self._boot.catalog.restore(about):
                     report.add("rebuilt", about.name, "its topic.json was gone; the WAL knows it")
                     topics[about.name] = about
-        self._tell_vanished(topics, hints)
+        for path, why in self._boot.vanished(topics, hints):
+            report.add("note", path, why)
         total = sum(about.partitions for about in topics.values())
         for name, about in topics.items():
             for number in range(about.partitions):
@@ -79,20 +80,6 @@ class OpenTopics:
             self.enter(about)
         self._write_ahead.finish_opening()
         return hints
-
-    def _tell_vanished(self, topics: Mapping[str, TopicFile], hints: Hints) -> None:
-        """Reports a topic that the checkpoint knows and of which no file says what it was."""
-        catalog = self._boot.catalog
-        ends: dict[str, int] = {}
-        for (name, _), hint in hints.items():
-            if name not in topics and not catalog.is_deleted(name):
-                ends[name] = ends.get(name, 0) + hint.log_end_offset
-        for name, end in sorted(ends.items()):
-            why = (
-                f"the checkpoint knows topic {name!r} with {end} records up to its end, and neither"
-                " its topic.json nor a log is left: it is not served"
-            )
-            self._report.add("note", catalog.directory(name), why)
 
     def open(
         self, about: TopicFile, number: int, hint: PartitionCheckpoint | None = None

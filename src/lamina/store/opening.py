@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -135,6 +135,24 @@ class Boot(DataDirectory):
         except OSError as error:
             if not (isinstance(error, FileNotFoundError) or is_unreadable(error)):
                 raise
+
+    def vanished(
+        self, topics: Collection[str], hints: Mapping[tuple[str, int], PartitionCheckpoint]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the directory of each topic that only the checkpoint knows, and what it knows.
+
+        Neither its `topic.json` nor a log says any more what it was.
+        """
+        ends: dict[str, int] = {}
+        for (name, _), hint in hints.items():
+            if name not in topics and not self.catalog.is_deleted(name):
+                ends[name] = ends.get(name, 0) + hint.log_end_offset
+        for name, end in sorted(ends.items()):
+            why = (
+                f"the checkpoint knows topic {name!r} with {end} records up to its end, and neither"
+                " a sound topic.json nor a log is left: it is not served"
+            )
+            yield self.catalog.directory(name), why
 
     def _refuse_other(self, found: checkpoint.Checkpoint) -> None:
         """Refuses a `broker.id` that is not the one which the checkpoint was written under.
