@@ -284,9 +284,13 @@ def test_what_an_archive_holds_is_known_once_it_has_answered() -> None:
 
 def test_an_object_counts_as_far_as_nothing_local_holds_it() -> None:
     (found,) = cold_layers(Cold(archived(0, 10)), 0, 4)
-    assert found.described() == SegmentFacts(0, 4, 400, 9, sealed=True, cold=True)
+    assert found.described() == SegmentFacts(
+        *(0, 4, 400, 9), sealed=True, cold=True, least_timestamp_ms=5
+    )
     (found,) = cold_layers(Cold(archived(10, 20)), 0, 25)
-    assert found.described() == SegmentFacts(10, 20, 1000, 9, sealed=True, cold=True)
+    assert found.described() == SegmentFacts(
+        *(10, 20, 1000, 9), sealed=True, cold=True, least_timestamp_ms=5
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import lamina.spark
 from lamina.errors import InvalidRequest, UnknownTopic
 from lamina.spark.plan import Pruned
 from tests.spark.logs import START_MS, make_log
+from tests.spark.tiers import NONE_KEPT, make_mix
 
 COUNT = 3000
 
@@ -124,3 +125,19 @@ def test_what_where_says_is_not_said_by_options(data: Path, spark: SparkSession)
         lamina.spark.read(spark, "nothing", path=data)
     with pytest.raises(InvalidRequest, match="only a frame that"):
         lamina.spark.explain(spark.range(1))
+
+
+def test_objects_of_other_times_are_left_out_at_either_end(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    make_mix(tmp_path, NONE_KEPT, topics="f")
+    between = f"between timestamp_millis({START_MS + 1000}) and timestamp_millis({START_MS + 1400})"
+    archive = f"file://{tmp_path}/cold"
+    everything = lamina.spark.read(spark, "f", archive=archive)
+    assert everything.count() == 2500
+    frame = lamina.spark.read(
+        *(spark, "f"), where=f"timestamp {between}", columns=["offset"], archive=archive
+    )
+    assert sorted(row.offset for row in frame.collect()) == list(range(1000, 1401))
+    found = explained(frame)
+    assert (found.objects.read, found.objects.skipped) == (1, 5)

@@ -131,6 +131,8 @@ class SegmentFacts:
     """Whether it is only in the archive."""
     removed: int = 0
     """How many of its offsets have no record that could be read: deleted singly, or trimmed."""
+    least_timestamp_ms: int | None = None
+    """The least time of its records; only the list of an archive knows it."""
 
     @property
     def records(self) -> int:

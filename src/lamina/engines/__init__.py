@@ -10,7 +10,7 @@ the filter can be true for is found out first: which partitions, which offsets, 
 itself is then applied by Arrow to what was read, so that pruning can only ever leave out records
 that no row of the answer needs.
 
-    filter ─▶ bounds: partitions, offsets, a first time ─▶ store.offset_for_time, store.scan ─▶ rows
+    filter ─▶ bounds: partitions, offsets, times ─▶ store.segments, offset_for_time, scan ─▶ rows
 
 `open_table` opens what a caller names, `table_columns` names the columns, `bounds` asks Arrow what
 a filter allows, `dataset` is what engines hold, `log_scanner` one scan of it, `polars_frames` what

@@ -4,7 +4,8 @@ Arrow can prove that a filter is false for everything that fulfils a guarantee (
 does so to leave out files of a partitioned dataset. A guarantee about one column holds for more
 records the further its bound is moved, so the last bound for which the proof succeeds is found by
 bisection, in some sixty questions of about 50 microseconds each. No filter is ever taken apart
-here, and whatever Arrow learns to simplify is pruned.
+here, and whatever Arrow learns to simplify is pruned. What is known of a layer (its offsets, its
+least and its greatest time) is a guarantee, too: all layers are asked about at once.
 
 Rules.
 1. A bound is returned only if Arrow proved that nothing beyond it can match.
@@ -13,7 +14,7 @@ Rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,7 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pd
 from pyarrow.fs import LocalFileSystem
 
+from lamina.api import SegmentFacts
 from lamina.engines.table_columns import OFFSET, PARTITION, TIMESTAMP
+from lamina.records import FARTHEST_MS
 
 Expression: TypeAlias = Any
 """A `pyarrow.compute.Expression`."""
@@ -43,6 +46,29 @@ class Bounds:
     end: int = OFFSETS[1]
     first_us: int | None = None
 
+    @property
+    def first_ms(self) -> int:
+        """The first time in milliseconds, or just before it; the least one if there is none."""
+        return (TIMES_US[0] if self.first_us is None else self.first_us) // 1000
+
+    def within(self, extent: tuple[int, int]) -> tuple[int, int]:
+        """Returns the offsets of an extent, which may be none."""
+        return max(self.first, extent[0]), min(self.end, extent[1])
+
+    def is_searched_in(self, range: tuple[int, int], layers: Sequence[SegmentFacts]) -> bool:
+        """Returns whether a search by the first time begins among some offsets.
+
+        It reads records of the first layer that is new enough: if that one is left out, or lies far
+        before what is left, the search would read more than it saves.
+        """
+        if self.first_us is None:
+            return False
+        for each in layers:
+            newest_ms = each.newest_timestamp_ms
+            if newest_ms is None or newest_ms >= self.first_ms:
+                return each.base_offset < range[1] and range[0] < each.next_offset
+        return False
+
 
 class Pruner:
     """A filter over a topic's columns, or none, and what can be proved of it."""
@@ -52,6 +78,11 @@ class Pruner:
         self._filter = filter
         self._format = pd.ParquetFileFormat()
         self._files = LocalFileSystem()
+
+    @property
+    def is_about_time(self) -> bool:
+        """Whether the filter names the time: then what is known of layers may leave some out."""
+        return is_filtered_by(self._schema, self._filter, TIMESTAMP)
 
     def bounds(self, partition: int) -> Bounds | None:
         """Returns what may match in a partition; None if nothing can."""
@@ -69,13 +100,36 @@ class Pruner:
         since = None if first_us == TIMES_US[0] else first_us
         return Bounds(first, min(last, OFFSETS[1] - 1) + 1, since)
 
+    def ranges(
+        self, partition: int, extent: tuple[int, int], layers: Sequence[SegmentFacts]
+    ) -> list[tuple[int, int]]:
+        """Returns which offsets of an extent may match, by what is known of the layers there.
+
+        What no layer is known to hold may match. Neighbours are joined.
+        """
+        here = pc.field(PARTITION) == pa.scalar(partition, pa.int32())
+        kind = self._schema.field(TIMESTAMP).type
+        left = self._matching([here & _known_of(each, kind) for each in layers])
+        found, at = [], extent[0]
+        for number, each in enumerate(layers):
+            if number not in left:
+                found.append((at, min(each.base_offset, extent[1])))
+                at = max(at, each.next_offset)
+        found.append((at, extent[1]))
+        return [(first, end) for first, end in found if first < end]
+
     def _may_match(self, guarantee: Expression) -> bool:
         """Returns False only if no record that fulfils the guarantee can pass the filter."""
-        imagined = self._format.make_fragment(
-            "imagined", self._files, partition_expression=guarantee
-        )
-        files = pd.FileSystemDataset([imagined], self._schema, self._format, self._files)
-        return any(True for _ in files.get_fragments(self._filter))
+        return bool(self._matching([guarantee]))
+
+    def _matching(self, guarantees: Sequence[Expression]) -> set[int]:
+        """Returns the places of those guarantees under which a record may pass the filter."""
+        imagined = [
+            self._format.make_fragment(str(number), self._files, partition_expression=each)
+            for number, each in enumerate(guarantees)
+        ]
+        files = pd.FileSystemDataset(imagined, self._schema, self._format, self._files)
+        return {int(each.path) for each in files.get_fragments(self._filter)}
 
     def _least(
         self, here: Expression, name: str, kind: pa.DataType, limits: tuple[int, int]
@@ -99,6 +153,33 @@ class Pruner:
         return None if found is None else -found
 
 
+def is_filtered_by(schema: pa.Schema, filter: Expression | None, name: str) -> bool:
+    """Returns whether a filter names a column: then it means nothing without it."""
+    if filter is None:
+        return False
+    without = pa.schema([field for field in schema if field.name != name])
+    try:
+        without.empty_table().filter(filter)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _known_of(layer: SegmentFacts, kind: pa.DataType) -> Expression:
+    """Returns what holds for every record of a layer."""
+    known = (pc.field(OFFSET) >= layer.base_offset) & (pc.field(OFFSET) < layer.next_offset)
+    least, greatest = layer.least_timestamp_ms, layer.newest_timestamp_ms
+    if least is not None:
+        known &= pc.field(TIMESTAMP) >= pa.scalar(_microseconds(least), kind)
+    if greatest is not None:
+        known &= pc.field(TIMESTAMP) <= pa.scalar(_microseconds(greatest), kind)
+    return known
+
+
+def _microseconds(time_ms: int) -> int:
+    return max(-FARTHEST_MS, min(time_ms, FARTHEST_MS)) * 1000
+
+
 def narrowed(
     bounds: Bounds, extent: tuple[int, int], offset_for_time: Callable[[int], int | None]
 ) -> tuple[int, int] | None:
@@ -107,9 +188,9 @@ def narrowed(
     `offset_for_time` finds the first record at or after a time in milliseconds: everything before
     the first record that is not too old is too old.
     """
-    first, end = max(bounds.first, extent[0]), min(bounds.end, extent[1])
+    first, end = bounds.within(extent)
     if first < end and bounds.first_us is not None:
-        found = offset_for_time(bounds.first_us // 1000)
+        found = offset_for_time(bounds.first_ms)
         first = end if found is None else max(first, found)
     return (first, end) if first < end else None
 

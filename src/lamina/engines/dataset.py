@@ -1,7 +1,7 @@
 """A topic as a `pyarrow.dataset.Dataset`: what DuckDB, Polars, DataFusion and pandas query.
 
 Engines call `scanner` with the columns and the filter that they push down (DataFusion asks for
-fragments first, one per partition here). The filter decides which ranges of offsets are read; the
+fragments first, one per range here). The filter decides which ranges of offsets are read; the
 scanner (`log_scanner`) applies filter and columns to each batch as it comes. A reader that stops
 early, as a `limit` does, ends the scan.
 
@@ -23,7 +23,7 @@ import pyarrow.dataset as pd
 import pyarrow.fs as pfs
 
 from lamina.api import StoreApi
-from lamina.engines.bounds import Expression, Pruner, narrowed
+from lamina.engines.bounds import Expression, Pruner
 from lamina.engines.log_scanner import LogScanner
 from lamina.engines.table_columns import (
     carried,
@@ -134,19 +134,21 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         wanted = self._both(filter)
         pruner = Pruner(self._schema, wanted)
         _, partitions = self._store.format_of(self._topic)
-        found = [self._stripe(pruner, partition) for partition in range(partitions)]
-        return [each for each in found if each is not None]
+        return [each for number in range(partitions) for each in self._left_of(pruner, number)]
 
-    def _stripe(self, pruner: Pruner, partition: int) -> Stripe | None:
-        """Returns what a filter leaves of a partition."""
+    def _left_of(self, pruner: Pruner, partition: int) -> list[Stripe]:
+        """Returns what a filter leaves of a partition: of its range, the layers that may match."""
         bounds = pruner.bounds(partition)
         if bounds is None:
-            return None
+            return []
         extent = self._earliest(partition), self._store.latest_offset(self._topic, partition)
-        left = narrowed(
-            bounds, extent, lambda ms: self._store.offset_for_time(self._topic, partition, ms)
-        )
-        return None if left is None else Stripe(partition, *left)
+        layers = self._store.segments(self._topic, partition) if pruner.is_about_time else []
+        ranges = pruner.ranges(partition, bounds.within(extent), layers)
+        if ranges and bounds.is_searched_in(ranges[0], layers):
+            found = self._store.offset_for_time(self._topic, partition, bounds.first_ms)
+            first = extent[1] if found is None else found
+            ranges = [(max(start, first), end) for start, end in ranges if first < end]
+        return [Stripe(partition, *each) for each in ranges]
 
     def _earliest(self, partition: int) -> int:
         """Returns where the table begins: at what is lost, if nothing that is left lies before."""
@@ -218,7 +220,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         return LogScanner(self._schema, lambda needed: self._rows(stripes, needed), columns, filter)
 
     def get_fragments(self, filter: Expression | None = None) -> Iterator[LogFragment]:
-        """Yields what a filter leaves of each partition, for engines that read them in parallel."""
+        """Yields each range that a filter leaves, for engines that read them in parallel."""
         for stripe in self.stripes(filter):
             yield LogFragment(self, stripe, filter)
 
@@ -251,7 +253,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
 
 
 class LogFragment(pd.Fragment):  # type: ignore[misc]
-    """What is read of one partition."""
+    """One range of a partition that is read."""
 
     def __init__(self, dataset: LogDataset, stripe: Stripe, filter: Expression | None) -> None:
         self._dataset = dataset

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pd
 
-from lamina.engines.bounds import Expression
+from lamina.engines.bounds import Expression, is_filtered_by
 
 _ALIGNED_BYTES = 8
 
@@ -101,19 +101,8 @@ class LogScanner(pd.Scanner):  # type: ignore[misc]
         return [
             name
             for name in self._schema.names
-            if name in self._columns or self._is_filtered_by(name)
+            if name in self._columns or is_filtered_by(self._schema, self._filter, name)
         ]
-
-    def _is_filtered_by(self, name: str) -> bool:
-        """Returns whether the filter names a column: then it means nothing without it."""
-        if self._filter is None:
-            return False
-        without = pa.schema([field for field in self._schema if field.name != name])
-        try:
-            _none_of(without).filter(self._filter)
-        except pa.ArrowInvalid:
-            return True
-        return False
 
     def _applied(self, batch: pa.RecordBatch, filter: Expression | None) -> pa.Table:
         return pd.Scanner.from_batches(

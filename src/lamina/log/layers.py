@@ -153,6 +153,9 @@ class Layer(NamedTuple):
             sealed=self.is_sealed,
             cold=self.is_cold,
             removed=self.removed,
+            least_timestamp_ms=(
+                self.source.oldest_ms if isinstance(self.source, ObjectSource) else None
+            ),
         )
 
 

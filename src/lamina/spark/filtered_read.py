@@ -5,7 +5,9 @@ filter is read before the source is asked: what it says about partitions, offset
 becomes options, by the same proofs as in every other engine (`engines.bounds`), and the filter
 itself is applied by Spark to what is read.
 
-Rule: options only leave out what no row of the answer needs; the whole filter is always applied.
+Rules.
+1. Options only leave out what no row of the answer needs; the whole filter is always applied.
+2. A partition is read as one range: objects of other times are left out at its ends.
 """
 
 from __future__ import annotations
@@ -83,14 +85,26 @@ def _ranges(log: Log, topic: str, found: Understood) -> dict[int, tuple[int, int
         earliest, end = log.extent(topic, partition)
         if bounds is None:
             continue
-        if bounds.first <= earliest and bounds.end >= end and bounds.first_us is None:
+        whole = bounds.first <= earliest and bounds.end >= end and bounds.first_us is None
+        if whole and not pruner.is_about_time:
             ranges[partition] = EARLIEST, LATEST
             continue
         left = narrowed(bounds, (earliest, end), partial(log.offset_for_time, topic, partition))
+        if left is not None and pruner.is_about_time:
+            left = _between(log, topic, partition, pruner, left)
         if left is not None:
             first = EARLIEST if left[0] <= earliest else left[0]
             ranges[partition] = first, LATEST if left[1] >= end else left[1]
     return ranges
+
+
+def _between(
+    log: Log, topic: str, partition: int, pruner: Pruner, extent: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Returns a range without the objects at its ends that no time of the filter lies in."""
+    cutters = [each for each in log.cutters(topic, partition) if kind_of(each) == OBJECT]
+    left = pruner.ranges(partition, extent, [each.layer.described() for each in cutters])
+    return (left[0][0], left[-1][1]) if left else None
 
 
 def _options(
