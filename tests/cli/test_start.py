@@ -1,4 +1,4 @@
-"""Commands that need no kernel load neither the compiler nor what else takes long to load."""
+"""Commands that need no kernel, or little of one, load neither the compiler nor what takes long."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import lamina
@@ -85,6 +86,40 @@ def test_a_document_is_dumped_without_arrow(tmp_path: Path) -> None:
 )
 def test_a_command_on_a_server_loads_arrow_and_no_compiler(server: str, command: str) -> None:
     assert loaded(*command.split(), "--server", server) == {"pyarrow"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with topics of every format, each with records behind its last index entry."""
+    data = str(tmp_path_factory.mktemp("local") / "data")
+    with lamina.open(data) as store:
+        for log in ("keratin", "frame", "wal"):
+            store.create_topic(log, format=log)
+            store.append(log, [b"%d" % number for number in range(100)])
+        store.create_topic("typed", schema=pa.schema({"n": pa.int64()}))
+        store.group("keratin", "g").poll(10)
+    return data
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("topic list", "topic describe keratin", "topic describe frame", "topic describe wal"),
+        *("group list", "group describe g", "router list", "segment list keratin"),
+        *("schema list typed", "schema show typed", "cat -L"),
+        *("topic consume keratin -o :end", "cat -C -t frame -e"),
+    ],
+)
+def test_a_command_that_looks_at_a_small_directory_loads_no_compiler(
+    directory: str, command: str
+) -> None:
+    assert "numba" not in loaded(*command.split(), "--data", directory)
+
+
+def test_a_command_that_makes_or_changes_a_topic_loads_no_compiler(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for command in ("topic create t", "topic alter t -c segment.ms=9", "topic delete t --yes"):
+        assert "numba" not in loaded(*command.split(), "--data", data), command
 
 
 def test_keys_are_listed_without_the_compiler(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 import lamina
-from lamina.formats.kernels import first_use
+from lamina.formats.kernels import call_size
 from tests.server.rig import ServerProcess
 
 TIMEOUT_S = 60
@@ -119,7 +119,7 @@ def test_whoever_waits_for_the_compiler_is_told_why(data: str, tmp_path: Path) -
     assert b"first" in little.before
     assert b"compiling" not in little.before
     with lamina.open(data) as store:
-        store.append("t", [bytes(1000)] * (first_use.SMALL_CALL_BYTES // 1000))
+        store.append("t", [bytes(1000)] * (call_size.SMALL_CALL_BYTES // 1000))
     cold = spawn("dump", path, **nowhere_else)
     cold.expect("compiling kernels, once on this machine")
     cold.expect(pexpect.EOF)

@@ -19,7 +19,7 @@ import xxhash
 from lamina.formats.kernels import compile as compiling
 from lamina.formats.kernels import crc
 from lamina.formats.kernels.binary import address_of, as_bytes
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
 
 Checksum: TypeAlias = Callable[[Any, int, int], Any]
@@ -67,10 +67,10 @@ LARGE = (64 << 10, (64 << 10) + 17, (1 << 20) + 3)
 SEEDS = (0, 1, 8, (1 << 64) - 1)
 
 carryless = pytest.mark.skipif(
-    not crc.HAS_CARRYLESS_MULTIPLY, reason="the processor has no carry-less multiply"
+    not crc.has_carryless_multiply(), reason="the processor has no carry-less multiply"
 )
 sse42 = pytest.mark.skipif(
-    not crc.HAS_CRC32C_INSTRUCTION, reason="the processor has no CRC-32C instruction"
+    not crc.has_crc32c_instruction(), reason="the processor has no CRC-32C instruction"
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 from lamina.formats.kernels.compile_notice import when_compiling
 when_compiling(lambda: print("compiling"))
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 
 @kernel
 def double(number):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -16,13 +17,14 @@ from hypothesis import strategies as st
 from lamina.errors import InvalidRequest
 from lamina.formats import sparse_choice
 from lamina.formats.frame import log as frame
+from lamina.formats.keratin import delta
 from lamina.formats.keratin import log as keratin
 from lamina.formats.kernels import arrow, crc, interpret, xxh3
 from lamina.formats.kernels.binary import wrapping_add, wrapping_subtract
 from lamina.formats.kernels.interpret import interpreted
 from lamina.formats.scan import Limit
 from lamina.formats.sparse_choice import Stride
-from lamina.formats.wal import index, located, places
+from lamina.formats.wal import headers, index, located, places
 from lamina.formats.wal import log as wal
 from tests.support.strategies import batch_of, rows
 
@@ -35,7 +37,10 @@ KERNELS = (
     *((keratin, name) for name in ("_encode", "_scan", "_measure", "_gather", "_gather_headers")),
     *((frame, name) for name in ("_encode", "_scan", "_gather")),
     *((wal, name) for name in ("_encode", "_scan", "_gather")),
-    *((index, "_build"), (located, "_sound_at"), (located, "_gather"), (places, "_take")),
+    *((delta, name) for name in ("_encode", "_scan", "_gather")),
+    *((located, name) for name in ("_sound_at", "_gather", "_time_of_segment_frame")),
+    *((places, name) for name in ("_take", "_count_rows", "_scatter")),
+    *((headers, "_gather_headers"), (index, "_build")),
     *((crc, "_crc32c_of"), (xxh3, "_xxh3_of"), (sparse_choice, "_select"), (arrow, "_release")),
 )
 
@@ -59,7 +64,7 @@ def test_the_kernels_tried_here_are_those_that_answer_at_once() -> None:
         for module in list(sys.modules.values())
         if isinstance(module, ModuleType) and module.__name__.startswith("lamina.formats.")
         for name, value in vars(module).items()
-        if hasattr(value, "_is_small") and value.py_func.__module__ == module.__name__
+        if hasattr(value, "_rows") and value.py_func.__module__ == module.__name__
     }
     assert found == {(module.__name__, name) for module, name in KERNELS}
 
@@ -76,6 +81,22 @@ def both(call: Any) -> Any:
 def told(scan: Any) -> Any:
     times = scan.timestamps.tolist()
     return scan.positions.tolist(), scan.end, scan.stop, scan.column_bytes, times
+
+
+def columns_of(found: Any) -> Iterator[Any]:
+    return (getattr(found, each.name) for each in dataclasses.fields(found))
+
+
+def placed(data: bytes, others: int) -> Iterator[Any]:
+    """Where the records of a WAL lie, by topic: those of `data` and of another topic among them."""
+    batch = batch_of([{"value": b"x", "timestamp": 1}] * others, "wal")
+    more, _ = wal.encode(batch, topic_id=9, base_sequence=1, durable=True)
+    whole = more.tobytes() + data + more.tobytes()
+    found = places.Places()
+    found.take(whole, wal.scan(whole), 100)
+    for each in found.by_topic():
+        yield each.topic_id, each.sequences.tolist(), each.locations.tolist(), each.size_bytes
+        yield each.ascending
 
 
 def hurt(content: bytes, at: float, bit: int) -> bytes:
@@ -114,6 +135,8 @@ def test_wal_is_the_same(batch: Any, topic_id: int, at: float) -> None:
     data, _ = both(encoded)
     both(lambda: told(wal.scan(data)))
     both(lambda: wal.decode(data, wal.scan(data)))
+    both(lambda: [each.tolist() for each in columns_of(headers.headers(data, wal.scan(data)))])
+    both(lambda: list(map(repr, placed(data, topic_id & 3))))
     both(lambda: told(wal.scan(hurt(data, at, topic_id & 7))))
     positions = wal.scan(data).positions
     expected = located.Expected(topic_id, 7)
@@ -125,9 +148,30 @@ def test_wal_is_the_same(batch: Any, topic_id: int, at: float) -> None:
 
     frames = both(segment)[3]
     both(lambda: told(located.sound_at(data, positions, expected, max_bytes=1 << 20)))
+    both(lambda: located.time_of_segment_frame(frames, expected))
     if len(positions):
+        end = int(positions[1]) if len(positions) > 1 else len(data)
+        assert both(lambda: located.time_of_segment_frame(frames[: end - 1], expected)) is not None
         found = wal.scan_segment(frames[: len(data) - len(positions)], topic_id=topic_id)
         both(lambda: index.build(frames, found, first_sequence=7).tobytes())
+
+
+EVENT = st.tuples(
+    st.sampled_from(list(delta.Event)),
+    st.integers(0, (1 << 63) - 1),
+    st.integers(0, (1 << 63) - 1),
+    st.integers(0, (1 << 32) - 1),
+)
+
+
+@given(st.lists(EVENT, min_size=1), st.floats(0, 1, exclude_max=True))
+def test_a_group_s_journal_is_the_same(rows: list[Any], at: float) -> None:
+    columns = np.array(rows, dtype=np.int64).T
+    data = both(lambda: delta.encode(*columns).tobytes())
+    for content in (data, hurt(data, at, 3)):
+        found = both(lambda content=content: told(delta.scan(content, 0)))
+        assert len(found[0]) <= len(rows)
+        both(lambda content=content: delta.decode(content, delta.scan(content, 0)).offsets.tolist())
 
 
 @given(st.binary(max_size=2_000), st.integers(0, (1 << 64) - 1))

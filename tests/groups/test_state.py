@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from lamina.api import RecoveryReport
 from lamina.formats.keratin.delta import Event, Events
+from lamina.formats.kernels.interpret import interpreted
+from lamina.groups import kernels
 from lamina.groups.journal import Journal, Names
 from lamina.groups.state import State, events_of, expand, joined, merged, spans
 from lamina.log.directory import Place
@@ -162,6 +164,16 @@ def run_against_model(operations: int, seed: int) -> None:
 
 def test_the_state_is_the_model_after_any_operations() -> None:
     run_against_model(OPERATIONS, seed=1)
+
+
+def test_the_state_is_the_model_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = [name for name, value in vars(kernels).items() if hasattr(value, "_rows")]
+    assert at_once == ["apply", "frontier_after", "are_acked", "are_held", "find_free"]
+    for name in at_once:
+        monkeypatch.setattr(kernels, name, interpreted(getattr(kernels, name)))
+    run_against_model(OPERATIONS // 10, seed=3)
 
 
 @pytest.mark.long

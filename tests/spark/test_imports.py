@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lamina.spark.worker_daemon import without_zips
+from lamina.spark.worker_daemon import BEFORE_FORK, WORKER, without_zips
 
 HEAVY = ("numba", "pandas", "obstore", "lamina.store.store", "lamina.store.read_only")
 
@@ -16,7 +16,8 @@ HEAVY = ("numba", "pandas", "obstore", "lamina.store.store", "lamina.store.read_
     ("modules", "allowed"),
     [
         ("pyspark_lamina, lamina.spark.batch, lamina.spark.pieces.task", set()),
-        ("lamina.spark.pieces.segment_piece", {"numba"}),
+        ("lamina.spark.pieces.segment_piece", set()),
+        (", ".join(BEFORE_FORK[WORKER][1:]), {"numba"}),  # before the fork, once for all of them
     ],
 )
 def test_a_worker_loads_no_more_than_it_needs(modules: str, allowed: set[str]) -> None:

@@ -281,7 +281,7 @@ tempfile.tempdir = sys.argv[1]
 import lamina.formats.kernels.compile
 from lamina.formats.kernels.compile_notice import when_compiling
 when_compiling(lambda: print("compiling"))
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 
 @kernel
 def double(number):

@@ -115,7 +115,7 @@ LENT = {("lamina.client.key_split", "formats"), ("lamina.client.typed_values", "
 """What a module may import beyond its layer, inside a function: kernels that split and decode."""
 KEPT = {
     ("lamina.formats.kernels.compile", "lamina.storage.kernel_cache"),
-    ("lamina.formats.kernels.first_use", "lamina.storage.background_work"),
+    ("lamina.formats.kernels.declare", "lamina.storage.background_work"),
 }
 """Machine code is the compiler's: it is kept in files, which is no input or output of a format."""
 SPOKEN = {"lamina.server.kafka.": "lamina.formats.kafka."}

@@ -6,9 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import ssl
-import urllib.error
-import urllib.request
 from typing import Annotated, Any
 
 import typer
@@ -91,6 +88,10 @@ def check(*, url: Url = None, ca: Authority = None, as_json: Json = False) -> No
 
 def asked(base: str, path: str, ca: str | None, body: bytes | None = None) -> tuple[int, Any]:
     """Asks a server's HTTP door; returns the status and what it said, raises what it refused."""
+    import ssl
+    import urllib.error
+    import urllib.request
+
     from lamina.errors import InvalidRequest, Unavailable
     from lamina.wire import failures
 

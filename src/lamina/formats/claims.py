@@ -24,7 +24,7 @@ from lamina.formats.kernels.binary import (
     peek_u32_be,
     wrapping_add,
 )
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 
 BLANK_BYTES = 64
 """So many zeros, or those that are left, are space that was never written."""

@@ -47,7 +47,7 @@ from lamina.formats.kernels.binary import (
     poke_u16_be,
     poke_u32_be,
 )
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 from lamina.records import HEADER, HEADERS
 
 ENVELOPE = Layout(

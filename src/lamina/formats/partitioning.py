@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lamina.formats.kernels import arrow
 from lamina.formats.kernels.binary import address_of, poke_i64
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 from lamina.formats.kernels.xxh3 import xxh3
 from lamina.records import split
 

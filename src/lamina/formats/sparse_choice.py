@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import CorruptData
 from lamina.formats.kernels.binary import as_bytes
-from lamina.formats.kernels.compile import kernel_at_once
-from lamina.formats.kernels.first_use import SMALL_CALL_ROWS
+from lamina.formats.kernels.declare import kernel_at_once
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -121,7 +120,7 @@ def _most_entries(positions: NDArray[np.int64], stride: Stride) -> int:
     return min(rows, by_bytes + by_records + 1)
 
 
-@kernel_at_once(lambda positions, *_: len(positions) <= SMALL_CALL_ROWS)
+@kernel_at_once(lambda positions, *_: len(positions))
 def _select(
     positions: Any, timestamps: Any, state: Any, stride: Any, bases: Any, entries: Any
 ) -> tuple[int, int, int, int]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_i64, peek_i64_be
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 from lamina.formats.offset_log import LogModule, OffsetLog
 from lamina.formats.scan import Damage, runs
 from lamina.formats.sparse_choice import OFFSET_ENTRY, START, TIME_ENTRY, Entries, Stride, select

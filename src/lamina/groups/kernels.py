@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lamina.formats.keratin.delta import Event
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel, kernel_at_once
 
 _MARK = int(Event.MARK_INFLIGHT)
 _ACK = int(Event.ACK)
@@ -275,7 +275,7 @@ def _clear(offsets: Any, leases: Any, counts: Any) -> None:
             leases[1][row] = CLEARED
 
 
-@kernel
+@kernel_at_once(lambda events, _, ranges, leases, spare: len(events[0]) + ranges[1] + leases[1])
 def apply(events: Any, frontier: int, ranges: Any, leases: Any, spare: Any) -> Any:
     """Applies events to columns with room; returns (frontier, ranges, leases).
 
@@ -308,7 +308,7 @@ def apply(events: Any, frontier: int, ranges: Any, leases: Any, spare: Any) -> A
     return frontier, counts[0], counts[1]
 
 
-@kernel
+@kernel_at_once(lambda acks, frontier, starts, ends: len(acks) + len(starts))
 def frontier_after(acks: Any, frontier: int, starts: Any, ends: Any) -> int:
     """Returns where the frontier moves to when sorted offsets are acked too."""
     ack = row = 0
@@ -324,14 +324,14 @@ def frontier_after(acks: Any, frontier: int, starts: Any, ends: Any) -> int:
             return frontier
 
 
-@kernel
+@kernel_at_once(lambda wanted, *_: len(wanted))
 def are_acked(wanted: Any, frontier: int, starts: Any, ends: Any, out: Any) -> None:
     """Returns per offset whether it is acked."""
     for row in range(len(wanted)):
         out[row] = _is_acked(wanted[row], frontier, (starts, ends), len(starts))
 
 
-@kernel
+@kernel_at_once(lambda wanted, epochs, offsets, *_: len(wanted) + len(offsets))
 def are_held(wanted: Any, epochs: Any, offsets: Any, known: Any, out: Any) -> None:
     """Returns per offset (sorted) whether a lease has it under its epoch."""
     row = _first_not_below(offsets, len(offsets), wanted[0]) if len(wanted) > 0 else 0
@@ -341,7 +341,7 @@ def are_held(wanted: Any, epochs: Any, offsets: Any, known: Any, out: Any) -> No
         out[at] = row < len(offsets) and offsets[row] == wanted[at] and known[row] == epochs[at]
 
 
-@kernel
+@kernel_at_once(lambda first, end, taken, *_: len(taken[0][0]) + len(taken[1]) + len(taken[2][0]))
 def find_free(first: int, end: int, taken: Any, wanted: int, out: Any) -> int:
     """Finds offsets from `first` on that nothing has taken, as ranges; returns how many ranges.
 

@@ -21,7 +21,11 @@ from pathlib import Path
 
 WORKER = "pyspark.worker"
 BEFORE_FORK = {
-    WORKER: ("pyspark.sql.worker.plan_data_source_read", "lamina.spark.pieces.segment_piece")
+    WORKER: (
+        "pyspark.sql.worker.plan_data_source_read",
+        "lamina.spark.pieces.segment_piece",
+        "lamina.formats.kernels.compile",
+    )
 }
 """What workers import; those that plan, commit and so on: what they are told to run."""
 LOOSE_MAX = 5_000

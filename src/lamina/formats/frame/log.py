@@ -55,9 +55,9 @@ from lamina.formats.kernels.binary import (
     poke_u32,
     wrapping_add,
 )
-from lamina.formats.kernels.compile import inlined, kernel, kernel_at_once
+from lamina.formats.kernels.call_size import rows_at, rows_of_batch, rows_within
 from lamina.formats.kernels.crc import crc32
-from lamina.formats.kernels.first_use import batch_is_small, data_is_small, rows_are_few
+from lamina.formats.kernels.declare import inlined, kernel, kernel_at_once
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,
@@ -137,7 +137,7 @@ def encode_values(
     return arrow.encode_at(values.address, values.rows, _encode, out, int(base_offset))
 
 
-@kernel_at_once(batch_is_small)
+@kernel_at_once(rows_of_batch)
 def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int, int]:
     rows = arrow.length_of(batch)
     timestamps = arrow.fixed_column(batch, 0)
@@ -251,7 +251,7 @@ def scan(
     return Scan(positions, end, stop, (key_bytes, value_bytes), timestamps)
 
 
-@kernel_at_once(data_is_small)
+@kernel_at_once(rows_within)
 def _scan(data: Any, positions: Any, timestamps: Any, state: Any, bounds: Any) -> Any:
     position, count, expected_offset, key_bytes = state
     bytes_end, budget = bounds
@@ -348,7 +348,7 @@ def decode(buffer: Buffer, found: Scan, columns: Collection[str] | None = None) 
     return pa.RecordBatch.from_arrays([made[name]() for name in schema.names], schema=schema)
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _gather(
     data: Any, positions: Any, numbers: Any, keys: Any, values: Any, wanted: tuple[bool, bool]
 ) -> None:

@@ -27,8 +27,8 @@ from lamina.formats.kernels.binary import (
     wrapping_add,
     wrapping_subtract,
 )
-from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.crc import crc32c
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.varint import put_varint, read_varint, varint_size
 
 # What reading the records of a batch can find.

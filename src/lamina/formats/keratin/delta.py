@@ -66,8 +66,9 @@ from lamina.formats.kernels.binary import (
     poke_u16_be,
     poke_u32_be,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.call_size import rows_at, rows_within
 from lamina.formats.kernels.crc import crc32c
+from lamina.formats.kernels.declare import inlined, kernel_at_once
 from lamina.formats.scan import Budget, Limit, Scan, Stop, walk
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _payload_bytes(event_type: int) -> int:
     return 8 if _MARK < event_type < _RESET else _UNKNOWN
 
 
-@kernel
+@kernel_at_once(lambda events, out: len(events[0]))
 def _encode(events: Any, out: Any) -> int:
     """Returns the bytes written, or -1 - row for the row at fault."""
     types, offsets, deadlines_ms, epochs = events
@@ -269,7 +270,7 @@ def scan(buffer: Buffer, start: int = FILE_HEADER_BYTES, *, limit: Limit = Limit
     return Scan(positions, after[0], stop)
 
 
-@kernel
+@kernel_at_once(rows_within)
 def _scan(
     data: Any, positions: Any, _: Any, state: tuple[int, int], bounds: tuple[int, int]
 ) -> Any:
@@ -326,7 +327,7 @@ def decode(buffer: Buffer, found: Scan) -> Events:
     return events
 
 
-@kernel
+@kernel_at_once(rows_at)
 def _gather(data: Any, positions: Any, columns: Any) -> None:
     types, offsets, deadlines_ms, epochs = columns
     origin = address_of(data)

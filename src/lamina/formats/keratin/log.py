@@ -74,9 +74,9 @@ from lamina.formats.kernels.binary import (
     poke_u32_be,
     wrapping_add,
 )
-from lamina.formats.kernels.compile import inlined, kernel, kernel_at_once
+from lamina.formats.kernels.call_size import rows_at, rows_of_batch, rows_within
 from lamina.formats.kernels.crc import crc32c
-from lamina.formats.kernels.first_use import batch_is_small, data_is_small, rows_are_few
+from lamina.formats.kernels.declare import inlined, kernel, kernel_at_once
 from lamina.formats.scan import (
     ANY_OFFSET,
     SMALL_BYTES,
@@ -177,7 +177,7 @@ def encode_values(
     return arrow.encode_at(values.address, values.rows, _encode, out, int(base_offset))
 
 
-@kernel_at_once(batch_is_small)
+@kernel_at_once(rows_of_batch)
 def _encode(batch: int, out: Any, positions: Any, base_offset: int) -> tuple[int, int]:
     rows = arrow.length_of(batch)
     timestamps = arrow.fixed_column(batch, 0)
@@ -305,7 +305,7 @@ def scan(
     return Scan(positions, end, stop, (header_bytes, value_bytes), timestamps)
 
 
-@kernel_at_once(data_is_small)
+@kernel_at_once(rows_within)
 def _scan(data: Any, positions: Any, timestamps: Any, state: Any, bounds: Any) -> Any:
     position, count, expected_offset, header_bytes = state
     bytes_end, budget = bounds
@@ -428,7 +428,7 @@ def _look(record: int, header_len: int) -> Any:
     return found
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
     """Counts null values, key bytes, rows with headers, headers, name bytes, header value bytes."""
     origin = address_of(data)
@@ -451,7 +451,7 @@ def _measure(data: Any, positions: Any) -> tuple[int, int, int, int, int, int]:
     return nulls, key_bytes, lists, items, name_bytes, item_bytes
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _gather(
     data: Any, positions: Any, numbers: Any, keys: Any, values: Any, wanted: tuple[bool, bool]
 ) -> None:
@@ -491,7 +491,7 @@ def _gather(
     value_offsets[len(positions)] = value_end
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _gather_headers(data: Any, positions: Any, targets: Any, ends: Any) -> None:
     origin = address_of(data)
     for row in range(len(positions)):

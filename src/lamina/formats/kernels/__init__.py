@@ -3,8 +3,10 @@
 A kernel is a Python function over NumPy arrays that Numba compiles to machine code. It runs
 without the GIL, is compiled once per machine, and is loaded from a cache on disk after that.
 
+    declare          says what is a kernel, and loads Numba when the first of them is worth it
     compile          the one place that configures Numba, and the key of its cache
     compile_notice   notifies the user that the first use takes a few seconds
+    call_size        how much a call is to interpret
     first_use        small calls are answered before a kernel is compiled
     interpret        a kernel as the Python that it is, for those calls
     binary           fixed byte layouts for Python code, unaligned loads and stores for kernels

@@ -24,16 +24,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from llvmlite import ir
-from numba import types
 from numpy.typing import NDArray
 
 from lamina.errors import InvalidRequest, UnsupportedField
 from lamina.formats.kernels.binary import peek_i64, peek_u8, peek_u32
-from lamina.formats.kernels.compile import inlined, instruction, kernel_at_once
+from lamina.formats.kernels.declare import inlined, instruction, kernel_at_once, late
 from lamina.formats.kernels.interpret import in_python
 from lamina.formats.scan import OFFSET_MAX
 
+ir, types = late("llvmlite.ir"), late("numba.types")
 _ABSENT = -1
 NO_COLUMN = (_ABSENT, 0, 0, 0, 0)
 """Stands for a column that a batch does not have: every row of it is null."""
@@ -91,7 +90,7 @@ _RELEASER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 in_python(_call_release, _release_plainly)
 
 
-@kernel_at_once(lambda address: True)
+@kernel_at_once(lambda address: 1)
 def _release(address: int) -> None:
     _call_release(address)
 

@@ -22,16 +22,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 
-from lamina.formats.kernels.compile import inlined, instruction
+from lamina.formats.kernels.declare import inlined, instruction, late
 from lamina.formats.kernels.interpret import in_python, signed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+ir, types, cgutils = late("llvmlite.ir"), late("numba.types"), late("numba.core.cgutils")
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("lamina's kernels are written for little-endian processors")
@@ -95,7 +94,7 @@ def _as_pointer(builder: Any, address: Any, bits: int) -> Any:
     return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 
 
-def _peek(bits: int, result: Any, *, swap: bool) -> Callable[[int], int]:
+def _peek(bits: int, result: str, *, swap: bool) -> Callable[[int], int]:
     @instruction
     def peek(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -104,14 +103,14 @@ def _peek(bits: int, result: Any, *, swap: bool) -> Callable[[int], int]:
                 value = builder.bswap(value)
             return value if bits == 64 else builder.zext(value, ir.IntType(64))
 
-        return result(types.int64), generate
+        return getattr(types, result)(types.int64), generate
 
     order = "big" if swap else "little"
 
     def plain(address: int) -> Any:
         read = ctypes.string_at(int(address), bits // 8)
-        value = int.from_bytes(read, order, signed=bits == 64 and result is types.int64)  # type: ignore[arg-type]
-        return np.uint64(value) if result is types.uint64 else value
+        value = int.from_bytes(read, order, signed=bits == 64 and result == "int64")  # type: ignore[arg-type]
+        return np.uint64(value) if result == "uint64" else value
 
     in_python(peek, plain)
     return peek
@@ -142,14 +141,14 @@ def _poke(bits: int, *, swap: bool) -> Callable[[int, int], None]:
 
 
 # Widths below 64 bits are widened without sign into an int64, so that sums of lengths cannot wrap.
-peek_u8 = _peek(8, types.int64, swap=False)
-peek_u16 = _peek(16, types.int64, swap=False)
-peek_u32 = _peek(32, types.int64, swap=False)
-peek_i64 = _peek(64, types.int64, swap=False)
-peek_u64: Callable[[int], Any] = _peek(64, types.uint64, swap=False)
-peek_u16_be = _peek(16, types.int64, swap=True)
-peek_u32_be = _peek(32, types.int64, swap=True)
-peek_i64_be = _peek(64, types.int64, swap=True)
+peek_u8 = _peek(8, "int64", swap=False)
+peek_u16 = _peek(16, "int64", swap=False)
+peek_u32 = _peek(32, "int64", swap=False)
+peek_i64 = _peek(64, "int64", swap=False)
+peek_u64: Callable[[int], Any] = _peek(64, "uint64", swap=False)
+peek_u16_be = _peek(16, "int64", swap=True)
+peek_u32_be = _peek(32, "int64", swap=True)
+peek_i64_be = _peek(64, "int64", swap=True)
 poke_u8 = _poke(8, swap=False)
 poke_u16 = _poke(16, swap=False)
 poke_u32 = _poke(32, swap=False)
@@ -202,11 +201,10 @@ def move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
 
 
 def _copy_vector(size: int) -> Callable[[int, int], None]:
-    vector = ir.VectorType(ir.IntType(8), size)
-
     @instruction
     def copy_vector(typing_context: Any, target: Any, source: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector = ir.VectorType(ir.IntType(8), size)
             to, origin = (builder.inttoptr(each, vector.as_pointer()) for each in arguments)
             builder.store(builder.load(origin, align=1), to, align=1)
             return context.get_dummy_value()

@@ -1,7 +1,7 @@
 """CRC-32 and CRC-32C, for kernels (`crc32`, `crc32c`) and for Python code (`crc32c_of`).
 
 Each CRC exists twice: with the processor's instruction (carry-less multiply, SSE 4.2) and with
-tables. The choice is made once, at import, from the processor that Numba compiles for: an
+tables. The choice is made once, when Numba is loaded, by the processor that it compiles for: an
 instruction that the target lacks would abort the whole process. Both ways return the same value;
 tests compare them.
 
@@ -13,37 +13,36 @@ bytes is shifted into the last lane. All constants are bit-reflected.
 from __future__ import annotations
 
 import ctypes
+import functools
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-from llvmlite import binding, ir
-from numba import types
-from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u8, peek_u32, peek_u64
-from lamina.formats.kernels.compile import inlined, instruction, kernel_at_once
-from lamina.formats.kernels.first_use import SMALL_CALL_BYTES
+from lamina.formats.kernels.call_size import rows_within
+from lamina.formats.kernels.declare import chosen, inlined, instruction, kernel_at_once, late
 from lamina.formats.kernels.interpret import in_python
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+ir, types = late("llvmlite.ir"), late("numba.types")
+compiler = late("lamina.formats.kernels.compile")
 CRC32_POLYNOMIAL = 0xEDB88320
 CRC32C_POLYNOMIAL = 0x82F63B78
 _ALL_ONES = np.uint32(0xFFFFFFFF)
 
 
-def _target_has(feature: str) -> bool:
-    if numba.config.CPU_NAME is not None or numba.config.CPU_FEATURES is not None:
-        return f"+{feature}" in (numba.config.CPU_FEATURES or "").split(",")
-    return bool(binding.get_host_cpu_features().get(feature, False))
+def has_carryless_multiply() -> bool:
+    """Whether kernels may multiply without carries."""
+    return bool(compiler.target_has("pclmul") and compiler.target_has("ssse3"))
 
 
-HAS_CARRYLESS_MULTIPLY = _target_has("pclmul") and _target_has("ssse3")
-HAS_CRC32C_INSTRUCTION = _target_has("sse4.2")
+def has_crc32c_instruction() -> bool:
+    """Whether the processor has an instruction for CRC-32C."""
+    return bool(compiler.target_has("sse4.2"))
 
 
 def _slicing_tables(polynomial: int) -> NDArray[np.uint32]:
@@ -115,10 +114,10 @@ def crc32c_portable(address: int, length: int) -> Any:
 
 
 def _crc32c_instruction(bits: int) -> Any:
-    state = types.uint64 if bits == 64 else types.uint32
-
     @instruction
     def step(typing_context: Any, crc: Any, value: Any) -> Any:
+        state = types.uint64 if bits == 64 else types.uint32
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             width = ir.IntType(state.bitwidth)
             name = f"llvm.x86.sse42.crc32.{state.bitwidth}.{bits}"
@@ -163,41 +162,37 @@ def crc32c_instruction(address: int, length: int) -> Any:
 # ---------------------------------------------------------------- CRC-32 by carry-less multiply
 
 
-class _Lane(types.Type):  # type: ignore[misc]  # numba has no type information
+def _two_words() -> Any:
+    return ir.VectorType(ir.IntType(64), 2)
+
+
+def _sixteen_bytes() -> Any:
+    return ir.VectorType(ir.IntType(8), 16)
+
+
+@functools.cache
+def _lane() -> Any:
     """128 bits in one vector register; lives only inside a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__(name="lamina.Lane128")
-
-
-_LANE = _Lane()
-_TWO_WORDS = ir.VectorType(ir.IntType(64), 2)
-_SIXTEEN_BYTES = ir.VectorType(ir.IntType(8), 16)
-
-
-@register_model(_Lane)
-class _LaneModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, lane_type: Any) -> None:
-        super().__init__(manager, lane_type, _TWO_WORDS)
+    return compiler.held_in_registers("lamina.Lane128", _two_words())
 
 
 @instruction
 def _load_lane(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], _TWO_WORDS.as_pointer()), align=1)
+        return builder.load(builder.inttoptr(arguments[0], _two_words().as_pointer()), align=1)
 
-    return _LANE(types.int64), generate
+    return _lane()(types.int64), generate
 
 
 @instruction
 def _make_lane(typing_context: Any, low: Any, high: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lane = ir.Constant(_TWO_WORDS, ir.Undefined)
+        lane = ir.Constant(_two_words(), ir.Undefined)
         for index, word in enumerate(arguments):
             lane = builder.insert_element(lane, word, ir.Constant(ir.IntType(32), index))
         return lane
 
-    return _LANE(types.uint64, types.uint64), generate
+    return _lane()(types.uint64, types.uint64), generate
 
 
 def _word_of_lane(index: int) -> Any:
@@ -206,7 +201,7 @@ def _word_of_lane(index: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.extract_element(arguments[0], ir.Constant(ir.IntType(32), index))
 
-        return types.uint64(_LANE), generate
+        return types.uint64(_lane()), generate
 
     return word
 
@@ -220,7 +215,7 @@ def _xor(typing_context: Any, first: Any, second: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.xor(arguments[0], arguments[1])
 
-    return _LANE(_LANE, _LANE), generate
+    return _lane()(_lane(), _lane()), generate
 
 
 def _carryless_multiply(selector: int) -> Any:
@@ -229,11 +224,11 @@ def _carryless_multiply(selector: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             function = builder.module.declare_intrinsic(
                 "llvm.x86.pclmulqdq",
-                fnty=ir.FunctionType(_TWO_WORDS, [_TWO_WORDS, _TWO_WORDS, ir.IntType(8)]),
+                fnty=ir.FunctionType(_two_words(), [_two_words(), _two_words(), ir.IntType(8)]),
             )
             return builder.call(function, [*arguments, ir.Constant(ir.IntType(8), selector)])
 
-        return _LANE(_LANE, _LANE), generate
+        return _lane()(_lane(), _lane()), generate
 
     return multiply
 
@@ -254,12 +249,12 @@ def _shuffle(typing_context: Any, lane: Any, mask: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = builder.module.declare_intrinsic(
             "llvm.x86.ssse3.pshuf.b.128",
-            fnty=ir.FunctionType(_SIXTEEN_BYTES, [_SIXTEEN_BYTES, _SIXTEEN_BYTES]),
+            fnty=ir.FunctionType(_sixteen_bytes(), [_sixteen_bytes(), _sixteen_bytes()]),
         )
-        operands = [builder.bitcast(argument, _SIXTEEN_BYTES) for argument in arguments]
-        return builder.bitcast(builder.call(function, operands), _TWO_WORDS)
+        operands = [builder.bitcast(argument, _sixteen_bytes()) for argument in arguments]
+        return builder.bitcast(builder.call(function, operands), _two_words())
 
-    return _LANE(_LANE, _LANE), generate
+    return _lane()(_lane(), _lane()), generate
 
 
 @instruction
@@ -267,12 +262,12 @@ def _last_bytes(typing_context: Any, lane: Any, mask: Any) -> Any:
     """Keeps the bytes of a lane where the mask is not 0x80, clears the others."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data, mask_bytes = (builder.bitcast(argument, _SIXTEEN_BYTES) for argument in arguments)
-        zeros = ir.Constant(_SIXTEEN_BYTES, [0] * 16)
+        data, mask_bytes = (builder.bitcast(argument, _sixteen_bytes()) for argument in arguments)
+        zeros = ir.Constant(_sixteen_bytes(), [0] * 16)
         kept = builder.select(builder.icmp_signed(">=", mask_bytes, zeros), data, zeros)
-        return builder.bitcast(kept, _TWO_WORDS)
+        return builder.bitcast(kept, _two_words())
 
-    return _LANE(_LANE, _LANE), generate
+    return _lane()(_lane(), _lane()), generate
 
 
 @inlined
@@ -334,8 +329,8 @@ def crc32_instruction(address: int, length: int) -> Any:
     return np.int64(np.uint32(_reduce(lane) ^ _ALL_ONES))
 
 
-crc32 = crc32_instruction if HAS_CARRYLESS_MULTIPLY else crc32_portable
-crc32c = crc32c_instruction if HAS_CRC32C_INSTRUCTION else crc32c_portable
+crc32 = chosen(lambda: crc32_instruction if has_carryless_multiply() else crc32_portable)
+crc32c = chosen(lambda: crc32c_instruction if has_crc32c_instruction() else crc32c_portable)
 
 
 def _crc32c_plainly(address: int, length: int) -> int:
@@ -350,7 +345,7 @@ in_python(crc32, lambda address, length: zlib.crc32(ctypes.string_at(int(address
 in_python(crc32c, _crc32c_plainly)
 
 
-@kernel_at_once(lambda data: len(data) <= SMALL_CALL_BYTES)
+@kernel_at_once(rows_within)
 def _crc32c_of(data: Any) -> Any:
     return crc32c(address_of(data), len(data))
 

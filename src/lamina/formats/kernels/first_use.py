@@ -25,31 +25,10 @@ from typing import Any
 
 from numba.core.registry import CPUDispatcher
 
+from lamina.formats.kernels.call_size import SMALL_CALL_ROWS
 from lamina.formats.kernels.compile_notice import unnoticed
+from lamina.formats.kernels.declare import COMPILER, load
 from lamina.formats.kernels.interpret import interpreted
-from lamina.storage.background_work import BackgroundWork
-
-DELAY_S = 1.0
-"""Time for a program's first requests, which a compiler beside them would slow down."""
-SMALL_CALL_BYTES = 256 << 10
-SMALL_CALL_ROWS = 1_000
-"""Up to here, interpreting a call takes less than a second: about as long as its compiler."""
-COMPILER = BackgroundWork("lamina-compiler", DELAY_S)
-
-
-def batch_is_small(batch: int, out: Any, positions: Any, *_: Any) -> bool:
-    """Whether an encode kernel has few rows to encode."""
-    return len(positions) <= SMALL_CALL_ROWS
-
-
-def rows_are_few(data: Any, positions: Any, *_: Any) -> bool:
-    """Whether a kernel has few positions to look at in its bytes."""
-    return len(positions) <= SMALL_CALL_ROWS
-
-
-def data_is_small(data: Any, *_: Any) -> bool:
-    """Whether a kernel has few bytes to walk."""
-    return len(data) <= SMALL_CALL_BYTES
 
 
 class Pending(CPUDispatcher):  # type: ignore[misc]  # numba has no type information
@@ -62,7 +41,7 @@ class Pending(CPUDispatcher):  # type: ignore[misc]  # numba has no type informa
         kinds = tuple(self.typeof_pyval(each) for each in arguments)
         if self._cache.has(kinds, self.targetctx):
             settle(self, kinds)
-        elif _patience.is_asked or not self._is_small(*arguments):
+        elif _patience.is_asked or self._rows(*arguments) > SMALL_CALL_ROWS:
             self._cache.announce()  # before the wait: another kernel may be on its way
             settle(self, kinds)
         else:
@@ -83,6 +62,7 @@ _patience = _Patience()
 @contextlib.contextmanager
 def compiled_first() -> Iterator[None]:
     """Within this, every call waits for machine code: for those that want kernels to be there."""
+    load()
     before, _patience.is_asked = _patience.is_asked, True
     try:
         yield
@@ -90,9 +70,9 @@ def compiled_first() -> Iterator[None]:
         _patience.is_asked = before
 
 
-def answer_at_once(dispatcher: Any, is_small: Callable[..., bool]) -> None:
+def answer_at_once(dispatcher: Any, rows: Callable[..., int]) -> None:
     """Has small calls of a kernel answered before it is compiled."""
-    dispatcher._is_small = is_small
+    dispatcher._rows = rows
     dispatcher.__class__ = Pending
 
 

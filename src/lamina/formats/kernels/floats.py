@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import types
+from lamina.formats.kernels.declare import instruction, late
 
-from lamina.formats.kernels.compile import instruction
-
-_WORD, _HALF = ir.IntType(64), ir.IntType(32)
+ir, types = late("llvmlite.ir"), late("numba.types")
 
 
 def _converted(convert: Callable[[Any, Any], Any]) -> Callable[[int], int]:
@@ -25,17 +22,17 @@ def _converted(convert: Callable[[Any, Any], Any]) -> Callable[[int], int]:
 
 
 def _double_of_float(builder: Any, bits: Any) -> Any:
-    single = builder.bitcast(builder.trunc(bits, _HALF), ir.FloatType())
-    return builder.bitcast(builder.fpext(single, ir.DoubleType()), _WORD)
+    single = builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
+    return builder.bitcast(builder.fpext(single, ir.DoubleType()), ir.IntType(64))
 
 
 def _double_of_int(builder: Any, number: Any) -> Any:
-    return builder.bitcast(builder.sitofp(number, ir.DoubleType()), _WORD)
+    return builder.bitcast(builder.sitofp(number, ir.DoubleType()), ir.IntType(64))
 
 
 def _float_of_int(builder: Any, number: Any) -> Any:
-    bits = builder.bitcast(builder.sitofp(number, ir.FloatType()), _HALF)
-    return builder.zext(bits, _WORD)
+    bits = builder.bitcast(builder.sitofp(number, ir.FloatType()), ir.IntType(32))
+    return builder.zext(bits, ir.IntType(64))
 
 
 def _scaled(scale: Callable[[Any, Any, Any], Any]) -> Callable[[int, int], int]:
@@ -43,7 +40,7 @@ def _scaled(scale: Callable[[Any, Any, Any], Any]) -> Callable[[int, int], int]:
     def scaling(typing_context: Any, number: Any, factor: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             both = (builder.sitofp(each, ir.DoubleType()) for each in arguments)
-            return builder.bitcast(scale(builder, *both), _WORD)
+            return builder.bitcast(scale(builder, *both), ir.IntType(64))
 
         return types.int64(types.int64, types.int64), generate
 
@@ -52,7 +49,7 @@ def _scaled(scale: Callable[[Any, Any, Any], Any]) -> Callable[[int, int], int]:
 
 def _float_of_double(builder: Any, bits: Any) -> Any:
     single = builder.fptrunc(builder.bitcast(bits, ir.DoubleType()), ir.FloatType())
-    return builder.zext(builder.bitcast(single, _HALF), _WORD)
+    return builder.zext(builder.bitcast(single, ir.IntType(32)), ir.IntType(64))
 
 
 double_of_float = _converted(_double_of_float)

@@ -17,40 +17,68 @@ Rules.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _WORD = 1 << 64
-_PLAIN: dict[int, tuple[Any, Callable[..., Any]]] = {}
+
+
+class Source:
+    """What there is to interpret: a function as it is written, and its plain version if any."""
+
+    def __init__(self, function: Callable[..., Any] | None, *, is_helper: bool) -> None:
+        self.function = function
+        self.is_helper = is_helper
+        self.plain: Callable[..., Any] | None = None
+        self.interpreted: Callable[..., Any] | None = None
+        self.is_whole = False
+
+
+_KNOWN: dict[int, tuple[Any, Source]] = {}
 """By identity, with the object itself so that the identity stays its own."""
+
+
+def know(named: Any, source: Source) -> None:
+    """Notes what is interpreted where kernels name something."""
+    _KNOWN[id(named)] = named, source
 
 
 def in_python(original: Any, plain: Callable[..., Any]) -> None:
     """Names the plain version of an instruction, or of a helper that is quicker written plainly."""
-    _PLAIN[id(original)] = original, plain
+    _KNOWN[id(original)][1].plain = plain
 
 
 def interpreted(kernel: Any) -> Callable[..., Any]:
     """Returns a kernel, or a helper of kernels, as a function that runs without being compiled."""
-    if kernel not in _INTERPRETED:
-        function = kernel.py_func
-        scope: dict[str, Any] = {"__builtins__": __builtins__}
-        made = types.FunctionType(function.__code__, scope, function.__name__)
-        is_helper = kernel.targetoptions.get("forceinline", False)
-        _INTERPRETED[kernel] = made if is_helper else _wrapping(made)
-        # Only now: among its names may be its own, as a helper's or as somebody's attribute.
-        for name in function.__code__.co_names:
-            if name in function.__globals__:
-                scope[name] = _plain(function.__globals__[name])
-    return _INTERPRETED[kernel]
+    source = _KNOWN[id(kernel)][1]
+    if not source.is_whole:
+        with _building:
+            _build(source)
+    assert source.interpreted is not None
+    return source.interpreted
 
 
-_INTERPRETED: dict[Any, Callable[..., Any]] = {}
+_building = threading.RLock()
+
+
+def _build(source: Source) -> None:
+    """Makes a function whose names mean what they mean to an interpreter; once, in one thread."""
+    if source.interpreted is not None:
+        return
+    function = source.function
+    assert function is not None, "an instruction has no source: it needs a plain version"
+    scope: dict[str, Any] = {"__builtins__": __builtins__}
+    made = types.FunctionType(function.__code__, scope, function.__name__)
+    source.interpreted = made if source.is_helper else _wrapping(made)
+    # Only now: among its names may be its own, as a helper's or as somebody's attribute.
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            scope[name] = _plain(function.__globals__[name])
+    source.is_whole = True
 
 
 def _wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +94,8 @@ def _wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _plain(value: Any) -> Any:
     """Returns what a name means to an interpreted kernel."""
-    if id(value) in _PLAIN:
-        return _PLAIN[id(value)][1]
-    if isinstance(value, Dispatcher):
-        return interpreted(value)
+    if id(value) in _KNOWN:
+        return _KNOWN[id(value)][1].plain or interpreted(value)
     if value is np:
         return _WRAPPING
     if isinstance(value, types.ModuleType) and value.__name__.startswith("lamina."):

@@ -27,7 +27,7 @@ from lamina.formats.kernels.binary import (
     peek_u16,
     poke_i64,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 
 RATIO_MAX = 255
 """No byte of a block stands for more than so many decoded bytes."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina.formats.kernels.binary import peek_u8, peek_u16, poke_u8, poke_u16
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 
 
 @inlined

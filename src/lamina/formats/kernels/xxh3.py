@@ -10,23 +10,23 @@ use one, and they are rare.
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u8, peek_u32, peek_u64
-from lamina.formats.kernels.compile import inlined, instruction, kernel, kernel_at_once
-from lamina.formats.kernels.first_use import SMALL_CALL_BYTES
+from lamina.formats.kernels.call_size import rows_within
+from lamina.formats.kernels.declare import inlined, instruction, kernel, kernel_at_once, late
 from lamina.formats.kernels.interpret import in_python
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+ir, types = late("llvmlite.ir"), late("numba.types")
+compiler = late("lamina.formats.kernels.compile")
 _SECRET = np.frombuffer(
     bytes.fromhex(
         "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -179,29 +179,22 @@ def _up_to_240(address: int, length: int, secret: int, seed: Any) -> Any:
     return _avalanche(total)
 
 
-class _Lanes(types.Type):  # type: ignore[misc]  # numba has no type information
+def _eight_words() -> Any:
+    return ir.VectorType(ir.IntType(64), 8)
+
+
+@functools.cache
+def _lanes() -> Any:
     """Eight 64-bit lanes in vector registers; lives only inside a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__(name="lamina.Lanes8x64")
-
-
-_LANES = _Lanes()
-_EIGHT_WORDS = ir.VectorType(ir.IntType(64), 8)
-
-
-@register_model(_Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, lanes_type: Any) -> None:
-        super().__init__(manager, lanes_type, _EIGHT_WORDS)
+    return compiler.held_in_registers("lamina.Lanes8x64", _eight_words())
 
 
 def _eight(value: int) -> Any:
-    return ir.Constant(_EIGHT_WORDS, [value] * 8)
+    return ir.Constant(_eight_words(), [value] * 8)
 
 
 def _load_eight(builder: Any, address: Any) -> Any:
-    return builder.load(builder.inttoptr(address, _EIGHT_WORDS.as_pointer()), align=1)
+    return builder.load(builder.inttoptr(address, _eight_words().as_pointer()), align=1)
 
 
 @instruction
@@ -209,9 +202,9 @@ def _first_lanes(typing_context: Any) -> Any:
     """The lanes before the first stripe."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(_EIGHT_WORDS, [int(prime) for prime in _FIRST_LANES])
+        return ir.Constant(_eight_words(), [int(prime) for prime in _FIRST_LANES])
 
-    return _LANES(), generate
+    return _lanes()(), generate
 
 
 @instruction
@@ -228,7 +221,7 @@ def _accumulate(typing_context: Any, lanes: Any, address: Any, secret: Any) -> A
         product = builder.mul(low, builder.lshr(keyed, _eight(32)))
         return builder.add(builder.add(before, swapped), product)
 
-    return _LANES(_LANES, types.int64, types.int64), generate
+    return _lanes()(_lanes(), types.int64, types.int64), generate
 
 
 @instruction
@@ -241,7 +234,7 @@ def _scramble(typing_context: Any, lanes: Any, secret: Any) -> Any:
         mixed = builder.xor(mixed, _load_eight(builder, key))
         return builder.mul(mixed, _eight(int(_PRIME32_1)))
 
-    return _LANES(_LANES, types.int64), generate
+    return _lanes()(_lanes(), types.int64), generate
 
 
 def _lane_of(index: int) -> Any:
@@ -250,7 +243,7 @@ def _lane_of(index: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.extract_element(arguments[0], ir.Constant(ir.IntType(32), index))
 
-        return types.uint64(_LANES), generate
+        return types.uint64(_lanes()), generate
 
     return lane
 
@@ -331,7 +324,7 @@ def xxh3(address: int, length: int, seed: Any) -> Any:
     return _long_seeded(address, length, seed)
 
 
-@kernel_at_once(lambda data, seed: len(data) <= SMALL_CALL_BYTES)
+@kernel_at_once(rows_within)
 def _xxh3_of(data: NDArray[np.uint8], seed: Any) -> Any:
     return xxh3(address_of(data), len(data), seed)
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from lamina.errors import CorruptData
 from lamina.formats.kernels import lz4
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u32, peek_u32_be
-from lamina.formats.kernels.compile import inlined, kernel
 from lamina.formats.kernels.crc import crc32
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.scan import Stop
 from lamina.formats.strm import record_codec
 from lamina.formats.strm.layout import (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lamina.formats.kernels import lz4
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_u32_be
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.strm import block, record_codec
 from lamina.formats.strm.layout import (
     BLOCK,

@@ -32,7 +32,7 @@ from lamina.formats.kernels.binary import (
     poke_u32,
     wrapping_add,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.varint import read_varint
 from lamina.formats.scan import OFFSET_MAX
 from lamina.records import OUTPUT_SCHEMAS, TIMESTAMP

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents.flips import is_one_flip
 from lamina.formats.kernels.binary import address_of, as_bytes
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 from lamina.formats.scan import WHOLE, Scan, Stop, refuse_start, walk
 from lamina.formats.strm import block, block_group
 from lamina.formats.strm.layout import (

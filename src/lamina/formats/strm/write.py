@@ -41,7 +41,7 @@ from lamina.formats.kernels.binary import (
     poke_u32_be,
     wrapping_subtract,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.fnv import fnv1a_64
 from lamina.formats.kernels.varint import put_varint
 from lamina.formats.strm.block import crc32_of

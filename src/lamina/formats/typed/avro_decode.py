@@ -25,7 +25,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.floats import double_of_float, double_of_int, float_of_int
 from lamina.formats.kernels.varint import read_varint
 from lamina.formats.typed.avro_program import (

@@ -24,7 +24,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.varint import put_varint
 from lamina.formats.typed.avro_program import WIDTH, Op, Program
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH

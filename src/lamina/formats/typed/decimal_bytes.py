@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina.formats.kernels.binary import peek_u8, poke_i64, poke_u8
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 from lamina.formats.typed.row_faults import BAD_NUMBER, FINE
 
 

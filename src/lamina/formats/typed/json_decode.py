@@ -32,7 +32,7 @@ from lamina.errors import SchemaError
 from lamina.formats.envelope import is_utf8
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, peek_u8, poke_u8
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.declare import kernel
 from lamina.formats.typed import json_leaves, json_program, json_scan
 from lamina.formats.typed.arrow_types import to_arrow
 from lamina.formats.typed.given_columns import default_scalar

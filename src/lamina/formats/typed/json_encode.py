@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lamina.errors import SchemaError
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, copy, peek_u8, peek_u32, poke_u8, poke_u32
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH, ColumnPlan, Node
 from lamina.formats.typed.given_columns import TableColumns, exact_columns, refuse_no_symbol
 from lamina.formats.typed.row_faults import FINE, NO_ROOM, NULL_FOUND

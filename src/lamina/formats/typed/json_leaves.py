@@ -22,7 +22,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 from lamina.formats.kernels.floats import float_of_double, product, quotient
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, Storage
 from lamina.formats.typed.json_program import ZERO_WIDTH, Op

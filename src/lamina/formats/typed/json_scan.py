@@ -22,7 +22,7 @@ import numpy as np
 
 from lamina.formats.envelope import is_utf8
 from lamina.formats.kernels.binary import address_of, peek_i64, peek_u8, poke_i64, poke_u32
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, Rooms
 from lamina.formats.typed.json_leaves import (
     NOT_PLAIN,

@@ -25,7 +25,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.plain_varint import read_plain_varint
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, Rooms, Storage
 from lamina.formats.typed.protobuf_maps import last_of_each_key

@@ -26,7 +26,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.kernels.plain_varint import put_plain_varint_before
 from lamina.formats.typed.avro_encode import is_null
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH

@@ -21,7 +21,7 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined
+from lamina.formats.kernels.declare import inlined
 from lamina.formats.kernels.plain_varint import read_plain_varint
 from lamina.formats.typed.column_rooms import TABLE_WIDTH
 from lamina.formats.typed.decimal_bytes import take_decimal

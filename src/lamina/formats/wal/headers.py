@@ -20,7 +20,8 @@ from lamina.formats.kernels.binary import (
     peek_u16,
     peek_u32,
 )
-from lamina.formats.kernels.compile import kernel
+from lamina.formats.kernels.call_size import rows_at
+from lamina.formats.kernels.declare import kernel_at_once
 from lamina.formats.scan import Scan
 from lamina.formats.wal.layout import OVERHEAD_BYTES, PREFIX, SEGMENT_FRAME, TRAILER, FrameType
 
@@ -102,7 +103,7 @@ def _headers(
     )
 
 
-@kernel
+@kernel_at_once(rows_at)
 def _gather_headers(data: Any, frames: Any, numbers: Any, lens: Any) -> None:
     origin = address_of(data)
     topic_ids, sequences, timestamps, flags = numbers

@@ -41,8 +41,8 @@ from lamina.formats.kernels.binary import (
     poke_u8,
     poke_u32,
 )
-from lamina.formats.kernels.compile import kernel_at_once
-from lamina.formats.kernels.first_use import rows_are_few
+from lamina.formats.kernels.call_size import rows_at
+from lamina.formats.kernels.declare import kernel_at_once
 from lamina.formats.scan import Scan
 from lamina.formats.wal.layout import HAS_NODE, HAS_TAG, OVERHEAD_BYTES, SEGMENT_FRAME
 
@@ -124,7 +124,7 @@ def _sequence_at(data: NDArray[np.uint8], position: int) -> int:
     return int(SEGMENT_FRAME.unpack(data.data, position)["sequence"])
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _build(data: Any, positions: Any, start: tuple[int, int, int], entries: Any) -> None:
     sequence, base_position, latest = start
     origin = address_of(data)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, copy, peek_i64, peek_u8, peek_u16
-from lamina.formats.kernels.compile import kernel, kernel_at_once
-from lamina.formats.kernels.first_use import rows_are_few
+from lamina.formats.kernels.call_size import rows_at, rows_within
+from lamina.formats.kernels.declare import kernel, kernel_at_once
 from lamina.formats.scan import Scan, Stop
 from lamina.formats.wal.layout import HAS_TAG, PREFIX, SEGMENT_FRAME, FrameType, as_signed
 from lamina.formats.wal.log import GOOD, check, measure
@@ -62,7 +62,7 @@ def sound_at(
     return Scan(positions[:rows], 0, stop, (values, tags, nodes))
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _sound_at(
     data: Any, positions: Any, topic_id: int, first_sequence: int, max_bytes: int
 ) -> tuple[int, int, int, int, int]:
@@ -101,7 +101,7 @@ def time_of_segment_frame(buffer: Buffer, expected: Expected) -> int | None:
     return int(time_ms) if sound else None
 
 
-@kernel
+@kernel_at_once(rows_within)
 def _time_of_segment_frame(data: Any, topic_id: int, sequence: int) -> tuple[bool, int]:
     frame = address_of(data)
     verdict, length = measure(frame, 0, len(data), 0)
@@ -136,7 +136,7 @@ def gather(
     return Gathered(Scan(starts[:rows], end, Stop.LIMIT), bool(sound), needed)
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _gather(
     data: Any, positions: Any, expected: tuple[int, int], out: Any, starts: Any
 ) -> tuple[int, int, int, int]:

@@ -38,8 +38,8 @@ from lamina.formats.kernels.binary import (
     poke_u16,
     poke_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel_at_once
-from lamina.formats.kernels.first_use import batch_is_small, data_is_small, rows_are_few
+from lamina.formats.kernels.call_size import rows_at, rows_of_batch, rows_within
+from lamina.formats.kernels.declare import inlined, kernel_at_once
 from lamina.formats.kernels.xxh3 import xxh3, xxh3_of
 from lamina.formats.scan import SMALL_BYTES, Limit, Scan, Stop, refuse_start, walk
 from lamina.formats.wal.layout import (
@@ -133,7 +133,7 @@ def encode_mixed(
     return arrow.encode_with(_encode, records, INPUT_SCHEMAS["wal"], out, *owners)
 
 
-@kernel_at_once(batch_is_small)
+@kernel_at_once(rows_of_batch)
 def _encode(
     batch: int, out: Any, positions: Any, topic_ids: Any, sequences: Any, flags: Any
 ) -> tuple[int, int]:
@@ -327,7 +327,7 @@ def _scan_as(
     return Scan(positions, end, stop, (values, tags, nodes))
 
 
-@kernel_at_once(data_is_small)
+@kernel_at_once(rows_within)
 def _scan(
     data: Any,
     positions: Any,
@@ -411,7 +411,7 @@ def _decode(
     return pa.RecordBatch.from_arrays(columns, schema=OUTPUT_SCHEMAS["wal"])
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _gather(data: Any, frames: Any, numbers: Any, values: Any, tags: Any, nodes: Any) -> None:
     origin = address_of(data)
     sequences, timestamps = numbers

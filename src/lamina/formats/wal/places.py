@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.formats.kernels.binary import address_of, as_bytes, peek_i64, peek_u8, peek_u32
-from lamina.formats.kernels.compile import kernel, kernel_at_once
-from lamina.formats.kernels.first_use import rows_are_few
+from lamina.formats.kernels.call_size import rows_at
+from lamina.formats.kernels.declare import kernel_at_once
 from lamina.formats.scan import Scan
 from lamina.formats.wal.control import CHECKPOINT_MARK
 from lamina.formats.wal.layout import PREFIX, SEGMENT_FRAME, TRAILER, FrameType
@@ -135,7 +135,7 @@ def control_frame(buffer: Buffer, position: int) -> ControlFrame:
     return ControlFrame(int(data[position]), int(fields["topic_id"]), body)
 
 
-@kernel_at_once(rows_are_few)
+@kernel_at_once(rows_at)
 def _take(
     data: Any, positions: Any, base_location: int, columns: Any, count: int, others: Any
 ) -> tuple[int, int, int]:
@@ -180,7 +180,7 @@ def _sorted(
     return edges, sizes, ascending, *out
 
 
-@kernel
+@kernel_at_once(lambda owners, *_: len(owners))
 def _count_rows(owners: Any, sequences: Any, lengths: Any, edges: Any, facts: Any) -> None:
     sizes, ascending = facts
     latest = np.zeros(len(sizes), dtype=np.int64)
@@ -193,7 +193,7 @@ def _count_rows(owners: Any, sequences: Any, lengths: Any, edges: Any, facts: An
         latest[owner] = sequences[row]
 
 
-@kernel
+@kernel_at_once(lambda owners, *_: len(owners))
 def _scatter(owners: Any, nexts: Any, columns: Any, out: Any) -> None:
     sequences, locations = columns
     sorted_sequences, sorted_locations = out

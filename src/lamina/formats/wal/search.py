@@ -19,7 +19,7 @@ from lamina.formats.kernels.binary import (
     peek_u16,
     peek_u32,
 )
-from lamina.formats.kernels.compile import inlined, kernel
+from lamina.formats.kernels.declare import inlined, kernel
 from lamina.formats.scan import SMALL_BYTES, Budget, search
 from lamina.formats.wal.layout import (
     BODY_BYTES_MAX,
