@@ -77,6 +77,8 @@ from lamina.formats.wal import snapshot as wal_snapshot
 from lamina.formats.wal.layout import FrameType
 from lamina.records import INPUT_SCHEMAS
 from lamina.server import jsonrows
+from lamina.subjects import changes, entries
+from lamina.subjects.book import Book, anything
 from lamina.wire import failures, messages
 from tests.fuzz import arrow, sealing
 from tests.fuzz.target import Target
@@ -546,6 +548,43 @@ def schemas_of_topics() -> list[bytes]:
     return [topic_schemas.encode(made)]
 
 
+def registry_records() -> list[bytes]:
+    """Keys and values of `_schemas`, with a line's end between them."""
+    schema = entries.Schema(SCHEMA, references=(entries.Reference("n", "o", 1),))
+    made: list[entries.Entry] = [
+        entries.Registered("s", 1, 7, schema),
+        entries.Registered("s", 2, 8, entries.Schema("{}", "JSON"), is_deleted=True),
+        *(entries.Gone("s", 2), entries.SubjectDeleted("s", 1)),
+        *(entries.LevelSet("s", "FULL"), entries.LevelSet("", "NONE"), entries.ModeSet("s")),
+    ]
+    return [b"\n".join(part or b"" for part in entries.encode(each)) for each in made]
+
+
+def check_registry_record(data: bytes) -> None:
+    key, _, value = data.partition(b"\n")
+    entry = entries.decode(key, value or None)
+    if entry is not None:
+        assert entries.decode(*entries.encode(entry)) == entry
+        Book().apply(entry)
+
+
+def registry_bodies() -> list[bytes]:
+    texts = {"AVRO": SCHEMA, "JSON": '{"properties":{"a":{"oneOf":[{"$ref":"#"},true]}}}'}
+    texts["PROTOBUF"] = 'syntax = "proto3"; message A { map<string, A> a = 1; enum E { X = 0; } }'
+    return [json.dumps({"schema": t, "schemaType": word}).encode() for word, t in texts.items()]
+
+
+def check_registry_body(data: bytes) -> None:
+    """Registers a schema, and holds it against itself."""
+    book, given = Book(), changes.asked(messages.decode_object(data))
+    made, version = changes.registering(book, "s", given, anything)
+    for entry in made:
+        book.apply(entry)
+    assert changes.registering(book, "s", given, anything) == ([], version)
+    meaning = changes.read(book, given.schema)
+    assert changes.compared(book, meaning, [version], "FULL") == []
+
+
 SCHEMA = json.dumps(
     {
         "type": "record",
@@ -774,6 +813,8 @@ _DOCUMENTS = (
         sealing.document,
         True,
     ),
+    Target("registry-record", registry_records, check_registry_record, is_text=True),
+    Target("registry-body", registry_bodies, check_registry_body, is_text=True),
     Target("avro-values", avro_values, check_avro),
     Target("protobuf-values", protobuf_values, check_protobuf),
     Target("json-values", json_values, check_json, is_text=True),

@@ -25,7 +25,8 @@ disk. `producer_ids` numbers the idempotent producers of Kafka's clients. `trans
 of their producers aside until they end: `transaction_states` says what may come next,
 `staged_transaction` holds what was sent, and `decided_files` and `decided_appends` store what was
 committed, each record once. `warming` compiles every kernel before it is needed.
-`typed_topics` reads and writes values as columns, by schemas that `schema_files` keeps and mends.
+`typed_topics` reads and writes values as columns, by schemas that `schema_files` keeps and mends,
+and `schema_registry` keeps them as Confluent's clients know them.
 `closing` ends all of it, and `server_calls` is what servers and jobs ask beside the API.
 
 A store that holds a cluster has a `seat`, which says whether it may answer. `window_contents` finds

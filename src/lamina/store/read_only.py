@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lamina.api import (
     Committed,
@@ -42,6 +44,9 @@ from lamina.store.schema_files import SchemaFiles
 from lamina.store.typed_topics import TypedReads, bury_nowhere
 from lamina.wal.ground import Ground
 from lamina.wal.topics_view import WalView
+
+if TYPE_CHECKING:
+    from lamina.store.schema_registry import RegistryReads
 
 
 class DirectoryView:
@@ -115,7 +120,7 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
         self._view = DirectoryView(boot, self._archive, settings)
         self._lookup = self._view.lookup
         self._reads = Reads(self._lookup)
-        kept = SchemaFiles(boot).document
+        self._kept = kept = SchemaFiles(boot).document
         self._typed = TypedReads(self._lookup, self._reads, kept, bury_nowhere)
 
     def _portrait(self) -> Portrait:
@@ -125,6 +130,13 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
     def path(self) -> str:
         """The data directory."""
         return self._boot.data
+
+    @functools.cached_property
+    def registry(self) -> RegistryReads:
+        """What is registered of schemas, as Confluent's clients know them."""
+        from lamina.store.schema_registry import RegistryReads
+
+        return RegistryReads(self._lookup, self._reads, self._kept)
 
     topics = answered_by("_reads", Reads.topics)
     format_of = answered_by("_reads", Reads.format_of)

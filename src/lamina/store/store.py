@@ -84,6 +84,7 @@ from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
+    from lamina.store.schema_registry import SchemaRegistry
     from lamina.store.seat import Seat
     from lamina.wal.engine import WalEngine
     from lamina.wal.wal_partition import WalPartition
@@ -179,7 +180,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._write_ahead = WriteAhead(boot, wal, writing, report)
         self._open = OpenTopics(
             *(boot, self._write_ahead, writing, report),
-            attach=tier.attach if tier is not None else _attach_nowhere,
+            attach=tier.attach if tier is not None else lambda partition: None,
         )
         self._lookup = lookup = self._open.lookup
         self._partitions = self._open.partitions
@@ -211,7 +212,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         )
         changing = self.topic_changes.changing
         schema_files = SchemaFiles(boot, report)
-        self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, changing)
+        self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, self)
         self.topic_changes.typed = self._typed
         safe = (
             tier
@@ -470,6 +471,11 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         """The store's hold on a cluster; None without one."""
         return self._seat
 
+    @property
+    def registry(self) -> SchemaRegistry:
+        """Schemas as Confluent's clients know them."""
+        return self._typed.registry
+
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> LendingGroup:
         """Returns a consumer group, which is created if there is none of this name."""
         return self._group_calls.group(topic, name, start=start)
@@ -490,7 +496,3 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         """Runs all maintenance now, whether it is due or not."""
         self._lookup.require_open()
         self._maintenance.tick(force=True)
-
-
-def _attach_nowhere(partition: Archivable) -> None:
-    """Stands for the tier of a store without an archive."""

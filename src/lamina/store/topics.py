@@ -33,6 +33,7 @@ from lamina.store.open_topics import OpenTopics
 from lamina.store.opening import Boot
 from lamina.store.typed_topics import TypedTopics
 from lamina.store.write_ahead import WriteAhead
+from lamina.subjects.entries import TOPIC as SCHEMAS
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
@@ -173,6 +174,8 @@ class TopicChanges:
                     self._boot.catalog.mark_deleted(about)
                 raise
             self._open.enter(about)
+            if SCHEMAS in self._open.topics and self.typed is not None and name != SCHEMAS:
+                self.typed.follow_registered(about)
 
     def _typing(
         self, format_name: str, schema: Any, encoding: str | None, key: str | None

@@ -5,12 +5,13 @@ What the calls promise is written in `TypedApi`.
 
 Rules.
 1. A schema is checked, and held against the versions before it, before anything is stored.
-2. An id is given once per store: it is above those of all topics that there are.
+2. The id of a schema is the registry's: the same one under whatever topic (`schema_registry`).
 3. What decodes is loaded by the first typed call: Numba takes longer than everything else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -32,10 +33,16 @@ from lamina.records import KEPT_COLUMNS, refuse_untyped
 from lamina.store.lookup import Lookup
 from lamina.store.reads import Reads
 from lamina.store.schema_files import SchemaFiles
+from lamina.subjects.entries import VALUE
 
 if TYPE_CHECKING:
+    from lamina.formats.typed.schema_model import Type
     from lamina.formats.typed.typed_scan import Bury
+    from lamina.store.schema_registry import Home, SchemaRegistry
+    from lamina.subjects.book import Book
+    from lamina.subjects.entries import Registered
 
+USUAL_LEVEL = "BACKWARD"
 Kept: TypeAlias = Callable[[TopicFile], TopicSchemas | None]
 """Returns what is written of a topic's schemas, None where nothing is."""
 
@@ -96,11 +103,23 @@ class TypedTopics(TypedReads):
     """The same of a store that writes: schemas are set, and tables become records."""
 
     def __init__(
-        self, files: SchemaFiles, lookup: Lookup[Any], reads: Reads, bury: Bury, changing: Any
+        self, files: SchemaFiles, lookup: Lookup[Any], reads: Reads, bury: Bury, home: Home
     ) -> None:
         super().__init__(lookup, reads, files.document, bury)
         self._files = files
-        self._changing = changing
+        self._changing = home.topic_changes.changing
+        self._home = home
+
+    @functools.cached_property
+    def registry(self) -> SchemaRegistry:
+        """The store's registry, made when it is needed."""
+        from lamina.store.schema_registry import SchemaRegistry
+
+        return SchemaRegistry(
+            *(self._lookup, self._reads, self._kept),
+            typed=self,
+            home=self._home,
+        )
 
     def recover(self) -> None:
         """Mends the files of topics that are being opened."""
@@ -123,8 +142,9 @@ class TypedTopics(TypedReads):
             about = self._lookup.topic(topic)
             known = self._kept(about)
             asked = (encoding, key, compatibility, framing)
-            made = self._next(about, known, schema, asked)
-            if made != known:
+            made, new = self._next(about, known, schema, asked)
+            if (made, new) != (known, None):
+                made = self._registered(made, new, schema)
                 self._files.replace(about, made)
             return versions_of(made)[-1]
 
@@ -159,11 +179,54 @@ class TypedTopics(TypedReads):
         self._next(draft, None, schema, (encoding, key, None, None))
 
         def write(about: TopicFile) -> TopicFile:
-            made = self._next(about, None, schema, (encoding, key, None, None))
-            self._files.replace(about, made)
+            made, new = self._next(about, None, schema, (encoding, key, None, None))
+            self._files.replace(about, self._registered(made, new, schema))
             return about
 
         return write
+
+    def follow(self, about: TopicFile, book: Book) -> None:
+        """Adds versions of the topic's subject to its file, as far as they have columns here."""
+        subject = f"{about.name}{VALUE}"
+        made = known = self._kept(about)
+        ids = {entry.id for entry in known.schemas} if known is not None else set()
+        for version in book.versions(subject):
+            if version.id not in ids:
+                with contextlib.suppress(InvalidRequest):  # it has no columns, or not of this topic
+                    made = self._followed(about, made, version, book)
+                    ids.add(version.id)
+        if made is not None and subject in book.levels:
+            made = replace(made, compatibility=book.levels[subject])
+        if made is not None and made != known:
+            self._files.replace(about, made)
+
+    def _followed(
+        self, about: TopicFile, known: TopicSchemas | None, version: Registered, book: Book
+    ) -> TopicSchemas:
+        """Returns a topic's schemas with a version of its subject as the next one."""
+        from lamina.formats.typed import avro_text
+        from lamina.formats.typed.schema_source import JSON, next_version, schema_of
+        from lamina.formats.typed.value_codec import PLAIN, REGISTRY
+        from lamina.subjects import languages
+
+        encoding = languages.encoding_of(version.schema.language)
+        if known is None:
+            named = about.name, about.created_ms
+            known = TopicSchemas(*named, encoding, REGISTRY, "", USUAL_LEVEL, ())
+        if known.encoding != encoding or (known.framing == PLAIN and encoding != JSON):
+            raise InvalidRequest(f"topic {about.name!r} is of encoding {known.encoding}")
+        former = [avro_text.parse(each.text) for each in known.schemas]
+        given = languages.record_of(version.schema, book.texts(version.schema))
+        new = next_version(schema_of(given, encoding), encoding, former)
+        names = [field.name for field in new.fields]
+        _refuse_own_names(names)
+        _refuse_key(about, known.key, names)
+        entry = Entry(len(known.schemas) + 1, version.id, avro_text.text_of(new))
+        return replace(known, schemas=(*known.schemas, entry))
+
+    def follow_registered(self, about: TopicFile) -> None:
+        """Gives a topic that is new the schemas that were registered for it before it was there."""
+        self.follow(about, self.registry.book())
 
     def _next(
         self,
@@ -171,17 +234,16 @@ class TypedTopics(TypedReads):
         known: TopicSchemas | None,
         schema: Any,
         asked: tuple[str | None, str | None, str | None, str | None],
-    ) -> TopicSchemas:
-        """Returns what is to be written: the versions that there are, and the new one."""
+    ) -> tuple[TopicSchemas, Type | None]:
+        """Returns what is to be written, and the schema that is to be its next version, if any."""
         from lamina.formats.typed import avro_text, evolution
         from lamina.formats.typed.schema_source import JSON, next_version, problems, schema_of
         from lamina.formats.typed.value_codec import PLAIN, REGISTRY, checked_framing
 
         encoding, key, level, framing = asked
         if known is None:
-            known = TopicSchemas(
-                *(about.name, about.created_ms, encoding or "avro", "", "", "BACKWARD", ())
-            )
+            named = about.name, about.created_ms
+            known = TopicSchemas(*named, encoding or "avro", "", "", self._first_level(about), ())
         if encoding not in (None, known.encoding):
             raise InvalidRequest(
                 f"topic {about.name!r} is of encoding {known.encoding}; that cannot be changed"
@@ -192,25 +254,41 @@ class TypedTopics(TypedReads):
         former = [avro_text.parse(each.text) for each in known.schemas]
         new = next_version(schema_of(schema, known.encoding), known.encoding, former)
         _refuse_own_names([field.name for field in new.fields])
-        text = avro_text.text_of(new)
         key = key if key is not None else known.key
         _refuse_key(about, key, [field.name for field in new.fields])
         made = replace(known, compatibility=level, framing=framing, key=key)
-        if known.schemas and known.schemas[-1].text == text:
-            return made
+        if known.schemas and known.schemas[-1].text == avro_text.text_of(new):
+            return made, None
         found = problems(new, former, level, known.encoding)
         if found:
             raise SchemaIncompatible(
                 f"topic {about.name!r}, {level}: {'; '.join(found)}",
                 field=found[0].partition(":")[0],
             )
-        entry = Entry(len(known.schemas) + 1, self._next_id(), text)
-        return replace(made, schemas=(*known.schemas, entry))
+        return made, new
 
-    def _next_id(self) -> int:
-        documents = (self._kept(each) for each in self._lookup.topics().values())
-        known = [entry.id for each in documents if each is not None for entry in each.schemas]
-        return max(known, default=0) + 1
+    def _first_level(self, about: TopicFile) -> str:
+        registry = self.registry
+        if not registry.is_begun:
+            return USUAL_LEVEL
+        return registry.book().levels.get(f"{about.name}{VALUE}", USUAL_LEVEL)
+
+    def _registered(self, made: TopicSchemas, new: Type | None, given: Any) -> TopicSchemas:
+        """Registers what a topic's schemas are to be; returns them with the new version's id."""
+        from lamina.formats.typed import avro_text
+        from lamina.formats.typed.schema_source import language_of
+        from lamina.subjects import languages
+
+        registry = self.registry
+        if new is None:
+            registry.adopt_level(made.topic, made.compatibility)
+            return made
+        schema = languages.schema_of(new, made.encoding)
+        if registry.is_begun and isinstance(given, str) and language_of(given) == made.encoding:
+            schema = replace(schema, text=given)
+        schema_id = registry.adopt(made.topic, schema, made.compatibility)
+        entry = Entry(len(made.schemas) + 1, schema_id, avro_text.text_of(new))
+        return replace(made, schemas=(*made.schemas, entry))
 
     def encoded(self, topic: str, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Returns the records of a table with typed columns."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -43,10 +44,15 @@ _LOGICAL = {
 _LEVELS_MAX = 200
 
 
-def parse(text: str) -> Type:
-    """Reads Avro's JSON; raises SchemaError where it is not a schema."""
-    document = loads(text)
-    kind = _Reader().type_of(document, "", "")
+def parse(text: str, others: Iterable[str] = ()) -> Type:
+    """Reads Avro's JSON; raises SchemaError where it is not a schema.
+
+    `others` are texts whose named types it may name, each behind those that it names itself.
+    """
+    reader = _Reader()
+    for each in others:
+        refuse_unbounded(reader.type_of(loads(each), "", ""))
+    kind = reader.type_of(loads(text), "", "")
     refuse_unbounded(kind)
     return kind
 

@@ -147,3 +147,64 @@ def _enum(given: Any, path: str) -> Type:
         raise SchemaError(f"{path}: an enum is a list of texts", field=path)
     # JSON writes symbols as text, which may be anything; a column of text holds them all.
     return Type(Kind.STRING, is_nullable=None in given)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+_WORDS = {
+    Kind.INT: "integer",
+    Kind.LONG: "integer",
+    Kind.FLOAT: "number",
+    Kind.DOUBLE: "number",
+} | {
+    Kind.ULONG: "integer",
+    Kind.DECIMAL: "number",
+    Kind.BOOLEAN: "boolean",
+    Kind.NULL: "null",
+}
+_SHAPES = {kind: word for word, kind in _FORMATS.items()} | {
+    Kind.TIMESTAMP_MILLIS: "date-time",
+    Kind.TIMESTAMP_NANOS: "date-time",
+    Kind.TIME_MILLIS: "time",
+}
+
+
+def text_of(kind: Type) -> str:
+    """Returns a record as JSON Schema; of what that has no word for, the nearest that it has."""
+    return json.dumps(_document(kind), separators=(",", ":"))
+
+
+def _document(kind: Type) -> dict[str, Any]:
+    made = _plain_document(kind)
+    word = made.get("type")
+    if kind.is_nullable and kind.kind != Kind.NULL:
+        made["type"] = [word, "null"]
+        if "enum" in made:
+            made["enum"] = [*made["enum"], None]
+    return made
+
+
+def _plain_document(kind: Type) -> dict[str, Any]:
+    if kind.kind == Kind.RECORD:
+        required = [each.name for each in kind.fields if each.default is None]
+        inside = {each.name: _field_document(each) for each in kind.fields}
+        made: dict[str, Any] = {"type": "object", "properties": inside}
+        return made | ({"required": required} if required else {})
+    if kind.kind == Kind.ARRAY and kind.items is not None:
+        return {"type": "array", "items": _document(kind.items)}
+    if kind.kind == Kind.MAP and kind.items is not None:
+        return {"type": "object", "additionalProperties": _document(kind.items)}
+    if kind.kind == Kind.ENUM:
+        return {"type": "string", "enum": list(kind.symbols)}
+    if kind.kind in _WORDS:
+        return {"type": _WORDS[kind.kind]}
+    shape = _SHAPES.get(kind.kind)
+    return {"type": "string"} | ({"format": shape} if shape else {})
+
+
+def _field_document(field: Field) -> dict[str, Any]:
+    made = _document(field.type)
+    if field.default in (None, "null"):
+        return made
+    return made | {"default": json.loads(str(field.default))}

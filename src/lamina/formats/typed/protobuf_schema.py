@@ -112,10 +112,15 @@ def parse_file(text: str, imports: Mapping[str, str] | None = None) -> ProtoFile
     return made
 
 
+def is_descriptor(text: str) -> bool:
+    """Returns whether a text is a descriptor in base64, and no `.proto` file."""
+    return _BASE64.fullmatch(text) is not None
+
+
 def _read(text: str) -> ProtoFile:
     if len(text) > TEXT_MAX:
         raise SchemaError(f"a schema's text has at most {TEXT_MAX} characters, not {len(text)}")
-    if not _BASE64.fullmatch(text):
+    if not is_descriptor(text):
         return protobuf_text.parse(text)
     try:
         raw = base64.b64decode(text, validate=False)

@@ -1,0 +1,202 @@
+"""What the records of a registry say together: subjects, versions, schemas by id, levels and modes.
+
+Derived: made from the records of `_schemas`, and made anew when a store is opened.
+
+Rules.
+1. An id belongs to one schema for good. A record that gives it to another one is passed over.
+2. Ids count up, and one that was ever given is not given again, whatever was deleted since.
+3. A version's number is above all that its subject has, deleted ones included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from lamina.errors import SchemaError
+from lamina.subjects import languages
+from lamina.subjects.entries import (
+    NUMBER_MAX,
+    Entry,
+    Gone,
+    LevelSet,
+    ModeSet,
+    Registered,
+    Schema,
+    SubjectDeleted,
+)
+from lamina.subjects.refusal_codes import INVALID_SCHEMA, Refused
+
+May: TypeAlias = Callable[[str], bool]
+"""Says whether whoever asks may see a subject."""
+TEXTS_MAX = 1 << 22
+"""How many characters the texts that a schema names may have in all."""
+LEVEL, MODE = "BACKWARD", "READWRITE"
+
+
+def anything(subject: str) -> bool:
+    """Sees every subject."""
+    del subject
+    return True
+
+
+@dataclass
+class Book:
+    """The state of a registry."""
+
+    subjects: dict[str, dict[int, Registered]] = field(default_factory=dict)
+    """The versions of each subject, deleted ones included, in order."""
+    levels: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, str] = field(default_factory=dict)
+    _places: dict[int, dict[tuple[str, int], None]] = field(default_factory=dict)
+    """Under which subjects and versions each schema is there, by its id."""
+    _identities: dict[int, str] = field(default_factory=dict)
+    _ids: dict[str, int] = field(default_factory=dict)
+    _highest_id: int = 0
+
+    # ------------------------------------------------------------------ what a record says
+
+    def apply(self, entry: Entry) -> None:
+        """Takes in what the next record says."""
+        if isinstance(entry, Registered):
+            self._register(entry)
+        elif isinstance(entry, Gone):
+            self._remove(entry.subject, entry.version)
+        elif isinstance(entry, SubjectDeleted):
+            versions = self.subjects.get(entry.subject, {})
+            for number, each in versions.items():
+                if number <= entry.version:
+                    versions[number] = replace(each, is_deleted=True)
+        else:
+            self._set(entry)
+
+    def _set(self, entry: LevelSet | ModeSet) -> None:
+        if isinstance(entry, LevelSet):
+            known, word, is_word = self.levels, entry.level, entry.level in languages.LEVELS
+        else:
+            known, word, is_word = self.modes, entry.mode, entry.mode in MODES
+        if not word:
+            known.pop(entry.subject, None)
+        elif is_word:
+            known[entry.subject] = word
+
+    def _register(self, entry: Registered) -> None:
+        identity = self._identity(entry.schema)
+        if self._identities.get(entry.id, identity) != identity:
+            return
+        self._remove(entry.subject, entry.version)
+        self._highest_id = max(self._highest_id, entry.id)
+        self._identities[entry.id] = identity
+        self._ids.setdefault(identity, entry.id)
+        self._places.setdefault(entry.id, {})[entry.subject, entry.version] = None
+        versions = self.subjects.setdefault(entry.subject, {})
+        versions[entry.version] = entry
+        if entry.version < max(versions):
+            self.subjects[entry.subject] = dict(sorted(versions.items()))
+
+    def _remove(self, subject: str, version: int) -> None:
+        versions = self.subjects.get(subject, {})
+        known = versions.pop(version, None)
+        if known is None:
+            return
+        if not versions:
+            del self.subjects[subject]
+        places = self._places[known.id]
+        del places[subject, version]
+        if not places:
+            del self._places[known.id]
+            identity = self._identities[known.id]
+            if self._ids.get(identity) == known.id:
+                del self._ids[identity]
+
+    def _identity(self, schema: Schema) -> str:
+        try:
+            return languages.read(schema, self.texts(schema)).identity
+        except (SchemaError, Refused):  # of others, who may know more languages
+            return languages.identity_of(schema, schema.text)
+
+    # ------------------------------------------------------------------ schemas
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next schema that is new."""
+        return self._highest_id + 1
+
+    def id_of(self, identity: str) -> int | None:
+        """Returns the id of a schema that is there."""
+        return self._ids.get(identity)
+
+    def was_given(self, schema_id: int) -> bool:
+        """Returns whether an id was ever given."""
+        return schema_id in self._identities
+
+    def identity(self, schema_id: int) -> str:
+        """Returns by what a schema is known."""
+        return self._identities[schema_id]
+
+    def places(self, schema_id: int, may: May = anything) -> list[Registered]:
+        """Returns the versions that a schema is, of subjects that may be seen."""
+        found = self._places.get(schema_id, {})
+        return [self.subjects[name][number] for name, number in found if may(name)]
+
+    def texts(self, schema: Schema, may: May = anything) -> dict[str, str]:
+        """Returns the texts that a schema names, by those names; what they name is in front.
+
+        Raises Refused for a name that is not there, or not to be seen.
+        """
+        found: dict[str, str] = {}
+        self._collect(schema, may, found, ())
+        return found
+
+    def _collect(
+        self, schema: Schema, may: May, found: dict[str, str], above: tuple[str, ...]
+    ) -> None:
+        for each in schema.references:
+            known = self.subjects.get(each.subject, {}).get(each.version)
+            if known is None or not may(each.subject):
+                raise Refused(
+                    INVALID_SCHEMA,
+                    f"the reference {each.name!r} is to subject {each.subject!r}, version"
+                    f" {each.version}, which is not there",
+                )
+            if each.name in above or len(above) > 32:
+                raise Refused(INVALID_SCHEMA, f"the reference {each.name!r} leads to itself")
+            if each.name in found:
+                continue
+            self._collect(known.schema, may, found, (*above, each.name))
+            found[each.name] = known.schema.text
+            if sum(len(text) for text in found.values()) > TEXTS_MAX:
+                raise Refused(INVALID_SCHEMA, "the schemas that are referred to are too long")
+
+    # ------------------------------------------------------------------ subjects
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
+        """Returns the versions of a subject, oldest first."""
+        known = self.subjects.get(subject, {})
+        return [each for each in known.values() if deleted or not each.is_deleted]
+
+    def next_version(self, subject: str) -> int:
+        """Returns the number of a subject's next version."""
+        return min(max(self.subjects.get(subject, {0: None})) + 1, NUMBER_MAX)
+
+    def referring(self, subject: str, version: int) -> Iterator[Registered]:
+        """Gives the versions that refer to one, deleted ones left out."""
+        for versions in self.subjects.values():
+            for each in versions.values():
+                named = ((known.subject, known.version) for known in each.schema.references)
+                if not each.is_deleted and (subject, version) in named:
+                    yield each
+
+    def level(self, subject: str) -> str:
+        """Returns the compatibility that holds for a subject."""
+        return self.levels.get(subject) or self.levels.get("", LEVEL)
+
+    def mode(self, subject: str) -> str:
+        """Returns the mode that holds for a subject."""
+        override = self.modes.get("", MODE)
+        return override if override == OVERRIDE else self.modes.get(subject) or override
+
+
+OVERRIDE = "READONLY_OVERRIDE"
+MODES = ("READWRITE", "READONLY", OVERRIDE, "IMPORT")
