@@ -115,6 +115,8 @@ def _schemas(given: Node) -> Iterator[dict[str, Any]]:
 
 def unreadable(reader: Document, writer: Document) -> list[str]:
     """Returns what a reader's schema refuses of what a writer's allowed, each with its path."""
+    if reader == writer:
+        return []
     return _Comparison(reader, writer).differences(reader.root, writer.root, "")
 
 
@@ -241,7 +243,12 @@ def _without(given: dict[str, Any], word: str) -> dict[str, Any]:
 
 
 def _takes_all(given: Node) -> bool:
-    return given is True or (isinstance(given, dict) and not _without(given, ""))
+    if not isinstance(given, dict):
+        return given is True
+    rest = _without(given, "")
+    if len(rest) == 1 and next(iter(rest)) in _SUMS:
+        return any(_takes_all(each) for each in _listed(rest, next(iter(rest))))
+    return not rest
 
 
 def _merged(rest: dict[str, Any], branch: Node) -> Node:
