@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from lamina.errors import InvalidRequest, NewerFormat
 from lamina.formats import committed_offsets as journal
 from lamina.formats.committed_offsets import Entry, Kind, Standing
+from lamina.formats.kernels.crc import crc32c_of
+from lamina.formats.scan import Budget
 
 ENTRIES = [
     Entry(Kind.COMMIT, "billing", "orders", 3, 2, 41, 0, "note", 1_700_000_000_000),
@@ -121,3 +123,21 @@ def test_any_bytes_are_walked_to_their_end(noise: bytes) -> None:
     for piece in journal.walk(HEAD + noise + journal.encode(ENTRIES[:1])):
         assert piece.position < piece.end
     assert piece.entry == ENTRIES[0]
+
+
+def test_damage_that_claims_large_entries_everywhere_is_not_checked_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = struct.pack(">HHHHHHH", 0x4B4F, 1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF)
+    data = HEAD + claim * 40_000 + RAW[len(HEAD) :]
+    checked_bytes = 0
+
+    def counted(body: memoryview) -> int:
+        nonlocal checked_bytes
+        checked_bytes += len(body)
+        return crc32c_of(body)
+
+    monkeypatch.setattr(journal, "crc32c_of", counted)
+    found = list(journal.walk(data))
+    assert checked_bytes < (Budget.BYTES_PER_BYTE + 2) * len(data)
+    assert [piece.entry for piece in found if piece.entry is not None] == ENTRIES

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import lamina
 from lamina.api import Gap
 from lamina.errors import UNREADABLE, RecordsMissing, Unavailable
 from lamina.log.gap_walk import fetch_over, first_not_removed, records_over, scan_over
@@ -128,3 +131,10 @@ def test_a_loss_in_front_of_everything_is_where_readers_begin() -> None:
     assert first_not_removed(gaps((0, 3, "lost"), (3, 5, "lost"), (5, 9, "lost")), 9) == 0
     assert first_not_removed(gaps((0, 3, "lost"), (3, 7, "trim")), 7) == 7
     assert first_not_removed(gaps((9, 12, "lost")), 7) == 7
+
+
+def test_no_other_module_steps_over_a_gap_by_itself() -> None:
+    source = Path(lamina.__file__).parent
+    step = re.compile(r"max\(\w+\.end, [\w.]+ \+ 1\)")
+    found = [path.name for path in source.rglob("*.py") if step.search(path.read_text())]
+    assert found == ["gap_walk.py"]

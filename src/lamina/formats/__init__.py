@@ -16,7 +16,8 @@ with annotated dumps; tests compare both with the code.
 `log_format` is the interface of a segmented format to the other packages, implemented once for
 frame and once for keratin. `scan` is the vocabulary of walking a log: where sound records begin and
 end, and why the walk stopped. `scan.runs` is the only walk that continues after damage; it walks
-`offset_log` (frame, keratin), `wal.walks` and `keratin.delta`. `sparse_choice` decides which
+`offset_log` (frame, keratin), `wal.walks`, `keratin.delta`, `committed_offsets` and the blocks of
+`strm.salvage`. `sparse_choice` decides which
 records an index points to, and `sparse_index` looks them up. `ranges` is a set of offsets as merged
 ranges, `envelope` carries fields for which a format has no room, `partitioning` maps keys to
 partitions, `producer_journal` is the journal of idempotent producers, and `committed_offsets` is

@@ -41,13 +41,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from lamina.errors import CorruptData, InvalidRequest, NewerFormat
 from lamina.formats.keratin import header
 from lamina.formats.keratin.delta import FILE_HEADER
 from lamina.formats.kernels.binary import Layout
 from lamina.formats.kernels.crc import crc32c_of
+from lamina.formats.scan import SMALL_BYTES, Budget, Limit, Run, Scan, Stop, runs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -75,6 +79,7 @@ NAME_BYTES_MAX = 0xFFFF
 _START = struct.pack(">H", MAGIC)
 _CHECKED_FROM = ENTRY.at("version")
 _CHECKSUM_BYTES = 4
+_TEXTS = ("group_len", "topic_len", "metadata_len")
 
 
 class Kind(IntEnum):
@@ -162,22 +167,16 @@ def walk(buffer: Buffer, start: int = FILE_HEADER_BYTES) -> Iterator[Piece]:
     Space that was prepared with zeros is not yielded. Raises NewerFormat for a sound entry that
     this version does not know.
     """
-    data = bytes(memoryview(buffer).cast("B"))
-    used = len(data.rstrip(b"\0"))
-    position = start
-    while position < used:
-        found = _at(data, position)
-        if found is None:
-            following = _next_sound(data, position + 1)
+    journal = _Journal(bytes(memoryview(buffer).cast("B")))
+    for step in runs(journal, start):
+        if isinstance(step, Run):
+            positions = step.found.positions.tolist()
+            for position, end in pairwise([*positions, step.found.end]):
+                yield Piece(position, end, _entry(journal.raw, position))
+        elif not step.is_blank:
             # Prepared zeros behind a torn entry are no part of it.
-            yield Piece(position, used if following is None else following, None)
-            if following is None:
-                return
-            position = following
-        else:
-            yield Piece(position, found[1], found[0])
-            position = found[1]
-        used = max(used, position)
+            used = len(journal.raw.rstrip(b"\0"))
+            yield Piece(step.position, used if step.following is None else step.end, None)
 
 
 def check(buffer: Buffer) -> None:
@@ -188,33 +187,60 @@ def check(buffer: Buffer) -> None:
             raise CorruptData("bytes that are no entries", position=piece.position)
 
 
-def _next_sound(data: bytes, position: int) -> int | None:
-    while (position := data.find(_START, position)) >= 0:
-        if _at(data, position) is not None:
-            return position
-        position += 1
-    return None
+class _Journal:
+    """The entries of a buffer as `scan.runs` walks them: no number orders them."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.data = memoryview(raw)
+
+    def scan(self, start: int, number: int | None, limit: Limit) -> Scan:
+        """Walks entries."""
+        positions: list[int] = []
+        position = start
+        while len(positions) < limit.max_records and position < start + limit.max_bytes:
+            end = self._end_of_sound(position, limit.budget)
+            if end is None:
+                break
+            positions.append(position)
+            position = end
+        else:
+            return Scan(np.array(positions, dtype=np.int64), position, Stop.LIMIT)
+        stop = Stop.END if position == len(self.raw) else Stop.BAD_CHECKSUM
+        return Scan(np.array(positions, dtype=np.int64), position, stop)
+
+    def resync(self, damage: Scan, number: int | None, budget: Budget) -> int | None:
+        """Finds the next entry by its magic."""
+        position = damage.end
+        while (position := self.raw.find(_START, position + 1)) >= 0:
+            if self._end_of_sound(position, budget) is not None:
+                return position
+        return None
+
+    def number_at(self, position: int) -> int:
+        """Returns 0."""
+        return 0
+
+    def _end_of_sound(self, position: int, budget: Budget | None) -> int | None:
+        """Returns where the sound entry at a position ends; None for anything else."""
+        texts = position + ENTRY.size
+        if self.raw[position : position + 2] != _START or texts > len(self.raw):
+            return None
+        fields = ENTRY.unpack(self.raw, position)
+        end = texts + sum(fields[name] for name in _TEXTS) + _CHECKSUM_BYTES
+        claimed_bytes = end - position
+        if end > len(self.raw) or not _may_check(claimed_bytes, budget):
+            return None
+        body = self.data[position + _CHECKED_FROM : end - _CHECKSUM_BYTES]
+        if int.from_bytes(self.data[end - _CHECKSUM_BYTES : end], "big") != crc32c_of(body):
+            if budget is not None:
+                budget.spend(claimed_bytes)
+            return None
+        return int(end)
 
 
-def _at(data: bytes, position: int) -> tuple[Entry, int] | None:
-    """Returns the sound entry at a position and where it ends; None for anything else."""
-    texts = position + ENTRY.size
-    if data[position : position + 2] != _START or texts > len(data):
-        return None
-    fields = ENTRY.unpack(data, position)
-    lengths = fields["group_len"], fields["topic_len"], fields["metadata_len"]
-    end = texts + sum(lengths) + _CHECKSUM_BYTES
-    checked = data[position + _CHECKED_FROM : end - _CHECKSUM_BYTES]
-    if end > len(data) or int.from_bytes(data[end - 4 : end], "big") != crc32c_of(checked):
-        return None
-    if not _is_known(fields):
-        raise NewerFormat(
-            "an entry of an unknown kind",
-            position=position,
-            expected=f"version {VERSION}, kinds 1 to {max(Kind)}",
-            found=f"version {fields['version']}, kind {fields['kind']}",
-        )
-    return _entry(data, texts, fields), end
+def _may_check(claimed_bytes: int, budget: Budget | None) -> bool:
+    return budget is None or claimed_bytes <= max(budget.left, SMALL_BYTES)
 
 
 def _is_known(fields: dict[str, int]) -> bool:
@@ -225,9 +251,19 @@ def _is_known(fields: dict[str, int]) -> bool:
     return kind != Kind.PRODUCER or fields["partition"] in Standing._value2member_map_
 
 
-def _entry(data: bytes, position: int, fields: dict[str, int]) -> Entry:
+def _entry(data: bytes, position: int) -> Entry:
+    """Decodes the entry at a position, which is sound; raises NewerFormat."""
+    fields = ENTRY.unpack(data, position)
+    if not _is_known(fields):
+        raise NewerFormat(
+            "an entry of an unknown kind",
+            position=position,
+            expected=f"version {VERSION}, kinds 1 to {max(Kind)}",
+            found=f"version {fields['version']}, kind {fields['kind']}",
+        )
+    position += ENTRY.size
     texts = []
-    for name in ("group_len", "topic_len", "metadata_len"):
+    for name in _TEXTS:
         texts.append(data[position : position + fields[name]].decode(errors="replace"))
         position += fields[name]
     group, topic, metadata = texts

@@ -31,12 +31,16 @@ ScanFrom: TypeAlias = Callable[[int], Iterable[pa.RecordBatch]]
 
 
 def scan_over(
-    scan: ScanFrom, start: int, end: int | None = None
+    scan: ScanFrom,
+    start: int,
+    end: int | None = None,
+    *,
+    reached: Callable[[pa.RecordBatch], int] = after,
 ) -> Iterator[pa.RecordBatch | RecordsMissing]:
     """Yields batches from an offset on and each gap between them, up to `end` if one is given.
 
     `scan` is called again after each gap; without `end` it is called at whatever offset a gap
-    ends at, so it must accept any.
+    ends at, so it must accept any. `reached` tells one past the last offset of a batch.
     """
     at = start
     while end is None or at < end:
@@ -44,7 +48,7 @@ def scan_over(
             for batch in scan(at):
                 yield batch
                 if batch.num_rows:
-                    at = after(batch)
+                    at = reached(batch)
             return
         except RecordsMissing as missing:
             gap = missing

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lamina.errors import CorruptData, NewerFormat
+from lamina.formats.scan import Budget, Limit, Run, Scan, Stop, runs
 from lamina.formats.strm import block, layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.layout import BLOCK, FOOTER, HEADER, INDEX, INDEX_ENTRY, Footer, Header
@@ -238,45 +239,75 @@ def _positions(raw_index: bytes) -> list[int]:
 
 
 def _walk(data: memoryview, header: Header, end: int, hints: list[int]) -> Iterator[_Found]:
-    position = HEADER.size
-    while position < end:
-        found = _block_at(data, position, end, header)
-        if found is not None:
-            yield found
-            position = found.end
+    blocks, position = _Blocks(data[:end], header, hints), HEADER.size
+    for step in runs(blocks, position):
+        if isinstance(step, Run):
+            yield from map(blocks.sound.__getitem__, step.found.positions.tolist())
+            position = step.found.end
             continue
-        candidates = [*_claimed(data, position, end), *hints[bisect_right(hints, position) :]]
-        after = _first_sound(data, candidates, end, header)
-        claimed = after in candidates[:1] and BLOCK.unpack(data[position : position + BLOCK.size])
-        yield _Found(position, after, claimed["record_count"] if claimed else 0)
+        after = end if step.following is None else step.end
+        claimed = blocks.claim(position)
+        yield _Found(position, after, claimed[1] if claimed and claimed[0] == after else 0)
         position = after
+    if position < end:  # the object is cut off where a block ends
+        yield _Found(position, end)
 
 
-def _claimed(data: memoryview, position: int, end: int) -> Iterable[int]:
-    """Returns where a damaged block claims to end."""
-    if position + BLOCK.size > min(len(data), end):
-        return ()
-    size = BLOCK.unpack(data[position : position + BLOCK.size])["compressed_size"]
-    return (position + BLOCK.size + size,)
+class _Blocks:
+    """The blocks of an object as `scan.runs` walks them: their offsets are not known yet."""
 
+    def __init__(self, data: memoryview, header: Header, hints: list[int]) -> None:
+        self.data = data
+        self.sound: dict[int, _Found] = {}
+        """Every sound block that was met, by its position."""
+        self._coding = header.coding
+        self._hints = hints
 
-def _first_sound(data: memoryview, candidates: list[int], end: int, header: Header) -> int:
-    for position in candidates:
-        if position == end or _block_at(data, position, end, header) is not None:
-            return position
-    return end
+    def scan(self, start: int, number: int | None, limit: Limit) -> Scan:
+        """Walks sound blocks."""
+        positions, position = [], start
+        while (found := self._block_at(position)) is not None:
+            positions.append(position)
+            position = found.end
+        stop = Stop.END if position == len(self.data) else Stop.BAD_CHECKSUM
+        return Scan(np.array(positions, dtype=np.int64), position, stop)
 
-
-def _block_at(data: memoryview, position: int, end: int, header: Header) -> _Found | None:
-    stop = next(iter(_claimed(data, position, end)), None)
-    if stop is None or not position < stop <= min(len(data), end):
+    def resync(self, damage: Scan, number: int | None, budget: Budget) -> int | None:
+        """Finds the next block where the damaged one claims to end, or where the index has one."""
+        claimed = self.claim(damage.end)
+        if claimed is not None and claimed[0] == len(self.data):
+            return None
+        candidates = self._hints[bisect_right(self._hints, damage.end) :]
+        for position in [claimed[0], *candidates] if claimed else candidates:
+            if self._block_at(position) is not None:
+                return position
         return None
-    try:
-        decoded = block.decode_block(data[position:stop], 0, header.coding, position=position)
-    except CorruptData:
-        return None
-    rows, last = decoded.batch.num_rows, decoded.last_offset
-    return _Found(position, stop, rows, last, is_sound=True)
+
+    def number_at(self, position: int) -> int:
+        """Returns 0."""
+        return 0
+
+    def claim(self, position: int) -> tuple[int, int] | None:
+        """Returns where a block claims to end, and how many records it claims to have."""
+        if position + BLOCK.size > len(self.data):
+            return None
+        fields = BLOCK.unpack(self.data[position : position + BLOCK.size])
+        return position + BLOCK.size + fields["compressed_size"], fields["record_count"]
+
+    def _block_at(self, position: int) -> _Found | None:
+        if position not in self.sound:
+            stop = claimed[0] if (claimed := self.claim(position)) else 0
+            if not position < stop <= len(self.data):
+                return None
+            try:
+                found = block.decode_block(
+                    self.data[position:stop], 0, self._coding, position=position
+                )
+            except CorruptData:
+                return None
+            sizes = found.batch.num_rows, found.last_offset
+            self.sound[position] = _Found(position, stop, *sizes, is_sound=True)
+        return self.sound[position]
 
 
 def _bases(found: list[_Found], header: Header) -> list[int | None]:

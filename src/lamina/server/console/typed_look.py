@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.api import TopicSchema
 from lamina.errors import RecordsMissing
+from lamina.log.gap_walk import scan_over
 from lamina.server.console import asked
 from lamina.server.console.looks import View
 
@@ -111,32 +113,33 @@ def _rows(
     view: View, place: tuple[str, int], version: int, asked_for: tuple[int, int, list[str]]
 ) -> Iterator[dict[str, Any]]:
     """Yields rows from an offset on, over holes, until a page is full."""
-    at, end, names = asked_for
-    left, left_bytes = ROWS, PAGE_BYTES
-    for _ in range(GAPS_MAX):
-        reader = view.store.read(
-            *(*place, at),
-            end=end,
-            columns=names,
-            errors="null",
-            version=version,
-            max_records=ROWS,
-            max_bytes=BATCH_BYTES,
-        )
-        try:
-            for batch in reader:
-                shown = batch.slice(0, left)
-                yield from _cells(shown, names)
-                left -= shown.num_rows
-                left_bytes -= batch.get_total_buffer_size()
-                at = batch["_offset"][-1].as_py() + 1 if batch.num_rows else at
-                if left <= 0 or left_bytes <= 0:
-                    return
+    start, end, names = asked_for
+    left, left_bytes, left_gaps = ROWS, PAGE_BYTES, GAPS_MAX
+    read = partial(
+        view.store.read,
+        *place,
+        end=end,
+        columns=names,
+        errors="null",
+        version=version,
+        max_records=ROWS,
+        max_bytes=BATCH_BYTES,
+    )
+    for step in scan_over(read, start, end, reached=_after):
+        if isinstance(step, RecordsMissing):
+            left_gaps -= 1
+        else:
+            shown = step.slice(0, left)
+            yield from _cells(shown, names)
+            left -= shown.num_rows
+            left_bytes -= step.get_total_buffer_size()
+        if left <= 0 or left_bytes <= 0 or left_gaps <= 0:
             return
-        except RecordsMissing as gap:
-            at = max(gap.end, at + 1)
-        if at >= end:
-            return
+
+
+def _after(batch: pa.RecordBatch) -> int:
+    last: int = batch["_offset"][-1].as_py()
+    return last + 1
 
 
 def _cells(batch: pa.RecordBatch, names: list[str]) -> Iterator[dict[str, Any]]:

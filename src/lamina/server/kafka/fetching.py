@@ -23,12 +23,14 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.errors import UNREADABLE, CorruptData, LaminaError, OffsetOutOfRange, RecordsMissing
 from lamina.formats.kafka import batch as batches
+from lamina.log.gap_walk import fetch_over
 from lamina.server.kafka.arrivals import Bell, logs_of
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.server.kafka.topic_ids import NO_ID
@@ -98,19 +100,19 @@ class Wanted:
         """Learns the size of records that came since, up to so many bytes: each is read once."""
         at = self.offset + self.measured_records
         while at < self.end and self.waiting_bytes < min(enough_bytes, self.max_bytes):
-            try:
-                found = call.store.fetch(
-                    *(self.topic, self.partition, at),
-                    max_records=_RECORDS_MAX,
-                    max_bytes=min(enough_bytes, _MEASURED_BYTES),
-                )
-            except RecordsMissing as gap:
-                at = max(gap.end, at + 1)
-            else:
-                pieces = list(encoded(call.store, self.topic, found))
+            step, at = fetch_over(partial(self._fetch, call, enough_bytes), at)
+            if not isinstance(step, RecordsMissing):
+                pieces = list(encoded(call.store, self.topic, step))
                 self.measured_bytes += max(0, sum(map(len, pieces)) - batches.HEADER.size)
-                at = found["offset"][-1].as_py() + 1 if found.num_rows else self.end
+                at = at if step.num_rows else self.end
             self.measured_records = at - self.offset
+
+    def _fetch(self, call: Call, enough_bytes: int, at: int) -> pa.RecordBatch:
+        return call.store.fetch(
+            *(self.topic, self.partition, at),
+            max_records=_RECORDS_MAX,
+            max_bytes=min(enough_bytes, _MEASURED_BYTES),
+        )
 
 
 async def fetch(call: Call) -> Message:
@@ -301,27 +303,27 @@ def _note(call: Call, error: LaminaError) -> None:
 
 def _read(call: Call, wanted: Wanted, max_bytes: int) -> list[Any]:
     store: Store = call.store
-    try:
-        found = store.fetch(
-            wanted.topic,
-            wanted.partition,
-            wanted.offset,
-            max_records=_RECORDS_MAX,
-            max_bytes=max_bytes,
-        )
-    except RecordsMissing as gap:
+    fetch = partial(
+        store.fetch,
+        wanted.topic,
+        wanted.partition,
+        max_records=_RECORDS_MAX,
+        max_bytes=max_bytes,
+    )
+    found, end = fetch_over(fetch, wanted.offset)
+    if isinstance(found, RecordsMissing):
         wanted.earliest = store.earliest_offset(wanted.topic, wanted.partition)
         if wanted.offset < wanted.earliest:
-            raise OffsetOutOfRange(f"{wanted.offset} is not there any more") from gap
-        if gap.reason == UNREADABLE or (gap.is_loss and _is_news(call, wanted)):
-            raise
-        wanted.end = max(wanted.end, gap.end)
-        return [_hole(wanted.offset, max(gap.end, wanted.offset + 1))]
+            raise OffsetOutOfRange(f"{wanted.offset} is not there any more") from found
+        if found.reason == UNREADABLE or (found.is_loss and _is_news(call, wanted)):
+            raise found
+        wanted.end = max(wanted.end, end)
+        return [_hole(wanted.offset, end)]
     if not found.num_rows:
         return [_hole(wanted.offset, wanted.end)]
     wanted.read = found.num_rows, found.get_total_buffer_size()
     # What came since the end was looked at is in the answer too: its end is not before its records.
-    wanted.end = max(wanted.end, found["offset"][-1].as_py() + 1)
+    wanted.end = max(wanted.end, end)
     pieces = encoded(store, wanted.topic, found)
     return _bounded(pieces, max_bytes) if _has_append_times(store, wanted.topic) else list(pieces)
 
