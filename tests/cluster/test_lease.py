@@ -127,8 +127,8 @@ def test_the_holders_last_answer_leaves_before_the_successors_first() -> None:
 
 MUTANTS = {
     "no margin": (
-        "        return now_ms - self.proven_ms < self.lease.ttl_ms - margin_ms\n",
-        "        return now_ms - self.proven_ms < self.lease.ttl_ms\n",
+        "        return max(0, self.lease.ttl_ms - margin_ms - (now_ms - self.proven_ms))\n",
+        "        return max(0, self.lease.ttl_ms - (now_ms - self.proven_ms))\n",
     ),
     "renewal counted from its end": (
         "                self.lease, self.proven_ms = wanted, begun_ms\n",

@@ -36,7 +36,7 @@ class Switch:
         self.holder: str | None = None
         self.is_holder = True
 
-    def refusal(self) -> NotPrimary | None:
+    def refusal(self, *, was_begun: bool = False) -> NotPrimary | None:
         if self.is_holder:
             return None
         return NotPrimary("another server holds the cluster", self.holder or "")
@@ -52,6 +52,15 @@ class Switch:
 
     def problems(self) -> list[str]:
         return [] if self.is_holder or self.holder else ["nobody holds the cluster"]
+
+    def promote(self, *, by_force: bool) -> None:
+        raise NotImplementedError
+
+    def hand_over(self, timeout_s: float) -> None:
+        raise NotImplementedError
+
+    def gauges(self) -> Iterator[Any]:
+        return iter(())
 
     def points_at(self, other: Service) -> None:
         """Makes its server a standby that knows who holds the cluster."""

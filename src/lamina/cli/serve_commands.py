@@ -38,16 +38,32 @@ def serve(
         str, typer.Option("--data", envvar="LAMINA_DATA", help="The data directory to serve.")
     ],
     config: ConfigFile = None,
+    archive: Annotated[
+        str | None, typer.Option(help="The archive: s3://bucket/prefix, or a directory.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Be one server of this cluster: whoever holds it serves the archive."),
+    ] = None,
+    cluster_url: Annotated[
+        str | None,
+        typer.Option(help="The host by which clients and the other servers find this one."),
+    ] = None,
     settings: Set = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log only problems.")] = False,
 ) -> None:
-    """Serves a data directory over Flight, HTTP and Kafka's protocol until SIGTERM or Ctrl-C."""
+    """Serves a data directory over Flight, HTTP and Kafka's protocol until SIGTERM or Ctrl-C.
+
+    With --cluster it holds the cluster, or stands by until the server that holds it is gone.
+    """
     from lamina.server.log_lines import LogOutput
     from lamina.server.service import Service
     from lamina.server.setting_table import ServerSettings
     from lamina.server.settings import resolve
 
+    given = {"archive": archive, "cluster": cluster, "cluster.url": cluster_url}
     flags = ({"log.level": "warning"} if quiet else {}) | settings_of(settings)
+    flags |= {key: value for key, value in given.items() if value is not None}
 
     def settle() -> ServerSettings:
         return resolve(config, os.environ, flags).settings

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lamina.cluster.steps import Read, Replace, Steps
-from lamina.errors import CorruptData, Fenced, ObjectConflict, ObjectMissing
+from lamina.errors import CorruptData, Fenced, InvalidRequest, ObjectConflict, ObjectMissing
 from lamina.formats.documents import lease_file
 from lamina.formats.documents.lease_file import Lease
 from lamina.storage import paths
@@ -39,11 +39,23 @@ MARGIN_SHARE = 5
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A broker as the lease names it; `holder` is another one each time the process starts."""
+    """A broker as the lease names it; `holder` is another one each time the process starts.
+
+    `cluster/…`: what is before the first slash is the cluster's name, the same for all its brokers.
+    """
 
     holder: str
     url: str
     ttl_ms: int
+
+    def check_cluster(self, lease: Lease) -> None:
+        """Raises InvalidRequest if a lease is of a cluster of another name."""
+        ours, theirs = (name.partition("/")[0] for name in (self.holder, lease.holder))
+        if "/" in self.holder and "/" in lease.holder and ours != theirs:
+            raise InvalidRequest(
+                f"the archive belongs to the cluster {theirs!r}, not to {ours!r}: each cluster has"
+                " an archive, or a prefix in it, of its own"
+            )
 
 
 @dataclass(slots=True)
@@ -103,10 +115,14 @@ class Holding:
 
     def may_answer(self, now_ms: int) -> bool:
         """Returns whether nobody else can hold the lease yet."""
+        return self.left_ms(now_ms) > 0
+
+    def left_ms(self, now_ms: int) -> int:
+        """Returns for how long that is so without another renewal; 0 for no longer."""
         margin_ms = self.lease.ttl_ms // MARGIN_SHARE
         if self.successor is not None:
-            return False
-        return now_ms - self.proven_ms < self.lease.ttl_ms - margin_ms
+            return 0
+        return max(0, self.lease.ttl_ms - margin_ms - (now_ms - self.proven_ms))
 
     def renew(self, clock: Clock) -> Steps[None]:
         """Renews the lease; raises Fenced if somebody else holds the lease."""

@@ -70,6 +70,8 @@ class Member:
     """Why the last turn failed; empty when it did not."""
     history: list[Change] = field(default_factory=list)
     _is_promoted: bool = False
+    _may_finish: bool = False
+    """Whether calls that were begun before it left are still answered."""
     _not_before_ms: int = 0
     _next_ms: int = 0
 
@@ -87,10 +89,14 @@ class Member:
             return self.holding.epoch
         return self.watch.lease.epoch if self.watch.lease is not None else 0
 
-    def refusal(self) -> NotPrimary | None:
-        """Returns why this member does not answer now, and who would; None if it does."""
+    def refusal(self, *, was_begun: bool = False) -> NotPrimary | None:
+        """Returns why this member does not answer now, and who would; None if it does.
+
+        What was begun by a holder it may finish while it leaves.
+        """
         taken = self.taken  # read once: doors ask from other threads
-        if self.role is Role.HOLDER and taken is not None:
+        is_finishing = was_begun and self._may_finish and self.role is Role.LEAVING
+        if (self.role is Role.HOLDER or is_finishing) and taken is not None:
             if taken.holding.may_answer(self.clock()):
                 return None
             return NotPrimary("the lease of the cluster could not be renewed in time")
@@ -134,6 +140,8 @@ class Member:
 
     def _watch(self) -> Steps[None]:
         yield from self.watch.look(self.clock)
+        if self.watch.lease is not None:
+            self.me.check_cluster(self.watch.lease)
         self._note()
         if not self._is_to_take():
             return
@@ -175,11 +183,16 @@ class Member:
         """A person says that the holder is gone, or may be fenced: the next turn takes over."""
         if self.role is Role.STANDBY:
             self._is_promoted = True
-            self._next_ms = self.clock()
+            self.hasten()
+
+    def hasten(self) -> None:
+        """A person says that the cluster was released, and is to be ours: the next turn begins."""
+        self._not_before_ms = self._next_ms = self.clock()
 
     def leave(self) -> bool:
-        """Stops answering, to hand over; returns whether there is anything to hand over."""
+        """Takes no calls any more, to hand over; returns whether there is anything to hand over."""
         if self.role in (Role.HOLDER, Role.OPENING):
+            self._may_finish = self.role is Role.HOLDER
             self.role = Role.LEAVING
         return self.role is Role.LEAVING
 
@@ -190,6 +203,7 @@ class Member:
         """
         holding = self.holding
         assert holding is not None, "it has left what it held"
+        self._may_finish = False  # whoever reads the release answers from then on
         try:
             yield from holding.release(self.clock)
         finally:

@@ -13,7 +13,7 @@ have one later.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -81,11 +81,16 @@ def perform(objects: Objects, request: Request) -> Any:
 
 def run(objects: Objects, steps: Steps[_Result]) -> _Result:
     """Carries out a protocol from its first request to its result; raises what it raises."""
+    return run_by(lambda request: objects, steps)
+
+
+def run_by(way: Callable[[Request], Objects], steps: Steps[_Result]) -> _Result:
+    """The same, with a way to the object store that depends on the request."""
     try:
         request = next(steps)
         while True:
             try:
-                answer = perform(objects, request)
+                answer = perform(way(request), request)
             except LaminaError as error:
                 request = steps.throw(error)
             else:

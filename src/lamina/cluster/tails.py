@@ -17,6 +17,7 @@ Rules.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lamina.cluster.lease import Clock, Holding, Identity, Watch, take
@@ -111,10 +112,14 @@ def _require_live(seq: int) -> Steps[None]:
 # ---------------------------------------------------------------------- reading
 
 
-def windows(first: int, end: int) -> Steps[list[Tail]]:
-    """Reads the windows from a slot up to another; raises Collected if one is in the archive."""
+def windows(first: int, end: int, tend: Callable[[], Steps[None]]) -> Steps[list[Tail]]:
+    """Reads the windows from a slot up to another; raises Collected if one is in the archive.
+
+    `tend` is what has to be done meanwhile, however many there are.
+    """
     found = []
     for seq in range(first, end):
+        yield from tend()
         tail = yield from window(seq)
         if tail is None:
             raise CorruptData(
@@ -122,6 +127,19 @@ def windows(first: int, end: int) -> Steps[list[Tail]]:
             )
         found.append(tail)
     return found
+
+
+def live_windows() -> Steps[list[Tail]]:
+    """Reads all windows that are there, for whoever holds nothing and only looks."""
+    while True:
+        first = (yield from boundary_of())[0].first_seq
+        found: list[Tail] = []
+        try:
+            while (tail := (yield from window(first + len(found)))) is not None:
+                found.append(tail)
+        except Collected:  # meanwhile: what is in the archive now is read there
+            continue
+        return found
 
 
 def window(seq: int) -> Steps[Tail | None]:
@@ -159,17 +177,25 @@ class Takeover:
 
 
 def take_over(watch: Watch, me: Identity, clock: Clock) -> Steps[Takeover]:
-    """Takes the lease, fences the log, and reads its windows; raises Fenced."""
+    """Takes the lease, fences the log, and reads its windows; raises Fenced.
+
+    The lease is renewed while windows are read: there may be many, and the way to them slow.
+    """
     floor = 0 if watch.lease is not None else (yield from epochs_seen())
     holding = yield from take(watch, me, clock, floor)
     log = yield from fence(holding.epoch)
     while True:
         first = (yield from boundary_of())[0].first_seq
         try:
-            found = yield from windows(first, log.next_seq)
+            found = yield from windows(first, log.next_seq, lambda: _renewed(holding, clock))
         except Collected:  # by the last holder, which is still at it
             continue
         return Takeover(holding, log, tuple(found))
+
+
+def _renewed(holding: Holding, clock: Clock) -> Steps[None]:
+    if clock() >= holding.renewal_due_ms():
+        yield from holding.renew(clock)
 
 
 def epochs_seen() -> Steps[int]:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pyarrow as pa
+from prometheus_client.metrics_core import Metric
 
 from lamina import received
 from lamina.api import UNTIL_ARCHIVED, Acks, Appended, Diff, GroupAcks
@@ -85,14 +86,26 @@ class Broker:
         self.groups = shared_groups.OpenGroups()
         self._ahead = Pool(self.inflight)
         self.metrics.watch(lambda: server_gauges(self))
+        self.metrics.watch(self._families)
 
     # ------------------------------------------------------------------ life
 
     def serve(self, store: Store) -> None:
         """Is given the recovered store: from now on calls are answered."""
-        self._store = store
+        self.groups = shared_groups.OpenGroups()
         store.transactions.staged_bytes_max = lambda: self.settings.kafka_transaction_bytes
-        self.metrics.watch(lambda: all_families(self.metrics, store))
+        self._store = store
+
+    def retract(self) -> None:
+        """Forgets the store, which is going to be closed: another server holds the cluster."""
+        self._store = None
+
+    def _families(self) -> Iterator[Metric]:
+        yield from self.place.standing.gauges()
+        store = self._store
+        if store is not None:
+            with contextlib.suppress(LaminaError):  # it is being closed
+                yield from all_families(self.metrics, store)
 
     @property
     def store(self) -> Store:
@@ -263,6 +276,7 @@ class Broker:
                 self.leave(size_bytes)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
+            self.place.explain(error)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -290,6 +304,7 @@ class Broker:
                 self.leave(0)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
+            self.place.explain(error)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -437,7 +452,8 @@ class Broker:
 
     def _is_over(self, caller: Caller) -> bool:
         """Returns whether a wait is to end; raises NotAllowed when its key was revoked."""
-        return self.stopping.is_set() or not self.renewed(caller)
+        self.renewed(caller)
+        return self.stopping.is_set() or self.place.is_leaving()
 
     def poll(self, caller: Caller, asked: Poll, answer: Answer) -> pa.RecordBatch:
         """Hands out records of a group; a caller that is gone by then does not get to hold them."""
@@ -467,9 +483,11 @@ class Broker:
 
     def _give_back(self, asked: Poll, batch: pa.RecordBatch) -> None:
         """Gives back what a poll handed out to a caller that was gone before it was answered."""
-        assert self._store is not None, "it was polled"
+        store = self._store
+        if store is None:  # another server holds the cluster by now, and the leases with it
+            return
         try:  # also while the server stops
-            with self.groups.using(self._store, asked.topic, asked.group) as group:
+            with self.groups.using(store, asked.topic, asked.group) as group:
                 group.release(batch)
         except LaminaError as error:
             _log.warning("what a lost answer held comes after its deadline: %s", error)

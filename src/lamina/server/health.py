@@ -20,6 +20,7 @@ from lamina.server.auth import Caller
 from lamina.server.disk_watch import OK, SHORT, DiskWatch
 from lamina.server.log_lines import told
 from lamina.server.setting_table import ServerSettings
+from lamina.storage.files import boot_clock_ms
 from lamina.store.store import Store
 
 _log = logging.getLogger("lamina.server")
@@ -28,8 +29,7 @@ JUMP_S = 60.0
 
 
 def _since_boot_s() -> float:
-    """A clock that nobody sets, and that counts while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_clock_ms() / 1000
 
 
 class WallClock:

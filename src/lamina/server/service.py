@@ -2,9 +2,10 @@
 
     start ─▶ HTTP answers /health and /ready ─▶ kernels are compiled, if they are not there yet
           ─▶ the store recovers ─▶ Flight, HTTP, Kafka serve
+             (in a cluster: `lamina.store.membership` opens it when this server holds it)
     SIGHUP ─▶ keys, certificates and settings are read again, all or none of them
     stop  ─▶ new calls get Busy ─▶ calls at work end ─▶ the store answers what it accepted,
-             syncs and checkpoints ─▶ gone
+             syncs and checkpoints; what it holds of a cluster is handed over ─▶ gone
 
 Rules.
 1. Beyond loopback nobody listens without keys.
@@ -30,6 +31,7 @@ from lamina.errors import InvalidRequest, LaminaError, Unavailable
 from lamina.server import auth, certificates, log_lines, reloading
 from lamina.server.broker import Broker
 from lamina.server.certificates import Certificate
+from lamina.server.clustered import ClusterDoors, InCluster, charter_of, replica_of
 from lamina.server.disk_watch import DiskWatch
 from lamina.server.flight import FlightDoor
 from lamina.server.http import HttpDoor
@@ -44,6 +46,8 @@ from lamina.storage import local_sockets, paths
 from lamina.storage.descriptors import ConnectionGuard, share_of_door
 from lamina.storage.files import LocalFiles
 from lamina.store import warming
+from lamina.store.membership import Membership
+from lamina.store.seat import Seat
 from lamina.store.store import Store
 
 REOPEN_S = 5.0
@@ -75,6 +79,7 @@ class Service:
         self.on_reload: Callable[[ServerSettings], None] = lambda _: None
         """Is called with settings that were reloaded: the log is not the service's own."""
         self._store: Store | None = None
+        self._membership: Membership | None = None
         self._flight: FlightDoor | None = None
         self._http: HttpDoor | None = None
         self._local: FlightDoor | None = None
@@ -121,7 +126,7 @@ class Service:
         """What Kafka clients call `bootstrap.servers`; None where they are not served."""
         if self._kafka is None:
             return None
-        return f"{_shown(self.settings.host)}:{self._kafka.port}"
+        return self._kafka_location(self._kafka.port)
 
     # ------------------------------------------------------------------ start
 
@@ -141,16 +146,14 @@ class Service:
             if self.settings.kafka_port >= 0:
                 self._kafka = KafkaDoor(self.broker, context)
             self._warm()
-            archive = self.settings.archive or None
-            files = LocalFiles(self.settings.open_files)
-            self._store = Store(
-                self._data, files=files, archive=archive, on_progress=self._recovering
-            )
+            if self.settings.cluster:
+                self._join()
+            else:
+                self._store = self._open()
+                self.broker.serve(self._store)
         except BaseException:
             self._close_doors()
             raise
-        self._say_what_was_recovered(self._store)
-        self.broker.serve(self._store)
         if self._kafka is not None:
             self._kafka.serve()
         _log.info(
@@ -163,6 +166,37 @@ class Service:
                 kafka=self.kafka_address,
             ),
         )
+
+    def _open(self, seat: Seat | None = None) -> Store:
+        store = Store(
+            self._data,
+            files=LocalFiles(self.settings.open_files),
+            archive=self.settings.archive or None,
+            seat=seat,
+            on_progress=self._recovering,
+        )
+        self._say_what_was_recovered(store)
+        return store
+
+    def _join(self) -> None:
+        """Takes part in the cluster; returns when it is known who holds it."""
+        kafka = [] if self._kafka is None else [f"kafka://{self._kafka_location(self._kafka.port)}"]
+        listening = ",".join([self.flight_url, self.http_url, *kafka])
+        charter = charter_of(self._data, self.settings, listening)
+        doors = ClusterDoors(self.broker, self._turn_away)
+        doors.is_hurried = self._hurried.is_set
+        self._membership = membership = Membership(
+            charter, doors, LocalFiles(), opening=self._open, following=replica_of
+        )
+        self.broker.place.standing = InCluster(membership)
+        membership.start()
+
+    def _kafka_location(self, port: int) -> str:
+        return f"{_shown(self.settings.host)}:{port}"
+
+    def _turn_away(self) -> None:
+        if self._kafka is not None:
+            self._kafka.turn_away()
 
     def _say_what_starts(self) -> None:
         about = build()
@@ -324,6 +358,8 @@ class Service:
             _log.warning("some calls were still at work when the time to drain was up")
         if self._store is not None:
             self._store.close()
+        if self._membership is not None:
+            self._membership.stop()
         self._close_doors()
         self.broker.tracing.close()
         _log.info("stopped", extra=told("stopped"))

@@ -87,6 +87,34 @@ class ServerSettings(Settings):
         "where topics with remote.storage.enable are archived",
         allowed=ANY_TEXT,
     )
+    cluster: str = setting(
+        "",
+        "cluster",
+        "name, empty for none",
+        "this server is one of several that have the archive in common; one of them holds it",
+        allowed=ANY_TEXT,
+    )
+    cluster_url: str = setting(
+        "",
+        "cluster.url",
+        "host, or addresses with commas between them; empty for where it listens",
+        "where clients and the other servers of the cluster find this one",
+        allowed=ANY_TEXT,
+    )
+    cluster_ttl_ms: int = setting(
+        15_000,
+        "cluster.ttl.ms",
+        "ms",
+        "a holder that is not heard of for so long is succeeded by another server",
+        allowed=(1000, 600_000),
+    )
+    tail_ms: int = setting(
+        1000,
+        "tail.ms",
+        "ms",
+        "how often a holder ships what is durable; acks=all may lose so much with the machine",
+        allowed=(10, 60_000),
+    )
     tls_certificate: str = setting(
         "",
         "tls.certificate",

@@ -16,7 +16,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from lamina.errors import NotPrimary
+from prometheus_client.metrics_core import Metric
+
+from lamina.errors import Closed, InvalidRequest, LaminaError, NotPrimary
 from lamina.server.auth import Caller
 
 READS = frozenset(
@@ -27,13 +29,17 @@ READS = frozenset(
     )
 )
 """The calls that a standby answers."""
+_ALONE = "this server is in no cluster: start it with --cluster NAME and an archive"
 
 
 class Standing(Protocol):
     """What doors and pages ask of the server's place in a cluster."""
 
-    def refusal(self) -> NotPrimary | None:
-        """Returns why this server does not answer as the holder; None if it does."""
+    def refusal(self, *, was_begun: bool = False) -> NotPrimary | None:
+        """Returns why this server does not answer as the holder; None if it does.
+
+        A holder that hands over takes no calls, and answers those that were begun.
+        """
 
     def epoch(self) -> int:
         """Returns the epoch of the cluster as this server knows it; 0 without one."""
@@ -47,12 +53,22 @@ class Standing(Protocol):
     def problems(self) -> list[str]:
         """Returns what a person should know of: /health is degraded by it."""
 
+    def promote(self, *, by_force: bool) -> None:
+        """Has this server take the cluster: what was released, or by force."""
+
+    def hand_over(self, timeout_s: float) -> None:
+        """Lets another server take the cluster; returns when that may."""
+
+    def gauges(self) -> Iterator[Metric]:
+        """Yields what Prometheus reads of the cluster."""
+
 
 class Alone:
     """The standing of a server without a cluster."""
 
-    def refusal(self) -> NotPrimary | None:
+    def refusal(self, *, was_begun: bool = False) -> NotPrimary | None:
         """Never refuses."""
+        del was_begun
         return None
 
     def epoch(self) -> int:
@@ -71,6 +87,20 @@ class Alone:
         """Has none."""
         return []
 
+    def promote(self, *, by_force: bool) -> None:
+        """Raises InvalidRequest: there is nothing to take."""
+        del by_force
+        raise InvalidRequest(_ALONE)
+
+    def hand_over(self, timeout_s: float) -> None:
+        """Raises InvalidRequest: there is nobody to take it."""
+        del timeout_s
+        raise InvalidRequest(_ALONE)
+
+    def gauges(self) -> Iterator[Metric]:
+        """Has none."""
+        return iter(())
+
 
 class Place:
     """Where a server stands, and what it reads from while it is a standby."""
@@ -88,9 +118,21 @@ class Place:
 
     def confirm(self) -> None:
         """Raises NotPrimary if this server may answer no more for what it has begun."""
-        refusal = self.standing.refusal()
+        refusal = self.standing.refusal(was_begun=True)
         if refusal is not None:
             raise NotPrimary(str(refusal), refusal.holder, was_begun=True)
+
+    def explain(self, error: LaminaError) -> None:
+        """Raises NotPrimary in place of an error that says only that the store has been closed."""
+        if isinstance(error, Closed) and self.standing.refusal() is not None:
+            refusal = self.standing.refusal(was_begun=True)
+            why = str(error) if refusal is None else str(refusal)
+            holder = "" if refusal is None else refusal.holder
+            raise NotPrimary(why, holder, was_begun=True) from error
+
+    def is_leaving(self) -> bool:
+        """Returns whether calls that wait here should end: others are going to be answered."""
+        return self.replica is None and self.standing.refusal() is not None
 
     def confirm_read(self) -> None:
         """The same for what was read; of a replica nobody expects that it is the newest."""
@@ -105,7 +147,11 @@ class Place:
     def answering(self, name: str) -> Iterator[None]:
         """Surrounds a call: one that is answered by the holder is so until its answer is ready."""
         by_holder = self.replica_for(name) is None
-        yield
+        try:
+            yield
+        except LaminaError as error:
+            self.explain(error)
+            raise
         if by_holder:
             self.confirm()
 

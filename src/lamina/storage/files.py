@@ -67,6 +67,7 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 _fallocate = _find_fallocate()
 _KEEP_SIZE = 1
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 LOAD_BYTES = 4 << 20
 LOAD_BYTES_MAX = 64 << 20
 """The largest file that is held in memory as a whole: a full segment of the default size."""
@@ -480,6 +481,11 @@ class LocalFiles:
 def wall_clock_ms() -> int:
     """Returns milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def boot_clock_ms() -> int:
+    """Returns milliseconds by a clock that nobody sets and that goes on in a machine's sleep."""
+    return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
 
 def steady_clock(start_ms: int) -> Callable[[], int]:

@@ -21,7 +21,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
@@ -133,6 +133,21 @@ def open_objects(url: str, **options: Any) -> Objects:
     Credentials and endpoints come from AWS_*, GOOGLE_* and AZURE_*, as obstore reads them. Options
     are obstore's, for programs that have them elsewhere than in the environment.
     """
+    return _opened(url, options, {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT})
+
+
+def open_hasty(url: str, patience_ms: int) -> Objects:
+    """Opens the same for callers that come back by themselves: each request is tried once.
+
+    It is given up when the patience is over, whatever becomes of it.
+    """
+    patience = f"{patience_ms}ms"
+    return _opened(url, {}, {"timeout": patience, "connect_timeout": patience}, tries=1)
+
+
+def _opened(
+    url: str, options: Mapping[str, Any], times: ClientConfig, tries: int = TRIES
+) -> Objects:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return ObstoreObjects(url, MemoryStore())
@@ -146,11 +161,7 @@ def open_objects(url: str, **options: Any) -> Objects:
         raise InvalidRequest(f"{url!r} names no bucket; use {scheme}://bucket/prefix")
     kind, endpoint_variable, defaults = _STORES[scheme]
     endpoint = str(options.get("endpoint") or os.environ.get(endpoint_variable, ""))
-    client: ClientConfig = {
-        "timeout": REQUEST_TIMEOUT,
-        "connect_timeout": CONNECT_TIMEOUT,
-        "allow_http": endpoint.startswith("http://"),
-    }
+    client: ClientConfig = {**times, "allow_http": endpoint.startswith("http://")}
     try:
         store = kind(
             bucket,
@@ -161,7 +172,7 @@ def open_objects(url: str, **options: Any) -> Objects:
         )
     except exceptions.BaseError as error:
         raise InvalidRequest(f"{url}: {_first_line(error)}") from error
-    return ObstoreObjects(url, store)
+    return ObstoreObjects(url, store, tries=tries)
 
 
 _S3: dict[str, Any] = {"copy_if_not_exists": "multipart"}
@@ -192,10 +203,17 @@ _BESIDE = "\n"
 class ObstoreObjects:
     """An object store that obstore reaches."""
 
-    def __init__(self, url: str, store: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        store: Any,
+        sleep: Callable[[float], None] = time.sleep,
+        tries: int = TRIES,
+    ) -> None:
         self.url = url
         self._store = store
         self._sleep = sleep
+        self._tries = tries
 
     def read(self, key: str) -> Stored:
         """Reads a small object whole; raises ObjectMissing."""
@@ -292,7 +310,7 @@ class ObstoreObjects:
             return
 
     def _try(self, doing: str, key: str, once: Callable[[], _Result]) -> _Result:
-        for number in range(TRIES):
+        for number in range(self._tries):
             try:
                 return once()
             except FileNotFoundError as error:
@@ -314,7 +332,7 @@ class ObstoreObjects:
         raise AssertionError("the last try returns or raises")
 
     def _pause(self, doing: str, key: str, number: int, error: Exception) -> None:
-        if number + 1 == TRIES:
+        if number + 1 == self._tries:
             self._give_up(doing, key, error)
         self._sleep((BACKOFF_MS << number) / 1000)
 

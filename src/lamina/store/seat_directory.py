@@ -16,12 +16,16 @@ Rules.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from lamina.api import RecoveryReport
 from lamina.archive.object_list import Shelf
+from lamina.cluster.steps import run
+from lamina.cluster.tails import live_windows
 from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.documents import seat_file
@@ -31,12 +35,14 @@ from lamina.formats.log_format import CODECS
 from lamina.formats.tail_file import Kind, Tail
 from lamina.log.interfaces import Writing
 from lamina.storage import paths
-from lamina.storage.files import Files
+from lamina.storage.files import Files, wall_clock_ms
 from lamina.storage.objects import Objects
+from lamina.store import open_stores
 from lamina.store.mounting import mount, refuse_format
 from lamina.store.opening import Boot
 from lamina.store.window_history import History, adopted, history_of, is_same
 
+_log = logging.getLogger(__name__)
 Ends = dict[tuple[str, int], int]
 """One past the last offset of each partition, by topic and number."""
 
@@ -185,6 +191,45 @@ def local_ends(boot: Boot) -> Ends:
 
 
 # ---------------------------------------------------------------------- another history
+
+
+def part_from(files: Files, data: str, objects: Objects, epoch: int) -> list[Diverged]:
+    """Sets a directory aside that was served before an epoch which another broker has begun.
+
+    Returns what was never shipped of it. What is not of an earlier epoch stays as it is. Nobody has
+    the directory open: raises Locked otherwise.
+    """
+    path = paths.absolute(data)
+    boot, report = Boot(files, path, wall_clock_ms), RecoveryReport()
+    if not files.exists(boot.path(paths.SEAT)):
+        return []
+    lock = open_stores.lock(boot)
+    try:
+        boot, _ = boot.identified()
+        known = read_seat(boot)
+        if known is None or known.state == MOUNTING or known.epoch >= epoch:
+            return []
+        found = leave_behind(boot, run(objects, live_windows()), known, report)
+        for event in report.events:
+            _log.error("%s: %s; it is kept in %s", event.path, event.why, event.kept_in)
+        return found
+    finally:
+        lock.release()
+
+
+def kept_apart(files: Files, data: str) -> list[dict[str, Any]]:
+    """Returns the reports of all that was ever set aside here, by the epoch that it was served in.
+
+    Each has `epoch`, `ranges` of what was never shipped, and the directory that it is kept in.
+    """
+    found = []
+    folder = paths.join(paths.absolute(data), paths.QUARANTINE)
+    names = files.list(folder) if files.is_directory(folder) else []
+    for path in (paths.join(folder, name, paths.DIVERGED_REPORT) for name in names):
+        if files.exists(path):
+            report = json.loads(files.read(path))
+            found.append(report | {"kept_in": paths.parent(path)})
+    return sorted(found, key=lambda each: each["epoch"])
 
 
 def leave_behind(

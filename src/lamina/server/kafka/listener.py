@@ -118,6 +118,15 @@ class KafkaDoor:
         for connection in list(self._connections):
             connection.end_if_revoked()
 
+    def turn_away(self) -> None:
+        """Disconnects all clients, who look where to go on; new ones may come."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._disconnect)
+
+    def _disconnect(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+
     async def _end_connections(self) -> None:
         """Sends what is owed, and has every socket closed before the loop is.
 

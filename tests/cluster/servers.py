@@ -1,0 +1,100 @@
+"""Servers of one cluster as processes of their own, and an S3 server that they have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.server.rig import ServerProcess
+from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, free_port
+
+TTL_MS = 1500
+NAME = "orders"
+PATIENCE_S = 40
+
+
+class Node(ServerProcess):
+    """One server of a cluster; its directory outlives its process."""
+
+    def __init__(self, folder: Path, name: str, archive: str, *settings: str) -> None:
+        self.kafka_port = free_port()
+        super().__init__(
+            folder / name,
+            *(f"archive={archive}", f"cluster={NAME}", f"cluster.ttl.ms={TTL_MS}", "tail.ms=100"),
+            *(f"kafka.port={self.kafka_port}", *settings),
+        )
+        self.name, self.data = name, folder / name
+
+    def told(self) -> dict[str, Any]:
+        """What /health says of the cluster; nothing if nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.http_url}/health", timeout=5) as answer:
+                found = json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            found = json.loads(refusal.read())
+        except OSError:
+            return {}
+        about: dict[str, Any] = found["cluster"]
+        return about
+
+    def is_holder(self) -> bool:
+        return bool(self.told().get("role") == "holder")
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+    """Waits until something is so; returns for how long."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < patience_s, f"never: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@contextmanager
+def in_reach_of(server: S3Server) -> Iterator[None]:
+    """Has processes that are started now find an S3 server."""
+    there = {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": CREDENTIALS["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": CREDENTIALS["secret_access_key"],
+        "AWS_REGION": CREDENTIALS["region"],
+    }
+    before = {name: os.environ.get(name) for name in there}
+    os.environ.update(there)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def archive_of(prefix: str) -> str:
+    return f"s3://{BUCKET}/{prefix}"
+
+
+def holder_of(*nodes: Node) -> Node:
+    """Waits until one of the servers holds the cluster; returns it."""
+    until(lambda: any(each.is_holder() for each in nodes), "one of them holds the cluster")
+    return next(each for each in nodes if each.is_holder())
