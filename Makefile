@@ -15,7 +15,7 @@ VENDORED := src/lamina/server/console/static/vendor
 
 .PHONY: demo lint format test test-long test-wheel bench bench-growth console screenshots fuzz bench-jobs \
 	torture torture-long mutants mutants-ast track-record bench-kafka bench-log bench-groups bench-server \
-	bench-spark bench-tier \
+	bench-spark bench-standby bench-tier \
 	bench-typed bench-wal bench-formats map model site clean
 
 $(READY): pyproject.toml
@@ -154,6 +154,9 @@ bench-server: $(READY)
 
 bench-spark: $(READY)
 	$(BIN)/python -m benchmarks.spark
+
+bench-standby: $(READY)
+	$(BIN)/python -m benchmarks.standby
 
 bench-tier: $(READY)
 	$(BIN)/python -m benchmarks.tier

@@ -31,7 +31,7 @@ class Node(ServerProcess):
             *(f"archive={archive}", f"cluster={NAME}", f"cluster.ttl.ms={TTL_MS}", "tail.ms=100"),
             *(f"kafka.port={self.kafka_port}", *settings),
         )
-        self.name, self.data = name, folder / name
+        self.name, self.data, self.archive = name, folder / name, archive
 
     def told(self) -> dict[str, Any]:
         """What /health says of the cluster; nothing if nobody answers."""
@@ -70,10 +70,10 @@ def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) 
 
 
 @contextmanager
-def in_reach_of(server: S3Server) -> Iterator[None]:
-    """Has processes that are started now find an S3 server."""
+def in_reach_of(server: S3Server, url: str = "") -> Iterator[None]:
+    """Has processes that are started now find an S3 server, at an address of a proxy's if given."""
     there = {
-        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ENDPOINT_URL": url or server.url,
         "AWS_ACCESS_KEY_ID": CREDENTIALS["access_key_id"],
         "AWS_SECRET_ACCESS_KEY": CREDENTIALS["secret_access_key"],
         "AWS_REGION": CREDENTIALS["region"],

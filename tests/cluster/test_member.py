@@ -11,6 +11,7 @@ from lamina.cluster import member as product
 from lamina.cluster.lease import Identity
 from lamina.cluster.member import Member, Role
 from lamina.errors import ArchiveUnavailable, Fenced
+from lamina.formats.tail_file import Kind, Section
 from lamina.storage import paths
 from tests.cluster.world import Actor, World, mutant
 
@@ -136,6 +137,44 @@ def test_a_release_is_taken_up_at_once_and_not_taken_back() -> None:
     assert b.role is Role.OPENING
 
 
+def test_what_was_begun_is_answered_until_the_release_is_on_its_way() -> None:
+    room = Room()
+    a = room.holder("a")
+    a.leave()
+    assert a.refusal() is not None
+    assert a.refusal(was_begun=True) is None
+    releasing = Actor("a", a.release())
+    assert releasing.request is not None
+    assert a.refusal(was_begun=True) is not None
+
+
+def test_a_lease_of_another_cluster_is_not_taken() -> None:
+    room = Room()
+    room.holder("orders/1").leave()
+    stranger = room.member("payments/1")
+    room.pass_ms(3 * TTL_MS, stranger)
+    assert stranger.role is Role.STANDBY
+    assert "belongs to the cluster 'orders'" in stranger.trouble
+
+
+def test_the_lease_is_renewed_while_many_windows_are_read() -> None:
+    room = Room()
+    a, b = room.holder("a"), room.member("b")
+    assert a.taken is not None
+    for number in range(40):
+        section = Section(Kind.COPY, f"{number}", b"x")
+        room.world.carry_out(a.taken.log.commit((section,)))
+    room.turn(b)
+    b.promote()
+    actor = Actor("b", b.turn())
+    while actor.request is not None:
+        room.world.now_ms += TTL_MS // 10
+        actor.ask(room.world)
+    assert b.role is Role.OPENING
+    b.opened()
+    assert b.refusal() is None
+
+
 def test_whoever_handed_over_takes_the_cluster_back_when_nobody_else_does() -> None:
     room = Room()
     a = room.holder("a")
@@ -224,7 +263,7 @@ def play(code: Any, seed: int) -> int:
             actor.take(ArchiveUnavailable("no answer"))
         else:
             actor.ask(room.world)
-        answering = [each.me.holder for each in members if each.refusal() is None]
+        answering = [each.me.holder for each in members if each.refusal(was_begun=True) is None]
         assert len(answering) < 2, f"both answer at {room.world.now_ms} ms"
     return max(each.epoch for each in members)
 

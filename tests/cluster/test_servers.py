@@ -1,16 +1,25 @@
-"""Real servers and a real bucket: kills, pauses, hand-overs, and clients that notice little of it."""
+"""Real servers and a real bucket: kills, pauses, hand-overs, and clients that go where it is."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 import lamina
 from lamina.client.remote_store import RemoteStore
-from tests.cluster.servers import Node, archive_of, holder_of, in_reach_of, until
+from tests.cluster.servers import TTL_MS, Node, archive_of, holder_of, in_reach_of, until
+from tests.support.fault_proxy import FaultProxy
 from tests.support.s3_servers import S3Server, moto_server
 
 
@@ -37,7 +46,7 @@ def connected(*nodes: Node) -> RemoteStore:
     return lamina.connect(",".join(each.url for each in nodes), timeout_s=60)
 
 
-def values(store: RemoteStore) -> list[bytes]:
+def values(store: Any) -> list[bytes]:
     return [each for batch in store.scan("t", 0, 0) for each in batch["value"].to_pylist()]
 
 
@@ -68,3 +77,144 @@ def test_a_holder_that_ends_hands_over_what_it_has(nodes: Nodes) -> None:
         assert until(b.is_holder, "b takes what was released") < 5
         assert len(values(store)) == 100
     assert holder_of(b) is b
+
+
+def test_a_holder_that_was_paused_answers_nothing_and_sets_aside_what_it_never_shipped(
+    nodes: Nodes,
+) -> None:
+    a, b = nodes
+    with connected(a, b) as store:
+        store.create_topic("t")
+        store.append("t", b"shipped", acks="archived")
+    with lamina.connect(a.url, timeout_s=30) as alone:
+        unshipped(a, alone)
+        a.go_on()
+        until(lambda: a.told().get("role") == "standby", "a stands by")
+        with pytest.raises(lamina.LaminaError):
+            alone.append("t", b"of nobody")
+    report = until_diverged(a)
+    assert [(each["topic"], each["end"]) for each in report["ranges"]] == [("t", 2)]
+    with connected(a, b) as store:
+        assert store.append("t", b"next").base_offset == 1
+        assert values(store) == [b"shipped", b"next"]
+    with lamina.open(report["kept_in"], read_only=True) as kept:
+        assert values(kept)[-1] == b"never shipped"
+    assert a.told()["role"] == "standby"
+
+
+def unshipped(holder: Node, store: RemoteStore) -> None:
+    """Appends what is durable on a holder, and stops it before it is in a window; waits."""
+    store.append("t", b"never shipped")
+    holder.pause()
+    time.sleep(2.5 * TTL_MS / 1000)
+
+
+def until_diverged(node: Node) -> dict[str, Any]:
+    until(lambda: bool(node.told()["diverged"]), "what was never shipped is set aside")
+    found: dict[str, Any] = node.told()["diverged"][0]
+    return found
+
+
+def test_of_two_that_are_started_at_once_one_holds(bucket: S3Server, tmp_path: Path) -> None:
+    archive = archive_of(tmp_path.name)
+    nodes = [Node(tmp_path, name, archive) for name in ("a", "b")]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(Node.start, nodes))
+    try:
+        holder_of(*nodes)
+        time.sleep(TTL_MS / 1000)
+        assert sorted(each.told()["role"] for each in nodes) == ["holder", "standby"]
+        assert len({each.told()["holder"] for each in nodes}) == 1
+    finally:
+        for each in nodes:
+            each.__exit__()
+
+
+def test_promoting_a_standby_loses_nothing(nodes: Nodes) -> None:
+    a, b = nodes
+    with connected(a, b) as store:
+        store.create_topic("t")
+        store.append("t", [b"%d" % number for number in range(50)])
+        said = cli("cluster", "promote", "--url", b.http_url)
+        assert "holds the cluster in epoch 2" in said
+        assert len(values(store)) == 50
+        rows = cli("cluster", "status", "--url", f"{a.http_url},{b.http_url}", "--json")
+        roles = [json.loads(row)["role"] for row in rows.splitlines()]
+        assert roles == ["standby", "holder"]
+        row = json.loads(cli("cluster", "status", "--archive", a.archive, "--json"))
+        assert (row["epoch"], row["holder"]) == (2, b.told()["holder"])
+        cli("cluster", "promote", "--url", a.http_url, "--force")
+        assert store.append("t", b"50", acks="archived").base_offset == 50
+
+
+def test_a_promotion_from_the_archive_alone(nodes: Nodes) -> None:
+    a, b = nodes
+    assert "epoch 1 has ended" in cli("cluster", "promote", "--archive", a.archive)
+    assert holder_of(b) is b
+
+
+def cli(*words: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "lamina.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_http_and_kafka_clients_are_sent_to_the_holder(nodes: Nodes) -> None:
+    a, b = nodes
+    with connected(a, b) as store:
+        store.create_topic("t")
+        store.append("t", b"one", acks="archived")
+    host, port = b.http_url.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    body = json.dumps({"records": [{"value": "eA=="}]})
+    connection.request("POST", "/v1/topics/t/records", body, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("location")) == (
+        307,
+        f"{a.http_url}/v1/topics/t/records",
+    )
+    connection.close()
+    servers = f"127.0.0.1:{b.kafka_port},127.0.0.1:{a.kafka_port}"
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "acks": "all"})
+    errors: list[Any] = []
+    for number in range(20):
+        producer.produce("t", b"k%d" % number, on_delivery=lambda error, _: errors.append(error))
+        producer.flush(30)
+        if number == 5:
+            wait_until_shipped(a)
+            a.kill()
+    assert errors == [None] * 20
+    with connected(b) as store:
+        assert values(store) == [b"one", *(b"k%d" % number for number in range(20))]
+
+
+def wait_until_shipped(node: Node) -> None:
+    until(lambda: node.told()["unshipped_records"] == 0, "everything is shipped")
+
+
+def test_a_bucket_that_answers_503_for_two_ttls_loses_nothing(
+    bucket: S3Server, tmp_path: Path
+) -> None:
+    proxy = FaultProxy(bucket.address)
+    archive = archive_of(tmp_path.name)
+    with in_reach_of(bucket, proxy.url):
+        a, b = Node(tmp_path, "a", archive), Node(tmp_path, "b", archive)
+        with a, b, connected(a, b) as store:
+            store.create_topic("t")
+            store.append("t", b"before", acks="archived")
+            proxy.plan = lambda method, path: "503"
+            time.sleep(2 * TTL_MS / 1000)
+            assert [each.told()["role"] for each in (a, b)] == ["holder", "standby"]
+            with lamina.connect(a.url, timeout_s=3) as alone, pytest.raises(lamina.Unavailable):
+                alone.append("t", b"nobody may say that it is stored")
+            proxy.plan = lambda method, path: None
+            assert store.append("t", b"after", acks="archived").count == 1
+            found = values(store)
+            assert (found[0], found[-1]) == (b"before", b"after")
+    proxy.close()

@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "polars": {"engines"},
     "lamina_torture": {*BASE, *ENGINE, "formats", "storage", "wire", "server", "client", "spark"},
     "cli": {
-        *(*BASE, *ENGINE, "formats", "storage"),
+        *(*BASE, *ENGINE, "cluster", "formats", "storage"),
         *("wire", "server", "client", "spark", "engines"),
     },
 }

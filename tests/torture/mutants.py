@@ -18,6 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.torture.catching import SOURCE, Mutant, catch, run_catcher
+from tests.torture.cluster_mutants import CLUSTER_MUTANTS
 from tests.torture.kafka_mutants import KAFKA_MUTANTS
 
 MUTANTS = (
@@ -484,6 +485,7 @@ MUTANTS = (
             "tests/store/test_identity.py::test_a_group_whose_files_are_all_lost_is_reported_and_goes_on",
         ),
     ),
+    *CLUSTER_MUTANTS,
     *KAFKA_MUTANTS,
 )
 

@@ -21,6 +21,7 @@ ONE_FORMAT = {
     "F15/open": "keratin",
     "F16/processes": "wal",
     "F18/requests": "frame",
+    "F22/failovers": "keratin",
 }
 """Rows that start processes or servers, and take longer for that than for their few cases."""
 SAMPLES = [

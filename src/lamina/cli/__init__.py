@@ -4,7 +4,7 @@
     target            where a command works: `--data DIRECTORY` or `--server URL`, opened
     output            tables for people, one JSON object per line for programs
     topic_commands, schema_commands, group_commands, router_commands, segment_commands,
-    tier_commands, serve_commands, server_commands, cat_command, sql_command,
+    tier_commands, serve_commands, server_commands, cluster_commands, cat_command, sql_command,
     pipeline_commands (with pipeline_bulk, pipeline_table, pipeline_running)
                       the nouns; each function is a verb
     offsets, percent, input_format

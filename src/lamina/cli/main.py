@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 
 from lamina.cli import (
     cat_command,
+    cluster_commands,
     group_commands,
     pipeline_commands,
     router_commands,
@@ -80,6 +81,7 @@ app.add_typer(schema_commands.app, name="schema")
 app.add_typer(segment_commands.app, name="segment")
 app.add_typer(serve_commands.keys, name="key")
 app.add_typer(server_commands.app, name="server")
+app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(pipeline_commands.app, name="pipeline")
 app.command(epilog="Example: lamina serve --data data --set http.port=8080")(serve_commands.serve)
 app.command(epilog="Example: lamina config --set max.wait.ms=1000")(serve_commands.config)

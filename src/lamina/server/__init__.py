@@ -8,18 +8,18 @@ in packages of their own. All of them hand their calls to `broker`, which asks w
 may (`auth`), whether there is room (`limits`), calls the store, counts, and answers.
 
 `service` is a server's life: listen (`listening` says why not), recover, serve, and on a signal
-drain, answer and checkpoint.
-`settings` and `setting_table` say what can be configured, and from where; `reloading` what may
-change while it runs, `certificates` among it. `health` with `disk_watch` says what is wrong,
-`metrics` counts (`topic_counters` by topic, `writer_totals` fsyncs and groups, `process_gauges` the
-server itself), `log_lines` is the log, `tracing` makes spans for OpenTelemetry. `quotas` bounds the
-bytes of a key. `standing` says where the server stands in a cluster, `http_errors` what an error is
-in HTTP. `call_arguments` reads what a call is given, `scan_parts` sends a scan. `arriving` reads an
-HTTP request within its bounds, `hasty` ends connections that are too slow, `sites` refuses requests
-that a foreign web page makes in a user's name. `held_answers` counts an answer until its last byte
-was taken, `replies` makes pages of JSON, `telling` leaves out topics that a key may not see;
-`jsonrows` renders records as JSON, and `openapi` describes all routes. `ahead` prepares the next
-batch of a scan while one is being sent; `shared_groups` keeps the groups that clients use; a
+drain, answer and checkpoint. `settings` and `setting_table` say what can be configured, and from
+where; `reloading` what may change while it runs, `certificates` among it. `health` with
+`disk_watch` says what is wrong, `metrics` counts (`topic_counters` by topic, `writer_totals` fsyncs
+and groups, `process_gauges` the server itself), `log_lines` is the log, `tracing` makes spans for
+OpenTelemetry. `quotas` bounds the bytes of a key. `standing` says where the server stands in a
+cluster, `clustered` makes it stand in one, and `http_errors` says what an error is in HTTP.
+`call_arguments` reads what a call is given, `scan_parts` sends a scan. `arriving` reads an HTTP
+request within its bounds, `hasty` ends connections that are too slow, `sites` refuses requests that
+a foreign web page makes in a user's name. `held_answers` counts an answer until its last byte was
+taken, `replies` makes pages of JSON, `telling` leaves out topics that a key may not see; `jsonrows`
+renders records as JSON, and `openapi` describes all routes. `ahead` prepares the next batch of a
+scan while one is being sent; `shared_groups` keeps the groups that clients use; a
 `connected_client` is one of the Kafka door.
 
 Rules.

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pyarrow as pa
-from prometheus_client.metrics_core import Metric
 
 from lamina import received
 from lamina.api import UNTIL_ARCHIVED, Acks, Appended, Diff, GroupAcks
@@ -37,7 +36,7 @@ from lamina.server.disk_watch import DiskWatch
 from lamina.server.health import Condition, progress_of
 from lamina.server.held_answers import Answer, waited
 from lamina.server.log_lines import Refusals
-from lamina.server.metrics import Metrics, all_families, page_of
+from lamina.server.metrics import Metrics, all_families, families_of, page_of
 from lamina.server.process_gauges import server_gauges
 from lamina.server.quotas import ByteQuotas
 from lamina.server.reloading import Reloaded, refuse_reload
@@ -86,7 +85,8 @@ class Broker:
         self.groups = shared_groups.OpenGroups()
         self._ahead = Pool(self.inflight)
         self.metrics.watch(lambda: server_gauges(self))
-        self.metrics.watch(self._families)
+        self.metrics.watch(lambda: self.place.standing.gauges())  # noqa: PLW0108 - it changes
+        self.metrics.watch(lambda: families_of(self.metrics, self._store))
 
     # ------------------------------------------------------------------ life
 
@@ -99,13 +99,6 @@ class Broker:
     def retract(self) -> None:
         """Forgets the store, which is going to be closed: another server holds the cluster."""
         self._store = None
-
-    def _families(self) -> Iterator[Metric]:
-        yield from self.place.standing.gauges()
-        store = self._store
-        if store is not None:
-            with contextlib.suppress(LaminaError):  # it is being closed
-                yield from all_families(self.metrics, store)
 
     @property
     def store(self) -> Store:
@@ -125,7 +118,7 @@ class Broker:
 
     def readiness(self, caller: Caller | None) -> dict[str, Any]:
         """Returns whether calls are answered and, for keys of all topics, how far recovery is."""
-        is_there = self._store is not None or self.place.replica is not None
+        is_there = self.place.is_answering(self._store)
         told = self.condition.readiness(self.settings, is_there, self.stopping.is_set())
         if caller is None or caller.prefix:
             return told | self.place.role()
@@ -228,28 +221,20 @@ class Broker:
 
     # ------------------------------------------------------------------ records
 
-    def append(self, caller: Caller, order: Order, records: Records | pa.Buffer) -> Appended:
-        """Appends, in the caller's own thread; threads that append at once share one commit.
-
-        A buffer holds a batch as an Arrow stream: it is decoded when the append was let in.
-        """
-        size_bytes = size_of(records)
-        return self._append(caller, order, records, size_bytes, size_bytes)
-
-    def append_counted(
-        self, caller: Caller, order: Order, records: Records, arrived_bytes: int
-    ) -> Appended:
-        """Appends what counts as bytes at work already: rows of a body that is being worked on."""
-        return self._append(caller, order, records, 0, arrived_bytes)
-
-    def _append(
+    def append(
         self,
         caller: Caller,
         order: Order,
         records: Records | pa.Buffer,
-        size_bytes: int,
-        arrived_bytes: int,
+        counted_bytes: int | None = None,
     ) -> Appended:
+        """Appends, in the caller's own thread; threads that append at once share one commit.
+
+        A buffer holds a batch as an Arrow stream: it is decoded when the append was let in.
+        `counted_bytes` are those of rows whose body counts as bytes at work already.
+        """
+        size_bytes = size_of(records) if counted_bytes is None else 0
+        arrived_bytes = size_bytes if counted_bytes is None else counted_bytes
         started = time.perf_counter()
         try:
             caller = self.renewed(caller)
@@ -276,7 +261,6 @@ class Broker:
                 self.leave(size_bytes)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
-            self.place.explain(error)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -304,7 +288,6 @@ class Broker:
                 self.leave(0)
         except LaminaError as error:
             self.note_refused(caller, "append", error)
-            self.place.explain(error)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -353,7 +336,7 @@ class Broker:
         self.work.give_back()
 
     def note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
-        """Counts a call that failed; what was refused is logged."""
+        """Counts a call that failed; what was refused is logged, what was fenced explained."""
         self.metrics.count(name, type(error).__name__)
         telling.withhold(caller, error)
         if isinstance(error, StorageFull):
@@ -361,6 +344,7 @@ class Broker:
         if isinstance(error, NotAllowed | Busy):
             kind = f"{name} by {caller.name}: {type(error).__name__}"
             self.refusals.note(kind, "refused %s by %s: %s", name, caller.name, error)
+        self.place.explain(error)
 
     def note_appended(self, topic: str, count: int, size_bytes: int, started: float) -> None:
         """Counts an append that was stored."""
@@ -425,7 +409,6 @@ class Broker:
     def fetch(self, caller: Caller, asked: Question, answer: Answer) -> pa.RecordBatch:
         """Returns one batch, having waited for its first record at most `max.wait.ms`."""
         with self.guarded(caller, "fetch", scope="read", topic=asked.topic) as store:
-            caller = self.renewed(caller)
 
             def fetch(max_bytes: int, wait_ms: int) -> pa.RecordBatch:
                 return store.fetch(
@@ -438,7 +421,7 @@ class Broker:
                     isolation=asked.isolation,  # type: ignore[arg-type]
                 )
 
-            return self._waited(fetch, answer, caller, asked)
+            return self._waited(fetch, answer, self.renewed(caller), asked)
 
     def _waited(
         self, make: _Make, answer: Answer, caller: Caller, asked: Question | Poll

@@ -21,7 +21,7 @@ from lamina.errors import InvalidRequest, NotPrimary
 from lamina.server.broker import Broker
 from lamina.server.setting_table import ServerSettings
 from lamina.storage.objects import Objects
-from lamina.store.membership import Charter, Membership, Replica
+from lamina.store.cluster_life import Charter, Membership, Replica
 from lamina.store.store import Store
 
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - what is refused

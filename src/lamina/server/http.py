@@ -3,6 +3,7 @@
     /v1/…       the table of operations, produce, fetch and watch (`openapi.py` describes them all)
     /health     what is wrong, if anything          /ready     whether calls are answered
     /live       whether anything answers            /v1/reload keys, certificates, settings
+    /v1/cluster/promote, /v1/cluster/handover       who holds the cluster
     /metrics    for Prometheus                      /docs, /openapi.json
     /console    the log as a page (`console/`)
 
@@ -57,6 +58,8 @@ from lamina.wire.operations import OPERATIONS, Operation
 _log = logging.getLogger("lamina.server")
 
 _WATCH_MS = 1000
+HAND_OVER_S = 60.0
+"""How long a hand-over is waited for: calls at work end, and everything is shipped."""
 _PAGE_RECORDS, _PAGE_BYTES = 1000, 256 << 10
 _Handler = Callable[[Request], Awaitable[Response]]
 _Made = TypeVar("_Made")
@@ -89,6 +92,8 @@ class Routes:
             Route("/ready", self._typed(self._ready)),
             Route("/live", self._live),
             Route("/v1/reload", self._typed(self._reload), methods=["POST"]),
+            Route("/v1/cluster/promote", self._typed(self._promote), methods=["POST"]),
+            Route("/v1/cluster/handover", self._typed(self._hand_over), methods=["POST"]),
             Route("/metrics", self._typed(self._metrics)),
             Route("/openapi.json", self._description),
             Route("/docs", self._docs),
@@ -189,9 +194,7 @@ class Routes:
             raise InvalidRequest(f"an append has records, partition and acks, not {min(given)!r}")
         if body.is_large:  # work that would keep the loop from everybody else
             appended = await anyio.to_thread.run_sync(
-                lambda: self._broker.append_counted(
-                    caller, order, jsonrows.parse(rows), body.size_bytes
-                ),
+                lambda: self._broker.append(caller, order, jsonrows.parse(rows), body.size_bytes),
                 limiter=self._threads,
             )
         else:
@@ -339,6 +342,32 @@ class Routes:
                 raise InvalidRequest("a reload takes nothing: what is read again is on the server")
         report = await anyio.to_thread.run_sync(self._broker.reload, limiter=self._threads)
         return JSONResponse({"result": values.to_plain(report)})
+
+    async def _promote(self, request: Request) -> Response:
+        """Has this server take its cluster; whether it did, /health says."""
+        given = await self._asked_of_cluster(request, "promote", {"force"})
+        by_force = given.get("force", False)
+        if not isinstance(by_force, bool):
+            raise InvalidRequest("force must be true or false")
+        self._broker.place.standing.promote(by_force=by_force)
+        return JSONResponse({"result": None})
+
+    async def _hand_over(self, request: Request) -> Response:
+        """Has this server let go of its cluster; answered when it has."""
+        await self._asked_of_cluster(request, "handover", set())
+        standing = self._broker.place.standing
+        await anyio.to_thread.run_sync(standing.hand_over, HAND_OVER_S, limiter=self._threads)
+        return JSONResponse({"result": None})
+
+    async def _asked_of_cluster(
+        self, request: Request, doing: str, known: set[str]
+    ) -> dict[str, Any]:
+        self._caller(request).require("admin", None, doing)
+        async with arriving.body_of(request, self._broker) as body:
+            strange = sorted(set(body.given) - known)
+            if strange:
+                raise InvalidRequest(f"{doing} takes no {strange[0][:80]!r}")
+            return dict(body.given)
 
     async def _metrics(self, request: Request) -> Response:
         caller = self._caller(request)

@@ -9,6 +9,7 @@ A key with a prefix gets `store_gauges` and the counters of its own topics, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter as Counted
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -234,6 +235,13 @@ def store_gauges(store: Store, caller: Caller = ANYBODY) -> Iterator[GaugeMetric
         "Partitions that take no appends, and of groups that take no acks",
         value=sum(topic_of(name).startswith(prefix) for name in store.failures()),
     )
+
+
+def families_of(metrics: Metrics, store: Store | None) -> Iterator[Metric]:
+    """Yields the same of a store that may not be there, or be closed meanwhile."""
+    if store is not None:
+        with contextlib.suppress(LaminaError):
+            yield from all_families(metrics, store)
 
 
 def all_families(metrics: Metrics, store: Store, caller: Caller = ANYBODY) -> Iterator[Metric]:

@@ -203,9 +203,32 @@ def _reloading() -> dict[str, Any]:
     }
 
 
+def _of_cluster() -> dict[str, Any]:
+    """Describes the routes by which a cluster is given to another server."""
+    done = {"type": "object", "properties": {"result": {"type": "null"}}, "required": ["result"]}
+    force = {"type": "object", "properties": {"force": {"type": "boolean", "default": False}}}
+    summaries = {
+        "promote": "Has this server take its cluster: what was released, or by force.",
+        "handover": "Has this server let go of its cluster; answered when it has.",
+    }
+    found: dict[str, Any] = {}
+    for name, summary in summaries.items():
+        about = {
+            "operationId": name,
+            "summary": summary,
+            "x-scope": "admin",
+            "parameters": [],
+            "responses": _answers(done),
+        }
+        if name == "promote":
+            about["requestBody"] = {"content": {"application/json": {"schema": force}}}
+        found[f"/v1/cluster/{name}"] = {"post": about}
+    return found
+
+
 def document() -> dict[str, Any]:
     """Returns the whole description."""
-    paths: dict[str, Any] = _beside() | _polling() | _reloading()
+    paths: dict[str, Any] = _beside() | _polling() | _reloading() | _of_cluster()
     for operation in OPERATIONS.values():
         paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation)
     return {

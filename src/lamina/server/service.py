@@ -2,7 +2,7 @@
 
     start ─▶ HTTP answers /health and /ready ─▶ kernels are compiled, if they are not there yet
           ─▶ the store recovers ─▶ Flight, HTTP, Kafka serve
-             (in a cluster: `lamina.store.membership` opens it when this server holds it)
+             (in a cluster: `lamina.store.cluster_life` opens it when this server holds it)
     SIGHUP ─▶ keys, certificates and settings are read again, all or none of them
     stop  ─▶ new calls get Busy ─▶ calls at work end ─▶ the store answers what it accepted,
              syncs and checkpoints; what it holds of a cluster is handed over ─▶ gone
@@ -46,7 +46,7 @@ from lamina.storage import local_sockets, paths
 from lamina.storage.descriptors import ConnectionGuard, share_of_door
 from lamina.storage.files import LocalFiles
 from lamina.store import warming
-from lamina.store.membership import Membership
+from lamina.store.cluster_life import Membership
 from lamina.store.seat import Seat
 from lamina.store.store import Store
 

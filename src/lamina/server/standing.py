@@ -139,6 +139,10 @@ class Place:
         if self.replica is None:
             self.confirm()
 
+    def is_answering(self, store: object) -> bool:
+        """Returns whether there is something that calls are answered from."""
+        return self.replica is not None or (store is not None and self.standing.refusal() is None)
+
     def replica_for(self, name: str) -> Any:
         """Returns the replica for a call that it answers; else None."""
         return self.replica if name in READS else None
@@ -165,6 +169,8 @@ class Place:
         told = told | {"status": "degraded"} if problems else told
         if caller is None:
             return told | self.role()
-        cluster = self.standing.told()
+        cluster = self.role() if caller.prefix else self.standing.told()
+        if caller.prefix and problems:  # they may name topics
+            problems = ["something is wrong with this server's part in its cluster"]
         told = told | {"problems": [*told["problems"], *problems]}
         return told | ({"cluster": cluster} if cluster else {})

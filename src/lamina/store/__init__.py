@@ -33,7 +33,8 @@ A store that holds a cluster has a `seat`, which says whether it may answer. `wi
 what is durable here and in no window yet, `shipping` commits it, and `collecting` lets windows go
 that nobody needs any more. `seat_directory` decides what becomes of a directory when its broker
 takes over, `window_history` reads what windows say, and `mounting` makes a directory of it.
-`no_transactions` refuses what no window carries.
+`no_transactions` refuses what no window carries. `cluster_life` takes a process's turns in
+its cluster, and opens and closes the store by them.
 
 `introspection` answers the console and the metrics, and `picture` draws the layers of a partition.
 `rewrite` and `mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal`
@@ -53,5 +54,6 @@ Where to look.
 - what runs once a second: `maintenance`
 - what a commit of a transaction is, and what a crash makes of it: `transactions`
 - what survives the loss of this machine, and how it gets to the next one: `shipping`, `mounting`
+- when a standby takes over, and how a holder lets go: `cluster_life`, `lamina.cluster.member`
 - what creates a topic, and what a deletion that fails leaves: `catalog` and `topics`
 """

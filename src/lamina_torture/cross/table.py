@@ -37,6 +37,10 @@ NOT_USERS: dict[str, str] = {
     "GET /console/export": "fetches by pages, as the user `http-fetch` does",
     "GET /live": "says that the process answers; no records",
     "POST /v1/reload": "reads keys and certificates again; no records",
+    "POST /v1/cluster/promote": "has it take its cluster; tests/cluster/test_servers.py",
+    "POST /v1/cluster/handover": "has it let go of its cluster; tests/cluster/test_servers.py",
+    "lamina cluster promote": "asks servers for the two routes of a cluster",
+    "lamina cluster status": "asks for `GET /health`, or reads a lease",
     "lamina server check": "asks for `GET /ready` and `GET /health`, as `http-pages` does",
     "lamina server reload": "asks a server for `POST /v1/reload`",
 }

@@ -17,6 +17,7 @@
     groups       consumer groups: each step of polls, acks and rotations
     races        readers between any two steps of a writer
     skew         versions to come, unknown kinds, directories of the release before
+    failovers    machines of a cluster: the holder is cut off, killed, relieved or fenced
     generations  one store, used and crashed again and again
     cross        the product of formats, tiers, damages and users
     suites       rows that run test suites of the source checkout

@@ -18,6 +18,7 @@ const VIEWS = {
   clients: { label: "Clients", load: () => import("./views/clients.js") },
   broker: { label: "Broker", load: () => import("./views/broker.js") },
   keys: { label: "Keys", load: () => import("./views/keys.js") },
+  cluster: { label: "Cluster", load: () => import("./views/cluster.js") },
 };
 const UNKNOWN = { load: async () => ({ view: unknown }) };
 const SCOPES = ["read", "write", "admin"];
@@ -26,12 +27,14 @@ const main = document.getElementById("main");
 let current = null;
 let turn = 0;
 let caller = null;
+let role = null; // in a cluster
 
 /** Where the address leads: `#/topic/orders/layers?p=0` is a view, its parts and its options. */
 function route() {
   const [path, options] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...parts] = path.split("/").map(plain);
-  return { name: name || "topics", parts, options: new URLSearchParams(options) };
+  const first = role && role !== "holder" ? "cluster" : "topics"; // topics are the holder's to show
+  return { name: name || first, parts, options: new URLSearchParams(options) };
 }
 
 /** A part of an address as text; one that no page has made is taken as it is. */
@@ -89,7 +92,7 @@ function mark(name) {
 const digit = (i) => String((i + 1) % 10);
 
 function buildNav() {
-  const links = SHOWN.map(([name, view], i) =>
+  const links = SHOWN.filter(([name]) => role || name !== "cluster").map(([name, view], i) =>
     h("a", { href: `#/${name}`, "data-view": name, "aria-keyshortcuts": digit(i) }, view.label, h("kbd", { "aria-hidden": "true" }, digit(i))),
   );
   document.getElementById("nav").replaceChildren(...links);
@@ -99,6 +102,7 @@ function buildNav() {
 
 function begin(told) {
   caller = told.caller;
+  role = told.health.cluster?.role ?? null;
   const who = document.getElementById("who");
   const out = h("button", { type: "button", class: "quiet", onclick: logOut }, "Log out");
   const prefix = caller.prefix ? `, topics ${caller.prefix}…` : "";

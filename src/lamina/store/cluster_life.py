@@ -88,7 +88,7 @@ class Charter:
     url: str
     """Where clients find this process: an address for each door, with commas between them."""
     data: str
-    archive: str
+    archive: str | Objects
     ttl_ms: int = TTL_MS
     tail_ms: int = TAIL_MS
 
@@ -141,10 +141,10 @@ class Membership:
     def _in_haste(self) -> Objects:
         """Opens the archive for the lease: a request that hangs is given up within the margin."""
         part, whole = _PATIENCE_SHARE
-        if is_path(self.charter.archive) or self.charter.archive.startswith("memory:"):
+        archive = self.charter.archive
+        if not isinstance(archive, str) or is_path(archive) or archive.startswith("memory:"):
             return self._objects
-        patience_ms = self.charter.ttl_ms * part // whole
-        return open_hasty(self.charter.archive, patience_ms)
+        return open_hasty(archive, self.charter.ttl_ms * part // whole)
 
     # ------------------------------------------------------------------ what is asked of it
 
@@ -163,7 +163,7 @@ class Membership:
         holding, lease = member.holding, member.watch.lease
         lease = holding.lease if holding is not None else lease
         wall_ms = wall_clock_ms()
-        found: dict[str, Any] = {
+        return {
             "name": self.charter.name,
             "role": member.role.value,
             "epoch": member.epoch,
@@ -181,7 +181,6 @@ class Membership:
             ],
             "diverged": kept_apart(self._files, self.charter.data),
         }
-        return found | {"problems": self.problems()}
 
     def problems(self) -> list[str]:
         """Returns what a person should know of."""
@@ -367,11 +366,12 @@ class Membership:
         """Closes the store of an epoch that is another's by now."""
         assert self._seat is not None, "it was opened"
         assert self._taken is not None, "it was opened"
+        error = NotPrimary("another server holds the cluster", was_begun=True)
         successor = self._taken.holding.successor
-        who = (successor.holder, successor.url, successor.epoch) if successor else None
-        error = replaced_by(*who) if who else NotPrimary(self.member.trouble, was_begun=True)
+        if successor is not None:
+            error = replaced_by(successor.holder, successor.url, successor.epoch)
         self._seat.fail(error)
-        _log.error("this server holds the cluster no more: %s", error)
+        _log.error("this server holds the cluster no more: %s", self._seat.failure)
         self._close()
 
     def _close_to_release(self) -> None:

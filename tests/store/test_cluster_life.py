@@ -1,0 +1,164 @@
+"""A process's life in a cluster, with real threads: whoever cannot serve lets another one do it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lamina.cluster.member import Role
+from lamina.errors import LaminaError, NotPrimary
+from lamina.storage import files as clocks
+from lamina.storage.objects import Objects, open_objects
+from lamina.store.cluster_life import Charter, Membership
+from lamina.store.seat import Seat
+from lamina.store.store import Store
+from lamina_torture.faults.failovers import TOPIC, TTL_MS, Machine
+
+PATIENCE_S = 30
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
+
+
+def machine(name: str, objects: Objects, kind: type[Machine] = Machine) -> Machine:
+    return kind(name, objects, random.Random(1))
+
+
+@contextmanager
+def two(kind: type[Machine] = Machine) -> Iterator[tuple[Machine, Machine]]:
+    """Two machines; the first one, of this kind, holds the cluster if it can."""
+    objects = open_objects("memory://")
+    a = machine("a", objects, kind)
+    b = machine("b", objects)
+    try:
+        yield a, b
+    finally:
+        for each in (a, b):
+            each.end()
+
+
+def test_the_first_holds_and_the_second_knows_it() -> None:
+    with two() as (a, b):
+        assert a.is_holder()
+        until(lambda: b.membership.status()["holder"] == "grpc://a:1", "b knows who holds it")
+        assert b.membership.status()["role"] == "standby"
+        assert b.membership.problems() == []
+        assert a.membership.status()["takeovers"] == 1
+        with pytest.raises(NotPrimary, match="held by grpc://a:1"):
+            b.membership.hand_over(1)
+
+
+def test_a_hand_over_ships_everything_and_is_taken_at_once() -> None:
+    with two() as (a, b):
+        store_of(a).create_topic(TOPIC)
+        for number in range(20):
+            a.append(b"%d" % number, "all")
+        began = time.monotonic()
+        a.membership.hand_over(PATIENCE_S)
+        assert a.membership.member.role is Role.STANDBY
+        b.membership.promote(by_force=False)
+        until(b.is_holder, "b holds the cluster")
+        assert time.monotonic() - began < PATIENCE_S
+        assert store_of(b).latest_offset(TOPIC) == 20
+        assert a.membership.status()["diverged"] == []
+
+
+def store_of(machine: Machine) -> Store:
+    assert machine.store is not None
+    return machine.store
+
+
+def test_what_was_begun_is_answered_while_its_server_leaves() -> None:
+    with two() as (a, _):
+        drained = threading.Event()
+        a.drain = drained.wait  # type: ignore[assignment]
+        leaving = threading.Thread(target=a.membership.hand_over, args=(PATIENCE_S,))
+        leaving.start()
+        until(lambda: a.membership.member.role is Role.LEAVING, "a leaves")
+        assert a.membership.refusal() is not None
+        assert a.membership.refusal(was_begun=True) is None
+        drained.set()
+        leaving.join()
+        assert a.membership.refusal(was_begun=True) is not None
+
+
+class Unwell(Machine):
+    """Cannot open a store."""
+
+    def _opened(self, seat: Seat) -> Store:
+        raise LaminaError("this machine has no room")
+
+
+def test_a_store_that_cannot_be_opened_is_left_to_another_machine() -> None:
+    with two(Unwell) as (a, b):
+        until(b.is_holder, "b holds the cluster")
+        assert any("no room" in each for each in a.membership.problems())
+        time.sleep(2 * TTL_MS / 1000)
+        assert b.is_holder()
+        assert b.membership.member.epoch <= 3
+
+
+def test_a_disk_that_fails_is_left_to_another_machine() -> None:
+    with two() as (a, b):
+        store_of(a).create_topic(TOPIC)
+        a.append(b"x", "archived")
+        a.files.fail("sync", forever=True)
+        with pytest.raises(LaminaError):
+            a.append(b"y", "all")
+        until(b.is_holder, "b holds the cluster")
+        assert b.append(b"z", "archived")[0] >= 1
+        assert any("orders/0" in each for each in a.membership.problems())
+
+
+def test_a_holder_that_is_cut_off_stops_and_sets_aside_what_it_never_shipped() -> None:
+    with two() as (a, b):
+        store_of(a).create_topic(TOPIC)
+        a.append(b"x", "archived")
+        a.way.cut()
+        a.append(b"never shipped", "all")
+        until(b.is_holder, "b holds the cluster")
+        assert a.membership.refusal() is not None
+        a.way.mend()
+        until(lambda: bool(a.membership.status()["diverged"]), "a sets aside")
+        (kept,) = a.membership.status()["diverged"]
+        assert [(each["topic"], each["end"]) for each in kept["ranges"]] == [(TOPIC, 2)]
+        assert store_of(b).latest_offset(TOPIC) == 1
+
+
+def test_a_clock_that_is_set_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two() as (a, _):
+        now_ns = time.time_ns
+        monkeypatch.setattr(clocks.time, "time_ns", lambda: now_ns() + 3_600_000_000_000)
+        assert a.membership.refusal() is None
+        monkeypatch.setattr(clocks.time, "time_ns", lambda: now_ns() - 3_600_000_000_000)
+        assert a.membership.refusal() is None
+
+
+def test_a_cluster_of_another_name_is_left_alone() -> None:
+    objects = open_objects("memory://")
+    a = machine("a", objects)
+    other = Charter("other", "grpc://o:1", "/o", objects, TTL_MS)
+    a.end()
+    stranger = Membership(other, a, a.files, opening=a._opened)
+    stranger.start()
+    time.sleep(2 * TTL_MS / 1000)
+    assert stranger.member.role is Role.STANDBY
+    assert any("belongs to the cluster 'c'" in each for each in stranger.problems())
+    assert stranger.member.epoch == 1
+    stranger.stop()
+
+
+def test_a_process_that_ends_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with two():
+        pass
+    until(lambda: threading.active_count() <= before, "all threads have ended")
