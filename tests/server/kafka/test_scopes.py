@@ -71,6 +71,7 @@ def _requests(theirs: bytes) -> list[Asked]:
     share = {"group_id": GROUP, "member_id": "m", "share_session_epoch": 0}
     share |= {"max_wait_ms": 0, "min_bytes": 0, "max_records": 1, "batch_size": 1}
     share |= {"topics": [{"topic_id": theirs, "partitions": parts}]}
+    moved = [{"partition_index": 0, "start_offset": 1}]
     epochs = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
     joining = {"session_timeout_ms": 30_000, "protocol_type": "consumer"}
     joining |= {"protocols": [{"name": "range", "metadata": b""}]}
@@ -124,6 +125,24 @@ def _requests(theirs: bytes) -> list[Asked]:
         Asked(share_apis.SHARE_GROUP_DESCRIBE, 1, {"group_ids": [GROUP]}, False),
         Asked(share_apis.SHARE_FETCH, 1, share | {"forgotten_topics_data": []}, True),
         Asked(share_apis.SHARE_ACKNOWLEDGE, 1, share | {"share_session_epoch": 1}, True),
+        Asked(
+            share_apis.DESCRIBE_SHARE_GROUP_OFFSETS,
+            1,
+            {"groups": [{"group_id": GROUP, "topics": None}]},
+            False,
+        ),
+        Asked(
+            share_apis.ALTER_SHARE_GROUP_OFFSETS,
+            0,
+            {"group_id": GROUP, "topics": [{"topic_name": TOPIC, "partitions": moved}]},
+            True,
+        ),
+        Asked(
+            share_apis.DELETE_SHARE_GROUP_OFFSETS,
+            0,
+            {"group_id": GROUP, "topics": [{"topic_name": TOPIC}]},
+            True,
+        ),
         Asked(
             txn.ADD_PARTITIONS_TO_TXN,
             3,

@@ -28,6 +28,7 @@ writers append, a small pool reads, decodes what is large and calls what may blo
     classic_groups      members of consumer groups
     group_offsets       what groups have committed
     share_groups        members of share groups; groups of both kinds listed and deleted
+    share_offsets       where share groups stand: told, moved and forgotten
     share_sessions      what each share consumer looks at, and what it holds
     share_fetching      records for one member alone; long polls
     share_acknowledging what a member says of the records that it holds

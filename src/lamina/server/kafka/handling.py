@@ -30,6 +30,7 @@ from lamina.server.kafka import (
     share_acknowledging,
     share_fetching,
     share_groups,
+    share_offsets,
     topic_admin,
     transacting,
 )
@@ -102,6 +103,9 @@ HANDLERS: dict[int, Handler] = {
     share_apis.SHARE_GROUP_DESCRIBE.key: _aside(share_groups.share_group_describe),
     share_apis.SHARE_FETCH.key: share_fetching.share_fetch,
     share_apis.SHARE_ACKNOWLEDGE.key: share_acknowledging.share_acknowledge,
+    share_apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: share_offsets.describe_share_group_offsets,
+    share_apis.ALTER_SHARE_GROUP_OFFSETS.key: share_offsets.alter_share_group_offsets,
+    share_apis.DELETE_SHARE_GROUP_OFFSETS.key: share_offsets.delete_share_group_offsets,
     transaction_apis.ADD_PARTITIONS_TO_TXN.key: transacting.add_partitions_to_txn,
     transaction_apis.ADD_OFFSETS_TO_TXN.key: transacting.add_offsets_to_txn,
     transaction_apis.TXN_OFFSET_COMMIT.key: transacting.txn_offset_commit,

@@ -256,3 +256,89 @@ DELETE_SHARE_GROUP_OFFSETS = api(
         """,
     ),
 )
+
+DESCRIBE_SHARE_GROUP_OFFSETS = api(
+    90,
+    "DescribeShareGroupOffsets",
+    (0, 1),
+    0,
+    (
+        """
+        groups          []       0+
+          group_id      string   0+
+          topics        []       0+  null 0+
+            topic_name  string   0+
+            partitions  []int32  0+
+        """,
+        """
+        throttle_time_ms     int32   0+
+        groups               []      0+
+          group_id           string  0+
+          topics             []      0+
+            topic_name       string  0+
+            topic_id         uuid    0+
+            partitions       []      0+
+              partition_index  int32   0+
+              start_offset     int64   0+
+              leader_epoch     int32   0+
+              lag              int64   1+  default -1
+              error_code       int16   0+
+              error_message    string  0+  null 0+  default null
+          error_code         int16   0+
+          error_message      string  0+  null 0+  default null
+        """,
+    ),
+)
+
+ALTER_SHARE_GROUP_OFFSETS = api(
+    91,
+    "AlterShareGroupOffsets",
+    (0, 0),
+    0,
+    (
+        """
+        group_id             string  0+
+        topics               []      0+
+          topic_name         string  0+
+          partitions         []      0+
+            partition_index  int32   0+
+            start_offset     int64   0+
+        """,
+        """
+        throttle_time_ms     int32   0+
+        error_code           int16   0+
+        error_message        string  0+  null 0+  default null
+        responses            []      0+
+          topic_name         string  0+
+          topic_id           uuid    0+
+          partitions         []      0+
+            partition_index  int32   0+
+            error_code       int16   0+
+            error_message    string  0+  null 0+  default null
+        """,
+    ),
+)
+
+DELETE_SHARE_GROUP_OFFSETS = api(
+    92,
+    "DeleteShareGroupOffsets",
+    (0, 0),
+    0,
+    (
+        """
+        group_id      string  0+
+        topics        []      0+
+          topic_name  string  0+
+        """,
+        """
+        throttle_time_ms  int32   0+
+        error_code        int16   0+
+        error_message     string  0+  null 0+  default null
+        responses         []      0+
+          topic_name      string  0+
+          topic_id        uuid    0+
+          error_code      int16   0+
+          error_message   string  0+  null 0+  default null
+        """,
+    ),
+)
