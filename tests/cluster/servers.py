@@ -28,7 +28,12 @@ class Node(ServerProcess):
         self.kafka_port = free_port()
         super().__init__(
             folder / name,
-            *(f"archive={archive}", f"cluster={NAME}", f"cluster.ttl.ms={TTL_MS}", "tail.ms=100"),
+            *(
+                f"archive={archive}",
+                f"cluster.name={NAME}",
+                f"cluster.ttl.ms={TTL_MS}",
+                "tail.ms=100",
+            ),
             *(f"kafka.port={self.kafka_port}", *settings),
         )
         self.name, self.data, self.archive = name, folder / name, archive

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,8 @@ import pytest
 
 import lamina
 from lamina.client.remote_store import RemoteStore
+from lamina.server.clustered import advertised, charter_of
+from lamina.server.setting_table import ServerSettings
 from tests.cluster.servers import TTL_MS, Node, archive_of, holder_of, in_reach_of, until
 from tests.support.fault_proxy import FaultProxy
 from tests.support.s3_servers import S3Server, moto_server
@@ -218,3 +222,38 @@ def test_a_bucket_that_answers_503_for_two_ttls_loses_nothing(
             found = values(store)
             assert (found[0], found[-1]) == (b"before", b"after")
     proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"cluster_name": "a/b"}, "a cluster's name is"),
+        ({"cluster_name": "c"}, "set archive"),
+        ({"cluster_name": "c", "archive": "s3://b/p", "host": "0.0.0.0"}, "set cluster.url"),
+        (
+            {"cluster_name": "c", "archive": "s3://b/p", "cluster_url": "grpc://a"},
+            "cluster.url has",
+        ),
+    ],
+)
+def test_settings_that_make_no_cluster_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(lamina.InvalidRequest, match=problem):
+        charter_of("data", ServerSettings(**settings), "grpc://127.0.0.1:9300")
+
+
+def test_a_host_is_told_with_the_ports_that_the_server_has() -> None:
+    listening = "grpc+tls://0.0.0.0:9300,https://0.0.0.0:9301,kafka://0.0.0.0:9092"
+    assert advertised("a.example.com", listening) == (
+        "grpc+tls://a.example.com:9300,https://a.example.com:9301,kafka://a.example.com:9092"
+    )
+    assert advertised("fd00::1", "grpc://[::]:9300") == "grpc://[fd00::1]:9300"
+    assert advertised("grpc://a:1,http://a:2", listening) == "grpc://a:1,http://a:2"
+
+
+def test_each_metric_of_a_cluster_is_in_the_table_of_the_page(nodes: Nodes) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    named = set(re.findall(r"`(lamina_cluster_[a-z_]+)`", page))
+    with urllib.request.urlopen(f"{nodes[0].http_url}/metrics", timeout=10) as answer:
+        found = set(re.findall(r"^(lamina_cluster_[a-z_]+)", answer.read().decode(), re.MULTILINE))
+    assert found - {"lamina_cluster_takeovers_created"} <= named
+    assert named - found <= {"lamina_cluster_replica_lag_seconds"}, "a holder has no replica"

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from lamina.archive import proof
+from lamina.archive.proof import Finding
 from lamina.cluster.member import Role
-from lamina.errors import LaminaError, NotPrimary
+from lamina.errors import InvalidRequest, LaminaError, NotPrimary
 from lamina.storage import files as clocks
 from lamina.storage.objects import Objects, open_objects
 from lamina.store.cluster_life import Charter, Membership
@@ -155,6 +157,18 @@ def test_a_cluster_of_another_name_is_left_alone() -> None:
     assert any("belongs to the cluster 'c'" in each for each in stranger.problems())
     assert stranger.member.epoch == 1
     stranger.stop()
+
+
+def test_an_archive_that_was_proved_unfit_holds_no_cluster() -> None:
+    objects = open_objects("memory://")
+    found = [Finding("conditional create", "two of 64 writers have won")]
+    proof.keep(objects, found, 0, is_trusted=False)
+    with pytest.raises(InvalidRequest, match="two of 64 writers"):
+        machine("a", objects)
+    proof.keep(objects, found, 0, is_trusted=True)
+    a = machine("a", objects)
+    assert a.is_holder()
+    a.end()
 
 
 def test_a_process_that_ends_leaves_no_thread() -> None:

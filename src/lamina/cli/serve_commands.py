@@ -61,7 +61,7 @@ def serve(
     from lamina.server.setting_table import ServerSettings
     from lamina.server.settings import resolve
 
-    given = {"archive": archive, "cluster": cluster, "cluster.url": cluster_url}
+    given = {"archive": archive, "cluster.name": cluster, "cluster.url": cluster_url}
     flags = ({"log.level": "warning"} if quiet else {}) | settings_of(settings)
     flags |= {key: value for key, value in given.items() if value is not None}
 

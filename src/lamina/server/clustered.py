@@ -11,6 +11,7 @@ Rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from lamina.store.cluster_life import Charter, Membership, Replica
 from lamina.store.store import Store
 
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - what is refused
+_NAME = re.compile("[A-Za-z0-9._-]{1,100}")
 _SCHEMES = ("grpc", "grpc+tls", "http", "https", "kafka")
 
 
@@ -140,6 +142,11 @@ def charter_of(data: str, settings: ServerSettings, url: str) -> Charter:
 
     `url` are the addresses as the server listens at them.
     """
+    if not _NAME.fullmatch(settings.cluster_name):
+        raise InvalidRequest(
+            f"a cluster's name is 1 to 100 letters, digits, dots, dashes and underscores, not"
+            f" {settings.cluster_name[:100]!r}"
+        )
     if not settings.archive:
         raise InvalidRequest("a cluster is in an archive: set archive, to s3://bucket/prefix say")
     if settings.cluster_url:
@@ -150,7 +157,7 @@ def charter_of(data: str, settings: ServerSettings, url: str) -> Charter:
             " the host by which clients and the other servers find it"
         )
     return Charter(
-        settings.cluster,
+        settings.cluster_name,
         url,
         data,
         settings.archive,

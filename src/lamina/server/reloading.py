@@ -28,7 +28,7 @@ NEEDS_RESTART = frozenset(
         "kafka.advertised",
         "sockets",
         "archive",
-        "cluster",
+        "cluster.name",
         "cluster.url",
         "cluster.ttl.ms",
         "tail.ms",

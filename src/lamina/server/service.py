@@ -146,7 +146,7 @@ class Service:
             if self.settings.kafka_port >= 0:
                 self._kafka = KafkaDoor(self.broker, context)
             self._warm()
-            if self.settings.cluster:
+            if self.settings.cluster_name:
                 self._join()
             else:
                 self._store = self._open()

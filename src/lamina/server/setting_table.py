@@ -87,9 +87,9 @@ class ServerSettings(Settings):
         "where topics with remote.storage.enable are archived",
         allowed=ANY_TEXT,
     )
-    cluster: str = setting(
+    cluster_name: str = setting(
         "",
-        "cluster",
+        "cluster.name",
         "name, empty for none",
         "this server is one of several that have the archive in common; one of them holds it",
         allowed=ANY_TEXT,

@@ -18,6 +18,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -28,11 +29,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lamina.archive.location import is_path
 from lamina.archive.open_archive import open_archive
+from lamina.archive.proof import refuse_unfit
 from lamina.cluster.lease import Clock, Identity
 from lamina.cluster.member import Member, Role
 from lamina.cluster.steps import Request, Steps, run_by
 from lamina.cluster.tails import Takeover
-from lamina.errors import LaminaError, NotPrimary, Unavailable, typed_errors
+from lamina.errors import (
+    ArchiveRefused,
+    ArchiveUnavailable,
+    InvalidRequest,
+    LaminaError,
+    NotPrimary,
+    Unavailable,
+    typed_errors,
+)
 from lamina.storage import paths
 from lamina.storage.files import Files, boot_clock_ms, wall_clock_ms
 from lamina.storage.objects import Objects, open_hasty
@@ -225,11 +235,23 @@ class Membership:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Begins to take turns; returns when it is known who holds the cluster, or why not."""
+        """Begins to take turns; returns when it is known who holds the cluster, or why not.
+
+        Raises ArchiveRefused for an archive that was proved unfit: of several that write there at
+        once more than one may win, and a cluster stands on that they do not.
+        """
+        with contextlib.suppress(ArchiveUnavailable):  # it is looked at again before it is written
+            self._refuse_unfit()
         for name, run in (("lamina-member", self._take_turns), ("lamina-keeper", self._keep)):
             self._threads.append(threading.Thread(target=run, name=name, daemon=True))
             self._threads[-1].start()
         self.settled.wait()
+
+    def _refuse_unfit(self) -> None:
+        try:
+            refuse_unfit(self._hasty)
+        except ArchiveRefused as error:
+            raise InvalidRequest(str(error)) from error
 
     def stop(self) -> None:
         """Hands over what it holds, and ends."""
