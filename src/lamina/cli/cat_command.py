@@ -20,7 +20,6 @@ from lamina.cli.target import Where, placed, readable, settings_of, writable
 from lamina.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from lamina.cli.percent import Row
     from lamina.cli.record_printing import Read
 
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
@@ -292,7 +291,7 @@ def _renderer(asked: Asked) -> Callable[[Read], bytes]:
     from lamina.cli import percent, record_printing
 
     if asked.as_json:
-        return lambda read: b"".join(map(_envelope, record_printing.rows(read)))
+        return record_printing.envelopes
     between = asked.key_delimiter
     keyed = f"%k{between}" if between else ""
     before = f"%o{between or chr(9)}" if asked.with_offset else ""
@@ -301,22 +300,3 @@ def _renderer(asked: Asked) -> Callable[[Read], bytes]:
         chosen = f"{before}{keyed}%s{asked.delimiter}"
     made = percent.compile_format(chosen, percent.KCAT, b"NULL" if asked.null else b"")
     return lambda read: b"".join(map(made.render, record_printing.rows(read)))
-
-
-def _envelope(row: Row) -> bytes:
-    """Renders a record as kcat's -J does."""
-    from json.encoder import encode_basestring_ascii as quoted
-
-    from lamina.cli.record_printing import json_text
-
-    headers = ""
-    if row["headers"]:
-        flat = (f"{quoted(name)}, {json_text(value)}" for name, value in row["headers"])
-        headers = f', "headers": [{", ".join(flat)}]'
-    line = (
-        f'{{"topic": {quoted(row["topic"])}, "partition": {row["partition"]},'
-        f' "offset": {row["offset"]}, "tstype": "create", "ts": {row["timestamp_ms"]},'
-        f' "broker": 0{headers}, "key": {json_text(row["key"])},'
-        f' "payload": {json_text(row["value"])}}}\n'
-    )
-    return line.encode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
@@ -29,6 +29,10 @@ _BATCH_RECORDS, _BATCH_BYTES = 1000, 1 << 20
 _FOLLOW_MS = 200
 _FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 _OF_WAL = ("tag", "node")
+_ENVELOPE = (
+    '{"topic": %s, "partition": %s, "offset": %s, "tstype": "create", "ts": %s, "broker": 0%s,'
+    ' "key": %s, "payload": %s}\n'
+)
 
 
 @dataclass(slots=True)
@@ -157,25 +161,45 @@ def rows(read: Read) -> Iterator[Row]:
 
 def json_lines(read: Read, *, with_values: bool = True) -> bytes:
     """Renders a batch as JSON lines, with the same fields in the same order in every line."""
-    topic, count = quoted(read.topic), read.batch.num_rows
-    columns = {name: read.batch.column(name) for name in read.batch.schema.names}
-    texts = {
-        "topic": [topic] * count,
-        "partition": map(str, _partitions(read)),
-        "offset": map(str, columns["offset"].to_pylist()),
-        "timestamp_ms": map(str, columns["timestamp"].cast("int64").to_pylist()),
-        "headers": map(_headers, columns["headers"].to_pylist() if "headers" in columns else ()),
-    }
-    for name in ("key", "value", *_OF_WAL):
-        if name in columns:
-            texts[name] = map(json_text, columns[name].to_pylist())
-    names = [*_FIELDS, *(name for name in _OF_WAL if name in columns)]
+    texts = _texts(read)
+    texts["headers"] = map(_headers, _column(read, "headers"))
+    names = [*_FIELDS, *(name for name in _OF_WAL if name in texts)]
     if not with_values:
         names.remove("value")
-    nothing = ["null"] * count
-    chosen = [texts[name] if name in columns or name in _FIELDS[:4] else nothing for name in names]
     line = "{" + ", ".join(f'"{name}": %s' for name in names) + "}\n"
-    return "".join([line % cells for cells in zip(*chosen, strict=True)]).encode()
+    return _lines(line, [texts[name] for name in names])
+
+
+def envelopes(read: Read) -> bytes:
+    """Renders a batch as kcat's -J does: headers in one list, and none where there are none."""
+    texts = _texts(read)
+    texts["headers"] = map(_flat_headers, _column(read, "headers"))
+    names = ("topic", "partition", "offset", "timestamp_ms", "headers", "key", "value")
+    return _lines(_ENVELOPE, [texts[name] for name in names])
+
+
+def _texts(read: Read) -> dict[str, Iterable[str]]:
+    """Returns what all JSON shows of a batch: a text for each record, column by column."""
+    found: dict[str, Iterable[str]] = {
+        "topic": [quoted(read.topic)] * read.batch.num_rows,
+        "partition": map(str, _partitions(read)),
+        "offset": map(str, _column(read, "offset")),
+        "timestamp_ms": map(str, read.batch.column("timestamp").cast("int64").to_pylist()),
+    }
+    shown_names = ("key", "value", *(name for name in _OF_WAL if name in read.batch.schema.names))
+    return found | {name: map(json_text, _column(read, name)) for name in shown_names}
+
+
+def _column(read: Read, name: str) -> list[Any]:
+    """Returns a column of a batch; nothing for each record where the format has none."""
+    if name not in read.batch.schema.names:
+        return [None] * read.batch.num_rows
+    found: list[Any] = read.batch.column(name).to_pylist()
+    return found
+
+
+def _lines(line: str, columns: list[Iterable[str]]) -> bytes:
+    return "".join([line % cells for cells in zip(*columns, strict=True)]).encode()
 
 
 def _partitions(read: Read) -> list[int]:
@@ -200,6 +224,13 @@ def _headers(headers: list[dict[str, Any]] | None) -> str:
         return "null"
     pairs = (f"[{quoted(each['key'])}, {json_text(each['value'])}]" for each in headers)
     return f"[{', '.join(pairs)}]"
+
+
+def _flat_headers(headers: list[dict[str, Any]] | None) -> str:
+    if not headers:
+        return ""
+    flat = (f"{quoted(each['key'])}, {json_text(each['value'])}" for each in headers)
+    return f', "headers": [{", ".join(flat)}]'
 
 
 def pretty(lines: bytes) -> bytes:
