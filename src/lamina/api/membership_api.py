@@ -21,7 +21,7 @@ from lamina.api.memberships import (
 )
 from lamina.api.portraits import Shown
 from lamina.arguments import TypedCalls
-from lamina.errors import InvalidRequest
+from lamina.errors import InvalidRequest, LaminaError
 
 
 class MembershipApi(Shown, TypedCalls, rules=RULES):
@@ -30,7 +30,7 @@ class MembershipApi(Shown, TypedCalls, rules=RULES):
     _CANNOT: ClassVar[str] = "this kind of store cannot do {call}"
     """What a kind says of calls that it does not answer."""
 
-    def _cannot(self, call: str) -> InvalidRequest:
+    def _cannot(self, call: str) -> LaminaError:
         """Makes the error of a call that this kind of store does not answer."""
         return InvalidRequest(self._CANNOT.format(call=call))
 

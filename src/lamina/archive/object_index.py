@@ -18,7 +18,7 @@ from lamina.formats.kernels.binary import as_bytes
 from lamina.formats.kernels.fnv import fnv1a_64
 from lamina.formats.strm import layout, salvage
 from lamina.formats.strm.block import crc32_of
-from lamina.storage.objects import Objects
+from lamina.storage.objects import Ranges
 
 FETCH_TRIES = 3
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def header_of(entry: ArchivedObject, topic: str, partition: int) -> layout.Heade
 
 
 def read_index(
-    objects: Objects, key: str, entry: ArchivedObject, header: layout.Header
+    objects: Ranges, key: str, entry: ArchivedObject, header: layout.Header
 ) -> layout.Segment:
     """Returns the index of a listed object, made again where that is damaged.
 
@@ -72,7 +72,7 @@ def _decoded(raw: bytes, entry: ArchivedObject, header: layout.Header) -> layout
 
 
 def _salvaged(
-    objects: Objects, key: str, entry: ArchivedObject, header: layout.Header
+    objects: Ranges, key: str, entry: ArchivedObject, header: layout.Header
 ) -> layout.Segment:
     size = objects.size(key)
     raw = b""

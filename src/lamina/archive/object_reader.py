@@ -38,7 +38,7 @@ from lamina.formats.strm import layout
 from lamina.formats.strm import segment as strm_segment
 from lamina.formats.strm.block_group import GROUP_BLOCKS, read_group
 from lamina.log.layers import key_of
-from lamina.storage.objects import Objects
+from lamina.storage.objects import Ranges
 
 CACHE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
@@ -126,7 +126,7 @@ _Read: TypeAlias = list[pa.RecordBatch | LaminaError]
 class ColdLog:
     """The archived part of one partition, as readers see it; `schema` is the topic's."""
 
-    objects: Objects
+    objects: Ranges
     topic: str
     partition: int
     schema: pa.Schema
@@ -197,6 +197,7 @@ class ColdLog:
             offsets = batch.column("offset").to_numpy()
             first, end = np.searchsorted(offsets, (offset, stop))
             if first < end:
+                offset = int(offsets[end - 1]) + 1  # objects of a replica may overlap
                 yield from cut(batch.slice(int(first), int(end - first)), limit)
 
     def _blocks(self, offset: int, stop: int) -> Iterator[pa.RecordBatch]:

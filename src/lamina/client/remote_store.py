@@ -46,7 +46,7 @@ from lamina.client.calls import call
 from lamina.client.connection import TIMEOUT_S, Broken, Connection, Patience
 from lamina.client.key_split import split_by_key
 from lamina.client.remote_group import RemoteGroup
-from lamina.errors import InvalidRequest, NotPrimary, OffsetOutOfRange, UnknownTopic
+from lamina.errors import InvalidRequest, LaminaError, NotPrimary, OffsetOutOfRange, UnknownTopic
 from lamina.received import refuse_broken
 from lamina.records import OUTPUT_SCHEMAS, Records, as_columns, has_keys, has_typed_columns
 from lamina.wire import memory, messages
@@ -91,7 +91,7 @@ class RemoteStore(StoreApi):
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
-    def _cannot(self, call: str) -> InvalidRequest:
+    def _cannot(self, call: str) -> LaminaError:
         self._connection.require_open()
         return super()._cannot(call)
 

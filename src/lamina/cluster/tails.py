@@ -144,6 +144,12 @@ def live_windows() -> Steps[list[Tail]]:
 
 def window(seq: int) -> Steps[Tail | None]:
     """Reads one window; None if it is not there yet. Raises Collected below the boundary."""
+    tail, _ = yield from window_and_boundary(seq)
+    return tail
+
+
+def window_and_boundary(seq: int) -> Steps[tuple[Tail | None, int]]:
+    """Reads one window as `window` does; also returns the boundary, as it was after that."""
     try:
         stored: Stored | None = yield Read(paths.tail(seq))
     except ObjectMissing:
@@ -151,7 +157,12 @@ def window(seq: int) -> Steps[Tail | None]:
     boundary, _ = yield from boundary_of()
     if boundary.first_seq > seq:
         raise Collected(seq)
-    return None if stored is None else _decoded(seq, stored.data)
+    return None if stored is None else _decoded(seq, stored.data), boundary.first_seq
+
+
+def last_seq() -> Steps[int]:
+    """Returns the highest slot that is taken, by a listing; -1 if none is."""
+    return max(_seqs((yield List(paths.TAILS))), default=-1)
 
 
 def _decoded(seq: int, data: bytes) -> Tail:

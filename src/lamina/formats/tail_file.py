@@ -141,6 +141,16 @@ def encode(tail: Tail) -> bytes:
     return covered + crc32c_of(covered).to_bytes(CHECKSUM_BYTES, "big")
 
 
+def positions(tail: Tail) -> list[int]:
+    """Returns where in the object the body of each section begins."""
+    found, at = [], HEADER.size
+    for each in tail.sections:
+        at += SECTION.size + len(each.name.encode())
+        found.append(at)
+        at += len(each.body)
+    return found
+
+
 def decode(buffer: Buffer) -> Tail:
     """Decodes a window; raises CorruptData or NewerFormat for what is not exactly one."""
     raw = memoryview(buffer).cast("B")

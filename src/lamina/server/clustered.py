@@ -23,6 +23,7 @@ from lamina.server.broker import Broker
 from lamina.server.setting_table import ServerSettings
 from lamina.storage.objects import Objects
 from lamina.store.cluster_life import Charter, Membership, Replica
+from lamina.store.replica import ReplicaStore
 from lamina.store.store import Store
 
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - what is refused
@@ -132,9 +133,8 @@ class ClusterDoors:
 
 
 def replica_of(objects: Objects) -> Replica | None:
-    """Makes what a standby answers reads from, before it is started; None where there is none."""
-    del objects
-    return None
+    """Makes what a standby answers reads from, before it is started."""
+    return ReplicaStore(objects)
 
 
 def charter_of(data: str, settings: ServerSettings, url: str) -> Charter:

@@ -81,13 +81,10 @@ class Stored:
     etag: str
 
 
-class Objects(Protocol):
-    """An object store below one prefix. Keys are relative, with slashes."""
+class Ranges(Protocol):
+    """What parts of objects are read from."""
 
     url: str
-
-    def read(self, key: str) -> Stored:
-        """Reads a small object whole; raises ObjectMissing."""
 
     def read_range(self, key: str, start: int, end: int) -> Buffer:
         """Reads exactly the bytes from start to end; raises ObjectMissing.
@@ -97,6 +94,13 @@ class Objects(Protocol):
 
     def size(self, key: str) -> int:
         """Returns an object's size in bytes; raises ObjectMissing."""
+
+
+class Objects(Ranges, Protocol):
+    """An object store below one prefix. Keys are relative, with slashes."""
+
+    def read(self, key: str) -> Stored:
+        """Reads a small object whole; raises ObjectMissing."""
 
     def create(self, key: str, data: Buffer) -> None:
         """Puts an object where none is; raises ObjectConflict where one is."""

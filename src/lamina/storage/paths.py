@@ -422,6 +422,15 @@ def archive_ledger(topic: str, partition: int) -> str:
     return f"{archive_partition(topic, partition)}/{LEDGER}"
 
 
+def archived_ledger(key: str) -> tuple[str, int] | None:
+    """Parses the key of the archived copy of a ledger: (topic, partition)."""
+    parts = key.split("/")
+    if len(parts) != 4 or not parts[2].isdecimal() or not _is_topic_name(parts[1]):
+        return None
+    parsed = parts[1], int(parts[2])
+    return parsed if archive_ledger(*parsed) == key else None
+
+
 def archive_state(topic: str, partition: int, name: str) -> str:
     """Names an archived file of a group, as earlier releases kept them."""
     return f"{archive_partition(topic, partition)}/{ARCHIVE_STATE}/{_encoded(name)}"

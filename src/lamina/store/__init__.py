@@ -5,11 +5,12 @@ behind the write-ahead log (`lamina.wal`), consumer groups (`lamina.groups`), an
 
     open ─ lock ─ identity ─ checkpoint ─ recover ─▶ append · scan · groups · trim ─▶ close
 
-Four kinds of store answer the same questions (`lamina.api`):
+Five kinds of store answer the same questions (`lamina.api`):
 
     `store`           a directory open for writing, one process at a time
     `read_only`       the same directory, read beside a live writer or with none
     `archive_store`   an object store alone: no broker, no directory
+    `replica`         an object store and the windows of its cluster: what a standby reads
     `lamina.client`   a store that another process serves
 
 Every kind of store is composed of `parts`; `store` makes them in order, and has the table of which
@@ -34,7 +35,9 @@ what is durable here and in no window yet, `shipping` commits it, and `collectin
 that nobody needs any more. `seat_directory` decides what becomes of a directory when its broker
 takes over, `window_history` reads what windows say, and `mounting` makes a directory of it.
 `no_transactions` refuses what no window carries. `cluster_life` takes a process's turns in
-its cluster, and opens and closes the store by them.
+its cluster, and opens and closes the store by them. What a standby reads from meanwhile is a
+`replica`: `following` reads windows one by one, `window_objects` makes archived objects of their
+sections, and `replica_partition` shows lists and windows as one pile.
 
 `introspection` answers the console and the metrics, and `picture` draws the layers of a partition.
 `rewrite` and `mend` replace sealed segments for `erase` and `repair`; `restore` and `restore_wal`

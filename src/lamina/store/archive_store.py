@@ -22,6 +22,7 @@ from lamina.formats.documents.ledger import DELETED, Ledger
 from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
 from lamina.formats.documents.topic_schemas import TopicSchemas
 from lamina.formats.log_format import CODECS
+from lamina.formats.ranges import Ranges
 from lamina.log.directory import Place
 from lamina.log.interfaces import LogReader
 from lamina.log.partition_reader import PartitionReader
@@ -141,16 +142,19 @@ class ArchivedPartition(PartitionReader):
     def refresh(self) -> None:
         """Reads the list and the ledger as they are now."""
         manifest = self._shelf.load()
-        gaps = _gaps_in(self._shelf.read_ledger(), manifest.objects)
-        start = Bound(manifest.end_offset, self.codec.header_bytes)
+        gaps = gaps_in(self._shelf.read_ledger(), manifest.objects)
+        self.show(manifest.objects, gaps, manifest.end_offset)
+
+    def show(self, entries: tuple[ArchivedObject, ...], gaps: Ledger, end_offset: int) -> None:
+        """Shows readers other objects: first why some are gone, last where they end."""
+        self.ledger = gaps
+        self._cold.show(entries)
         end = SealedSegment(
             *(self.codec, self.place.files, self.place.segments),
-            base_offset=manifest.end_offset,
-            end=start,
-            index=SegmentIndex(self.codec, manifest.end_offset),
+            base_offset=end_offset,
+            end=Bound(end_offset, self.codec.header_bytes),
+            index=SegmentIndex(self.codec, end_offset),
         )
-        self._cold.show(manifest.objects)
-        self.ledger = gaps
         self.layout = Layout((), _End(end))
 
 
@@ -174,7 +178,7 @@ class ArchivedTopic(TopicReader):
     def refresh(self) -> None:
         """Reads the list and the ledger as they are now."""
         manifest = self._shelf.load()
-        gaps = _gaps_in(self._shelf.read_ledger(), manifest.objects)
+        gaps = gaps_in(self._shelf.read_ledger(), manifest.objects)
         floors = {}
         end = 1
         for reason in ("retention", "trim"):
@@ -200,15 +204,16 @@ class ArchivedTopic(TopicReader):
         return min(self.earliest, self.end_offset())
 
 
-def _gaps_in(known: Ledger, listed: Sequence[ArchivedObject]) -> Ledger:
+def gaps_in(known: Ledger, listed: Sequence[ArchivedObject]) -> Ledger:
     """Returns what is missing in an archive: not what its log had lost and an object holds whole.
 
     Everything else that an object spans is archived.
     """
     whole = [(each.base_offset, each.next_offset) for each in listed if each.is_dense]
     gaps = Ledger(known.missing()).found_again(whole)
-    for each in listed:
-        gaps = gaps.with_archived(each.base_offset, each.next_offset, 0)
+    spans = Ranges.of((each.base_offset, each.next_offset) for each in listed)
+    for first, end in spans.pairs():
+        gaps = gaps.with_archived(first, end, 0)
     return gaps
 
 

@@ -184,15 +184,22 @@ class _Mounting:
         key = paths.archive_ledger(self.topic.about.name, self.number)
         kept = self.topic.copies.get(key)
         shipped = ledger_file.decode(kept) if kept else Ledger()
-        # The archive's copy may be newer than the windows: what it calls removed is removed there.
-        gaps = Ledger(shipped.missing()).with_gaps(archive.ledger.missing())
-        gaps = Ledger(
-            tuple(replace(gap, end=min(gap.end, end)) for gap in gaps.gaps if gap.first < end)
-        )
+        gaps = known_gaps(shipped, archive.ledger, end)
         gaps = gaps.with_archived(0, archive.end_offset, place.now_ms())
         for first, stop in segments.holes:
             gaps = explained(gaps, [], (first, stop), place.now_ms())
         place.write_ledger(gaps)
+
+
+def known_gaps(shipped: Ledger, archived: Ledger, end: int) -> Ledger:
+    """Returns what is missing of a partition that ends at an offset, by both of its ledgers.
+
+    The archive's copy may be newer than the windows: what it calls removed is removed there.
+    """
+    gaps = Ledger(shipped.missing()).with_gaps(archived.missing())
+    return Ledger(
+        tuple(replace(gap, end=min(gap.end, end)) for gap in gaps.gaps if gap.first < end)
+    )
 
 
 class _Segments:
