@@ -118,8 +118,9 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
 
     def _entered(self, key: tuple[Life, int], about: TopicFile) -> ReplicaPartition:
         """Makes a reader that polls keep current from now on."""
-        given = self._objects, self._held, about, key[1], self._cache, self._now_ms
-        reader = self._readers[key] = ReplicaPartition(*given, self._elsewhere)
+        given = self._objects, self._held, about, key[1], self._cache
+        reader = ReplicaPartition(*given, now_ms=self._now_ms, elsewhere=self._elsewhere)
+        self._readers[key] = reader
         if self._following is not None:
             reader.follow(self._following)
         return reader

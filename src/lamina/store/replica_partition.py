@@ -53,6 +53,7 @@ class ReplicaPartition(ArchivedPartition):
         about: TopicFile,
         partition: int,
         cache: BlockCache,
+        *,
         now_ms: Callable[[], int],
         elsewhere: Callable[[str], NotPrimary],
     ) -> None:
