@@ -4,6 +4,8 @@
     flight     `lamina.connect`, which asks again by itself
     http       JSON, asked once
 
+Kafka's libraries are in `kafka_driving`, Spark in `spark_driving`.
+
 A client sends values that nobody else sends, reads on from where it was, and asks for ends. What
 it writes down is a history for `histories`.
 """
@@ -40,6 +42,9 @@ class Unanswered(Exception):
 class Door(Protocol):
     """A way to the log."""
 
+    sends_most: int
+    """How many values it appends as one."""
+
     def send(self, partition: int, values: list[bytes]) -> int:
         """Appends; returns the first offset."""
 
@@ -52,6 +57,8 @@ class Door(Protocol):
 
 class StoreDoor:
     """An embedded store, or a served one: they have the same methods."""
+
+    sends_most = 3
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -78,6 +85,8 @@ def _batch(values: list[bytes]) -> pa.RecordBatch:
 
 class HttpDoor:
     """JSON, one connection a call."""
+
+    sends_most = 3
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -144,14 +153,15 @@ class Client:
             self._luck.choice((self._send, self._send, self._poll, self._end))(partition)
 
     def _send(self, partition: int) -> None:
-        count = self._luck.choice((1, 1, 3))
+        count = min(self._luck.choice((1, 1, 3)), self._door.sends_most)
         values = [f"{self._name}-{self._sent + row}" for row in range(count)]
         self._sent += count
         began = time.monotonic_ns()
         asked = Operation("send", self._name, partition, began, 1 << 62, "info", tuple(values))
         self._note(asked)  # should this process die now, it is known that it was asked
         outcome, base = self._asked(self._door.send, partition, [v.encode() for v in values])
-        found = tuple(enumerate(values, base)) if outcome == "ok" else ()
+        # One that is stored already may be answered without its offset.
+        found = tuple(enumerate(values, base)) if outcome == "ok" and base >= 0 else ()
         ended = time.monotonic_ns()
         self._note(dataclasses.replace(asked, ended_ns=ended, outcome=outcome, found=found))
 

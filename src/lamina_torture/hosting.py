@@ -1,6 +1,6 @@
 """A process that serves a store and uses it from threads of its own; it can be killed.
 
-Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP PAUSE LIFE`, it says
+Started as `python -m lamina_torture.hosting DIRECTORY FORMAT FLIGHT HTTP KAFKA PAUSE LIFE`, it says
 `ready`, then every operation of its clients as a line of JSON, and ends when its input does.
 """
 
@@ -38,7 +38,7 @@ class Host:
     """The process, as the one that started it sees it; starting it again is its next life."""
 
     def __init__(
-        self, directory: str, format_name: str, ports: tuple[int, int], pause_s: float = 0.0
+        self, directory: str, format_name: str, ports: tuple[int, int, int], pause_s: float = 0.0
     ) -> None:
         self._words = [directory, format_name, *map(str, ports), str(pause_s)]
         self._process: subprocess.Popen[str] | None = None
@@ -108,8 +108,9 @@ def _say(lock: threading.Lock, operation: Operation) -> None:
 
 def main(words: list[str]) -> None:
     """Serves, and uses what it serves, until its input ends."""
-    directory, format_name, flight_port, http_port, pause_s, life = words
-    settings: dict[str, Any] = {"flight_port": int(flight_port), "http_port": int(http_port)}
+    directory, format_name, *ports, pause_s, life = words
+    names = ("flight_port", "http_port", "kafka_port")
+    settings: dict[str, Any] = dict(zip(names, map(int, ports), strict=True))
     service = Service(directory, ServerSettings(**settings))
     service.start()
     store = service.broker.store

@@ -1,10 +1,11 @@
-"""F1 through the doors: embedded, Flight, HTTP and Spark clients at once, and the server is killed.
+"""F1 through the doors: embedded, Flight, HTTP, Kafka and Spark clients at once; the server dies.
 
 What all of them asked and were told is one history, judged by the rules of `histories`.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import threading
@@ -20,6 +21,8 @@ from lamina_torture.driving import PARTITIONS, TOPIC, Client, HttpDoor, StoreDoo
 from lamina_torture.faults.cross import needs_spark
 from lamina_torture.histories import Operation, judge
 from lamina_torture.hosting import Host, first_offset
+from lamina_torture.kafka_clients import needs_clients
+from lamina_torture.kafka_driving import LIBRARIES, KafkaUser
 from lamina_torture.rows import Invariant, Rounds, Trial, demand, row, violated
 from lamina_torture.spark_driving import ServedDoor, SparkReader, SparkStream, SparkWriter
 
@@ -31,7 +34,9 @@ SPARK_S = 600.0
 SPARK_PAUSE_S = 0.05
 """How long the other clients rest between calls meanwhile, or they would fill the history."""
 _Doors: TypeAlias = dict[str, tuple[str, ...]]
-DOORS: _Doors = dict.fromkeys(("embedded", "flight", "http"), ("send", "poll", "end"))
+_EVERYWHERE = ("embedded", "flight", "http", *(() if needs_clients() else ("kafka",)))
+"""Kafka's libraries are a door where they are installed."""
+DOORS: _Doors = dict.fromkeys(_EVERYWHERE, ("send", "poll", "end"))
 SPARK_DOORS: _Doors = {
     "spark-write": ("send",),
     "spark-read": ("poll",),
@@ -67,7 +72,7 @@ class User(Protocol):
 
 @row("F1", "doors", invariants="I1 I2 I3 I5 I12", rounds=Rounds(1, 2, 400))
 def through_all_doors(trial: Trial) -> None:
-    """SIGKILL of a server with embedded, Flight and HTTP clients; Jepsen's rules judge them."""
+    """SIGKILL of a server with embedded, Flight, HTTP and Kafka clients; Jepsen's rules."""
     for number in range(trial.rounds):
         directory = f"{trial.scratch}/{number}"
         with trial.case(number) as wanted:
@@ -107,7 +112,7 @@ class _Life:
         self.trial = trial
         self.directory = directory
         self.luck = trial.luck(number)
-        self.ports = free_port(), free_port()
+        self.ports = free_port(), free_port(), free_port()
         self.url = f"grpc://127.0.0.1:{self.ports[0]}"
         self.told: list[Operation] = []
         self.options: dict[str, Any] = {
@@ -117,9 +122,15 @@ class _Life:
         }
 
     def users(self, store: Any) -> Sequence[User]:
-        """Makes the clients of both doors."""
+        """Makes the clients of all doors of the server."""
         options = {**self.options, "pause_s": self.pause_s}
+        libraries = LIBRARIES if "kafka" in DOORS else ()
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every lost server
         return [
+            *(
+                KafkaUser(f"kafka{number}", library, self.ports[2], **options)
+                for number, library in enumerate(libraries)
+            ),
             *(Client(f"flight{each}", StoreDoor(store), **options) for each in range(CLIENTS)),
             *(Client(f"http{each}", HttpDoor(self.ports[1]), **options) for each in range(CLIENTS)),
         ]
