@@ -16,8 +16,9 @@ each of them against `promises`.
 Real faults. `forked` starts processes and kills them for real, `worker` and `lives` are what they
 do, `witness` judges what they leave, `hosting` does the same with servers,
 `bad_disk` is a device with unreadable sectors, `network` loses answers, `interrupted` raises
-Ctrl-C and MemoryError anywhere. `driving`, `kafka_driving` and `spark_driving` run clients through every door at
-once, and `histories` judges what they saw by the rules of Jepsen's workload for Kafka.
+Ctrl-C and MemoryError anywhere. `driving`, `kafka_driving` and `spark_driving` run clients through
+every door at once, and `histories` judges what they saw by the rules of Jepsen's workload for
+Kafka.
 `kafka_clients` are producers and groups of three Kafka libraries behind `kafka_tap`, and
 `group_histories` judges the groups; `transactional_clients` are producers with transactions of the
 same libraries. `cross` is the product of formats, tiers, damages and users.
