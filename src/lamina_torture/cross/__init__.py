@@ -4,9 +4,9 @@
     promise     what must hold in a cell: served, reported, kept, refused
     templates   the data directories and archives that are damaged, made once per format
     damages     a bit, a cut, a file that is gone, foreign or newer, a page that is not delivered
-    readers, changers, commands, doors, kafka_door, lookers, sparks
+    readers, changers, commands, doors, kafka_door, lookers, beside, sparks
                 the users: scans and groups, retention and rolls, the command line, the server,
-                doctor and verify, Spark's source and jobs
+                doctor and verify, schemas and transactions, Spark's source and jobs
     users       all of them by name
     ground      a copy of a template for one cell
     judge       holds what a user saw against the promise

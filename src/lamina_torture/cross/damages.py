@@ -156,7 +156,7 @@ def newer(path: str, data: bytes, luck: random.Random | None = None) -> tuple[by
         return _newer_object(data)
     if data.startswith(b"KLOG") and drawn.random() < 0.5:
         return _newer_keratin_record(data, drawn)
-    if data.startswith((b"KLOG", b"KIDX", b"KTIX", b"KSNAP", b"KDELTA", b"KOFFSET")):
+    if data.startswith((b"KLOG", b"KIDX", b"KTIX", b"KSNAP", b"KDELTA", b"KOFFSET", b"KTXN")):
         return _newer_header(data)
     if data.startswith(b"KERATIN\0") or data.startswith(b"LAMSNAP\0"):
         return _newer_whole(data)

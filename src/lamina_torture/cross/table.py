@@ -52,11 +52,11 @@ NOT_USERS |= {
 NOT_USERS |= {
     f"{kind}.{name}": why
     for name, why in {
-        "read": "reads by `scan`, which is a user, and decodes what that gives",
-        "schema": "a topic's schemas.json, whose damage tests/store/test_schema_files.py meets",
-        "schemas": "a topic's schemas.json, whose damage tests/store/test_schema_files.py meets",
+        "read": "reads by `scan`, which is a user, and decodes what that gives as Store.read does",
+        "schema": "asks for what Store.schema does, which is a user",
+        "schemas": "asks for what Store.schemas does, which is a user",
     }.items()
-    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
+    for kind in ("ArchiveStore", "RemoteStore")
 }
 NOT_USERS |= {
     f"{kind}.set_schema": "writes a topic's schemas.json, no records"
@@ -129,13 +129,8 @@ NOT_LAID_OUT: dict[str, str] = {
     "boundary of tails": "of a cluster",
     "lease of a cluster": "of a cluster",
     "tail": "of a cluster",
-    "copy of a group": "made when a group is archived; tests/archive/test_groups_rebuilt.py",
-    "ids of producers": "made by the Kafka door; tests/store/test_producer_ids.py",
     "proof of an object store": "made by `lamina doctor --archive`; tests/archive/test_proof.py",
-    "settings of groups": "made by the Kafka door; tests/groups/test_settings_book.py",
     "tombstone": "there only while a segment goes; the row F7/names",
-    "topic schemas": "of typed topics; tests/store/test_schema_files.py",
-    "transaction": "made by the Kafka door; tests/store/test_transactions.py",
 }
 """Kinds of files that the directories of cells do not have, and what meets their damage instead."""
 

@@ -6,7 +6,9 @@
 
 A template is made once by the store itself, kept as bytes, and laid out again for every cell. It
 knows each record's copies: the files that hold it and where. Two topics are in it, the one that is
-looked at and a neighbour, whose records no damage may cost that touches none of their bytes.
+looked at and a neighbour, whose records no damage may cost that touches none of their bytes. A
+third is there for its schemas, and for transactions that are decided and that are open: of it only
+the files of these are damaged.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from lamina.api import ProducerStamp
 from lamina.api.memberships import Committed
@@ -31,9 +35,19 @@ from lamina.formats.wal import headers
 from lamina.formats.wal import log as wal_log
 from lamina.formats.wal.layout import FrameType
 from lamina.storage import paths
+from lamina.store import transactions
 from lamina.store.store import Store
+from lamina_torture.faults.transactions import made
 
 TOPIC, NEIGHBOUR, GROUP = "t", "n", "g"
+TYPED, TYPED_ROWS = "s", [{"id": number, "item": f"item {number}"} for number in range(5)]
+SCHEMA = (
+    '{"type": "record", "name": "Order", "fields":'
+    ' [{"name": "id", "type": "long"}, {"name": "item", "type": "string"}]}'
+)
+DECIDED = tuple(f"decided {number}" for number in range(3))
+"""The values of a transaction that is decided and not stored yet."""
+MINUTE_MS = 60_000
 CLASSIC, CLASSIC_AT = "classic", 5
 """A group of Kafka's kind, and the offset that it has committed."""
 TAG = b"erase-me"
@@ -162,6 +176,9 @@ def _live(root: Path, format_name: str, *, archived: bool) -> Template:
     with open_store(root) as store:
         for topic in (TOPIC, NEIGHBOUR):
             store.create_topic(topic, format=format_name, config=config)
+        store.create_topic(TYPED, partitions=2, format=format_name, schema=SCHEMA, config=config)
+        store.append(TYPED, TYPED_ROWS, partition=0)
+        store.new_producer_id()
         store.append(NEIGHBOUR, _rows(format_name, luck, 30, "n0"), partition=0)
         for part in range(10):
             store.append(TOPIC, _rows(format_name, luck, 12, f"a{part}"), partition=0)
@@ -173,6 +190,9 @@ def _live(root: Path, format_name: str, *, archived: bool) -> Template:
         group = store.group(TOPIC, GROUP)
         group.ack(group.poll(ACKED, LEASE_MS))
         store.commit_offsets(CLASSIC, [Committed(TOPIC, 0, CLASSIC_AT)])
+        store.coordinator.share_settings.alter(GROUP, {"share.auto.offset.reset": "earliest"})
+        if archived:
+            store.archive()  # of the groups, too
         store.append(NEIGHBOUR, _rows(format_name, luck, 10, "n1"), partition=0)
         for part in range(4):
             store.append(TOPIC, _rows(format_name, luck, 12, f"b{part}"), partition=0)
@@ -191,6 +211,7 @@ def _live(root: Path, format_name: str, *, archived: bool) -> Template:
                         row["offset"] for row in rows if TAG in (row.get("tag"), row.get("key"))
                     }
         (part_of_group,) = store.describe_group(TOPIC, GROUP).partitions
+        _begin_transactions(store)
         files = files_of(root)
     bare = Template(
         format_name, archived, files, records, frozenset(tagged), part_of_group.committed
@@ -198,16 +219,21 @@ def _live(root: Path, format_name: str, *, archived: bool) -> Template:
     copies = _without_spent(
         [copy for path, data in files.items() for copy in _copies(bare, path, data)]
     )
-    return Template(
-        format_name,
-        archived,
-        files,
-        records,
-        frozenset(tagged),
-        part_of_group.committed,
-        copies,
-        _tiers(files, copies),
-    )
+    return replace(bare, copies=copies, tiers=_tiers(files, copies))
+
+
+def _begin_transactions(store: Store) -> None:
+    """Leaves a transaction that is decided and not stored, and one that is open."""
+    own = store.transactions
+    with mock.patch.object(transactions, "MEMORY_BYTES_MAX", 0):  # what is open has a file
+        for name in ("decided", "open"):
+            claim = own.init(name, MINUTE_MS)
+            own.add_partitions(claim, [(TYPED, 1)])
+            data, batch = made(list(DECIDED), 0)
+            own.stage(claim, (TYPED, 1), batch, data)
+            if name == "decided":
+                with mock.patch.object(transactions.Transactions, "_finish"):
+                    own.end(claim, commit=True)
 
 
 def files_of(root: Path) -> Files:
@@ -234,7 +260,7 @@ def _copies(bare: Template, path: str, data: bytes) -> Iterator[Copy]:
         records = [(topic, offset) for offset in offsets]
     elif name.endswith(".data"):
         found = wal_log.scan_segment(data)
-        topic = _topics_by_id(bare.files)[int(path.split("/")[-2], 16)]
+        topic = _topics_by_id(bare.files).get(int(path.split("/")[-2], 16), "")
         offsets = wal_log.decode_segment(data, found).column("offset").to_pylist()
         records = [(topic, offset) for offset in offsets]
     elif path.startswith("data/wal/") and name.endswith(".log"):
@@ -252,8 +278,8 @@ def _copies(bare: Template, path: str, data: bytes) -> Iterator[Copy]:
         ]
     else:
         return
-    ends = [*found.positions.tolist()[1:], found.end]
-    for start, end, record in zip(found.positions.tolist(), ends, records, strict=True):
+    edges = [*found.positions.tolist(), found.end]
+    for (start, end), record in zip(pairwise(edges), records, strict=True):
         if record in bare.records:
             yield Copy(path, start, end, record)
 
@@ -299,9 +325,12 @@ def _tiers(files: Files, copies: tuple[Copy, ...]) -> dict[str, tuple[str, ...]]
         folder = stem.rpartition("/")[0]
         newest[folder] = max(newest.get(folder, -1), *(offset for _, offset in records))
     found: dict[str, list[str]] = {}
+    unlooked = _of_typed(files)
     for path in files:
         stem = _stem(path)
         records = held.get(stem, [])
+        if path.startswith(unlooked) and not path.endswith(paths.TOPIC_SCHEMAS):
+            continue
         if path.startswith("archive/"):
             tier = "object" if records else "shelf"
         elif path.startswith("cold/"):
@@ -316,6 +345,17 @@ def _tiers(files: Files, copies: tuple[Copy, ...]) -> dict[str, tuple[str, ...]]
             tier = "copied" if set(records) <= in_archive else "sealed"
         found.setdefault(tier, []).append(path)
     return {tier: tuple(found) for tier, found in found.items()}
+
+
+def _of_typed(files: Files) -> tuple[str, ...]:
+    """Where the files of the third topic lie: what happens to its records, the others show."""
+    about = topic_file.decode(files[f"data/topics/{TYPED}/topic.json"])
+    ids = [paths.wal_topic_directory(number) for number in about.topic_ids]
+    folders = (f"data/{paths.TOPICS}/{TYPED}", f"archive/data/{TYPED}")
+    return (
+        *(f"{each}/" for each in folders),
+        *(f"{where}/{each}/" for each in ids for where in (f"data/{paths.SEGMENTS}", "cold")),
+    )
 
 
 def _stem(path: str) -> str:

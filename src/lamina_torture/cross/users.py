@@ -12,7 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lamina.wire.operations import OPERATIONS
-from lamina_torture.cross import changers, commands, doors, kafka_door, lookers, readers, sparks
+from lamina_torture.cross import (
+    beside,
+    changers,
+    commands,
+    doors,
+    kafka_door,
+    lookers,
+    readers,
+    sparks,
+)
 from lamina_torture.cross.axes import Cell
 from lamina_torture.cross.ground import Ground, Saw
 
@@ -41,6 +50,7 @@ _IN_EVERY_STORE = (
 )  # fmt: skip
 _LOOKED_AT = (*_IN_EVERY_STORE, "groups", "tier_status", "describe_group")
 _IN_ARCHIVE = ("object", "shelf")
+_BESIDE = ("metadata", "shelf")
 
 
 def _of(kind: str, *names: str) -> tuple[str, ...]:
@@ -68,6 +78,10 @@ USERS: dict[str, User] = {
              _IN_ARCHIVE, True),
         User("archive-fetch", readers.archive_fetch, _of(_ARCHIVE, "fetch", "diff"),
              _IN_ARCHIVE, True),
+        User("typed-read", beside.typed_read, _of(_STORE, "read", "schema", "schemas"), _BESIDE),
+        User("typed-read-only", beside.typed_read_only,
+             _of(_READ_ONLY, "read", "schema", "schemas"), _BESIDE),
+        User("transactions", beside.transactions, (), _BESIDE),
         User("describe", lookers.describe, _of(_STORE, *_LOOKED_AT, "extents", "writers", "sinks",
              "failures", "segmented", "wal_partitions", "producer_position", "raw_record",
              "explain_retention", "layers", "blocks")),
