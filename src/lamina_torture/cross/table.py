@@ -112,6 +112,7 @@ NOT_USERS |= {
             "Produce", "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs",
             "IncrementalAlterConfigs", "DeleteRecords", "InitProducerId", "DeleteGroups",
             "OffsetCommit", "OffsetFetch", "OffsetDelete", "ShareFetch", "ShareAcknowledge",
+            "AlterShareGroupOffsets", "DeleteShareGroupOffsets", "DescribeShareGroupOffsets",
         ),
     }.items()
     for name in names
