@@ -68,12 +68,21 @@ def test_a_server_counts_itself_its_disk_and_its_doors(tmp_path: Path) -> None:
 def test_calls_that_are_refused_are_counted_by_why(tmp_path: Path) -> None:
     with served(tmp_path / "data", rate_requests=1) as service:
         url = f"{service.http_url}/v1/topics"
+        while httpx.post(url, json={"name": "t"}).status_code == 503:
+            pass
+        while httpx.post(f"{url}/t/records", json={"records": [{"value": ""}]}).status_code == 503:
+            pass
         for _ in range(200):
             httpx.get(url)
+        for name in ("t", "t", "invented"):
+            httpx.get(f"{url}/{name}")
         found = samples(httpx.get(f"{service.http_url}/metrics").text)
     assert found["lamina_refused_calls_total{reason=Busy}"] > 0
-    by_operation = found["lamina_calls_total{operation=topics}{outcome=Busy}"]
-    assert by_operation == found["lamina_refused_calls_total{reason=Busy}"]
+    assert found["lamina_topic_busy_calls_total{topic=t}"] >= 1
+    assert found["lamina_topic_busy_calls_total{topic=}"] >= 1
+    assert not [name for name in found if "invented" in name], "a name that a stranger chose"
+    busy = [found[name] for name in found if re.match("lamina_calls_total.*outcome=Busy", name)]
+    assert sum(busy) == found["lamina_refused_calls_total{reason=Busy}"]
 
 
 def test_a_key_with_a_prefix_learns_of_its_topics_and_of_nothing_else(tmp_path: Path) -> None:
@@ -121,6 +130,10 @@ def test_topics_beyond_the_most_are_counted_together_and_those_deleted_go() -> N
     assert {name.rpartition(":")[2] for name in found} == {"a", "b", ""}
     found = shown(counters, {"b", "c", "d"})
     assert {name.rpartition(":")[2] for name in found} == {"b", ""}
+    counters.busy("b")
+    counters.busy("c")
+    found = shown(counters, {"b", "c", "d"})
+    assert found["lamina_topic_busy_calls_total:b"] == found["lamina_topic_busy_calls_total:"] == 1
     counters.read("c", 5, 50)
     assert shown(counters, {"b", "c", "d"})["lamina_topic_read_records_total:c"] == 5
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -365,6 +368,96 @@ def test_what_was_created_replaced_or_deleted_survives_a_power_loss() -> None:
     assert after_power_loss(files).read("a/k").data == b"more"
     found.delete("a/k")
     assert list(after_power_loss(files).list("")) == []
+
+
+RACER = """
+import sys, threading
+from lamina.errors import ObjectConflict
+from lamina.storage.files import LocalFiles
+from lamina.storage.object_directory import DirectoryObjects
+
+directory, first = sys.argv[1], int(sys.argv[2])
+won, ready = [], threading.Barrier(17)
+
+def race(number):
+    objects = DirectoryObjects(LocalFiles(), directory)
+    ready.wait()
+    try:
+        objects.create("raced/k", b"%03d" % number * 50_000)
+        won.append(number)
+    except ObjectConflict:
+        pass
+
+threads = [threading.Thread(target=race, args=(first + number,)) for number in range(16)]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+sys.stdin.read()
+ready.wait()
+for thread in threads:
+    thread.join()
+print(*won)
+"""
+
+
+def test_one_of_64_creators_wins_and_nobody_reads_a_part_of_it(
+    directory: DirectoryObjects, tmp_path: Path
+) -> None:
+    seen, winners = set(), []
+    with contextlib.ExitStack() as racing:
+        racers = [
+            racing.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", RACER, str(tmp_path / "archive"), str(16 * number)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(4)
+        ]
+        for each in racers:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in racers:
+            assert each.stdin is not None
+            each.stdin.close()
+        while any(each.poll() is None for each in racers):
+            with contextlib.suppress(ObjectMissing):
+                seen.add(bytes(directory.read("raced/k").data))
+        for each in racers:
+            assert each.stdout is not None
+            winners += each.stdout.read().split()
+            assert each.returncode == 0
+    (winner,) = winners
+    whole = b"%03d" % int(winner) * 50_000
+    assert seen <= {whole}
+    assert directory.read("raced/k").data == whole
+
+
+@pytest.mark.parametrize("choice", ["dropped", "kept", 1, 2, 3])
+def test_an_object_is_created_whole_or_not_at_all(choice: Any) -> None:
+    """Whenever the power fails, at each step; what was there before is left as it was."""
+    files = SimulatedFiles()
+    found = DirectoryObjects(files, "/srv/archive")
+    found.create("a/old", b"old")
+    disks, steps = [], []
+
+    def note(kind: str, path: str) -> None:
+        disks.append(files.snapshot())
+        steps.append(kind)
+
+    files.before = note
+    found.create("a/k", b"whole" * 5_000)
+    assert steps == ["create", "write_at", "sync", "rename", "sync_directory"]
+    for disk in disks:
+        left = DirectoryObjects(disk.crash(choice), "/srv/archive")
+        assert {each.key for each in left.list("")} <= {"a/old", "a/k"}
+        assert left.read("a/old").data == b"old"
+        with contextlib.suppress(ObjectMissing):
+            assert left.read("a/k").data == b"whole" * 5_000
+        with contextlib.suppress(ObjectConflict):  # what a crash leaves is in nobody's way
+            left.create("a/k", b"again")
 
 
 def after_power_loss(files: SimulatedFiles) -> DirectoryObjects:

@@ -179,7 +179,7 @@ class Broker:
             with self.work.taking(), self.place.answering(name):
                 yield self.place.replica_for(name) or self.store
         except LaminaError as error:
-            self.note_refused(caller, name, error)
+            self.note_refused(caller, name, error, topic or "")
             raise
         self.metrics.count(name, "ok")
 
@@ -260,7 +260,7 @@ class Broker:
             finally:
                 self.leave(size_bytes)
         except LaminaError as error:
-            self.note_refused(caller, "append", error)
+            self.note_refused(caller, "append", error, order.topic)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -287,7 +287,7 @@ class Broker:
             finally:
                 self.leave(0)
         except LaminaError as error:
-            self.note_refused(caller, "append", error)
+            self.note_refused(caller, "append", error, order.topic)
             raise
         self.note_appended(order.topic, appended.count, arrived_bytes, started)
         return appended
@@ -335,9 +335,9 @@ class Broker:
         self.inflight.give_back(size_bytes)
         self.work.give_back()
 
-    def note_refused(self, caller: Caller, name: str, error: LaminaError) -> None:
+    def note_refused(self, caller: Caller, name: str, error: LaminaError, topic: str = "") -> None:
         """Counts a call that failed; what was refused is logged, what was fenced explained."""
-        self.metrics.count(name, type(error).__name__)
+        self.metrics.count(name, type(error).__name__, topic)
         telling.withhold(caller, error)
         if isinstance(error, StorageFull):
             self.condition.note_full(str(error))
@@ -386,7 +386,7 @@ class Broker:
             lambda batch: self._note_sent(caller, asked.topic, batch),
             lambda: not self.quotas.fetch.is_in_debt(caller),
         )
-        parts = self._sent(caller, scan_parts.sent(first, ahead, sending))
+        parts = self._sent(caller, asked.topic, scan_parts.sent(first, ahead, sending))
         return schema.with_metadata({messages.END: str(end)}), parts
 
     def _note_sent(self, caller: Caller, topic: str, batch: pa.RecordBatch) -> None:
@@ -395,11 +395,11 @@ class Broker:
         self.renewed(caller).require("read", topic, "scan")
         self.place.confirm_read()
 
-    def _sent(self, caller: Caller, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _sent(self, caller: Caller, topic: str, parts: scan_parts.Batches) -> scan_parts.Batches:
         try:
             yield from parts
         except LaminaError as error:
-            self.note_refused(caller, "scan", error)
+            self.note_refused(caller, "scan", error, topic)
             raise
 
     def answer(self, *, weight: int = 1) -> Answer:

@@ -81,7 +81,7 @@ class Metrics:
             registry=self._registry,
         )
 
-    def count(self, operation: str, outcome: str) -> None:
+    def count(self, operation: str, outcome: str, topic: str = "") -> None:
         """Counts a call; looking a pair of labels up costs more than counting."""
         child = self._children.get((operation, outcome))
         if child is None:
@@ -89,6 +89,8 @@ class Metrics:
         child.inc()
         if outcome in REFUSALS:
             self.refused.labels(outcome).inc()
+        if outcome == "Busy":
+            self.topics.busy(topic)
 
     def watch(self, gauges: Callable[[], Iterator[Metric]]) -> None:
         """Adds gauges that are read each time somebody asks."""

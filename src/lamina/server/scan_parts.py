@@ -12,12 +12,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from lamina.server.ahead import ReadAhead
 
 SCAN_BYTES, SCAN_S = 64 << 20, 10.0
+Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,7 @@ class Sending:
     """Returns whether the caller may have more in this part."""
 
 
-def sent(
-    first: pa.RecordBatch | None, ahead: ReadAhead, sending: Sending
-) -> Iterator[pa.RecordBatch]:
+def sent(first: pa.RecordBatch | None, ahead: ReadAhead, sending: Sending) -> Batches:
     """Yields the batches of one part, the first of which was read to learn the schema."""
     started, sent_bytes, batch = time.monotonic(), 0, first
     try:

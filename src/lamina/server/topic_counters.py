@@ -1,9 +1,9 @@
-"""What was appended to and read from each topic since the server started, by any door.
+"""What each topic took, gave and had to refuse since the server started, by any door.
 
 Rules.
 1. So many topics have counters of their own; those that come later are counted together, under the
-   empty name, which no topic has. Only calls that were answered count, so only topics that are
-   there get a counter.
+   empty name, which no topic has. Only calls that were answered give a topic counters, so only
+   topics that are there have them; what was refused before counts under the empty name.
 2. A key with a prefix sees the counters of its topics, and not what others have together.
 3. The counters of a topic go with it.
 """
@@ -21,6 +21,7 @@ _NAMES = {
     "appended_bytes": "Bytes of appends as they came, by topic",
     "read_records": "Records sent, by topic",
     "read_bytes": "Bytes of records sent, by topic",
+    "busy_calls": "Calls refused because a limit was reached, by topic",
 }
 
 
@@ -50,11 +51,16 @@ class TopicCounters:
             counts[2] += records
             counts[3] += size_bytes
 
+    def busy(self, topic: str) -> None:
+        """Counts a call that a limit refused, for a topic of any name, which need not be there."""
+        with self._lock:
+            self._of(topic if topic in self._counts else REST)[4] += 1
+
     def _of(self, topic: str) -> list[int]:
         counts = self._counts.get(topic)
         if counts is None:
             has_room = len(self._counts) - (REST in self._counts) < self._most
-            counts = self._counts.setdefault(topic if has_room else REST, [0, 0, 0, 0])
+            counts = self._counts.setdefault(topic if has_room else REST, [0] * len(_NAMES))
         return counts
 
     def families(self, topics: Collection[str], prefix: str = "") -> Iterator[CounterMetricFamily]:

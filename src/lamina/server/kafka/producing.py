@@ -88,7 +88,7 @@ def _queued(call: Call, parts: list[Part]) -> Message | Later:
     try:
         append, timeout_s = _enter(call, parts[0])
     except LaminaError as error:
-        broker.note_refused(call.caller, "append", error)
+        broker.note_refused(call.caller, "append", error, parts[0][0])
         return _response(call, parts, [_unstored(call, parts[0], error)]) or {}
     timer = None
     if timeout_s is not None:
@@ -128,7 +128,7 @@ def _outcome(call: Call, part: Part, append: asyncio.Future[Ack], started: float
         ack = append.result()
         call.door.broker.place.confirm()
     except LaminaError as error:
-        call.door.broker.note_refused(call.caller, "append", error)
+        call.door.broker.note_refused(call.caller, "append", error, topic)
         return _unstored(call, part, error)
     call.door.broker.note_appended(topic, ack.count, batch.size_bytes, started)
     call.door.broker.metrics.count("kafka.Produce", "ok")
@@ -220,7 +220,7 @@ def _require(call: Call, topic: str, records: memoryview | None) -> None:
     try:
         call.caller.require("write", topic, "append")
     except LaminaError as error:
-        call.door.broker.note_refused(call.caller, "append", error)
+        call.door.broker.note_refused(call.caller, "append", error, topic)
         raise
     limit = call.store.topic_changes.settings_in_force(topic).max_message_bytes
     if records is not None and len(records) > limit:
