@@ -29,6 +29,8 @@ from lamina.server.console.feeds import FEEDS
 from lamina.server.flight import FlightDoor
 from lamina.server.http import Routes
 from lamina.server.service import Service
+from lamina.server.subject_answers import ROWS
+from lamina.server.subject_routes import SubjectRoutes
 from lamina.wire import failures, messages
 from lamina.wire.operations import OPERATIONS
 from tests.server.rig import served
@@ -111,9 +113,13 @@ BESIDE = {
 """Routes that are in no table; those of the console are tried by their own tests, below."""
 
 
+REGISTRY = {each.path for each in SubjectRoutes(None, None, None).routes()}  # type: ignore[arg-type]
+
+
 def routes(service: Service) -> list[tuple[str, str]]:
     found = Routes(service.broker).application().routes
     assert all(isinstance(each, Route) for each in found)
+    found = [each for each in found if each.path not in REGISTRY]  # tried by a test of their own
     known = BESIDE | {operation.path for operation in OPERATIONS.values()}
     strange = {each.path for each in found} - known
     assert not strange, "say here how a key with a prefix is to be tried on it"
@@ -163,6 +169,43 @@ def test_no_route_tells_of_it_or_acts_on_it(
             with contextlib.suppress(LaminaError):  # what the admin key just made
                 service.broker.store.delete_topic("mine.none")
     assert facts(service) == before
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_no_call_of_the_schema_registry_tells_of_it_or_acts_on_it(
+    service: Service, keys: dict[str, str], scope: str
+) -> None:
+    whole, mine = (("any", keys[name]) for name in ("whole", scope))
+    secret = '{"type": "fixed", "name": "qz7fixed", "size": 7}'
+    with httpx.Client(base_url=service.http_url, timeout=30) as client:
+        place = f"/subjects/{THEIRS}-value/versions"
+        number = client.post(place, auth=whole, json={"schema": secret}).json()["id"]
+        store = service.broker.store
+        before = repr(store.registry.book())
+        body = {"schema": '"int"', "compatibility": "NONE", "mode": "READONLY"}
+        for row in ROWS:
+            answers = {}
+            for name in (THEIRS, NOTHING):
+                number_of = str(number) if name == THEIRS else "2000000000"
+                path = row.path.replace("{subject}", f"{name}-value").replace("{version}", "1")
+                path = path.replace("{id}", number_of)
+                answer = client.request(row.verb, f"/{path}", auth=mine, json=body)
+                told = answer.text.replace(f" {number_of} ", " ID ")
+                answers[name] = answer.status_code, told
+            assert alike(answers), (row, answers)
+            assert "qz7fixed" not in answers[THEIRS][1]
+            path = row.path.replace("{subject}", "mine.a-value").replace("{version}", "latest")
+            told = client.request(row.verb, f"/{path.replace('{id}', '1')}", auth=mine).text
+            assert THEIRS not in told, row
+        assert repr(store.registry.book()) == before
+        if scope != "read":  # a name that begins with the prefix is not a topic that does
+            referring = {
+                "schema": '["null", "qz7fixed"]',
+                "references": [{"name": "qz7fixed", "subject": f"{THEIRS}-value", "version": 1}],
+            }
+            answer = client.post("/subjects/mine.a-value/versions", auth=mine, json=referring)
+            assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
+            assert "qz7nobody" not in answer.text
 
 
 # ---------------------------------------------------------------- Flight

@@ -14,6 +14,7 @@ where; `reloading` what may change while it runs, `certificates` among it. `heal
 and groups, `process_gauges` the server itself), `log_lines` is the log, `tracing` makes spans for
 OpenTelemetry. `quotas` bounds the bytes of a key. `standing` says where the server stands in a
 cluster, `clustered` makes it stand in one, and `http_errors` says what an error is in HTTP.
+`subject_routes` is a schema registry as Confluent's clients expect it, `subject_answers` its calls.
 `call_arguments` reads what a call is given, `scan_parts` sends a scan. `arriving` reads an HTTP
 request within its bounds, `hasty` ends connections that are too slow, `sites` refuses requests that
 a foreign web page makes in a user's name. `held_answers` counts an answer until its last byte was

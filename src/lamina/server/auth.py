@@ -16,6 +16,7 @@ Rules.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -160,6 +161,18 @@ def bearer(header: str | None) -> str | None:
     """Returns the key of an `Authorization: Bearer …` header."""
     kind, _, key = (header or "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
+
+
+def basic_password(header: str | None) -> str | None:
+    """Returns the password of an `Authorization: Basic …` header; the user's name says nothing."""
+    kind, _, text = (header or "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        _, _, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return password or None
 
 
 def load(path: str) -> list[Key]:

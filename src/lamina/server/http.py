@@ -6,6 +6,7 @@
     /v1/cluster/promote, /v1/cluster/handover       who holds the cluster
     /metrics    for Prometheus                      /docs, /openapi.json
     /console    the log as a page (`console/`)
+    /subjects, /schemas, /config, …   a schema registry (`subject_routes.py`)
 
 Rules.
 1. What a request brings is read by `server.arriving`, and in no other way.
@@ -49,6 +50,7 @@ from lamina.server.http_errors import Unknown, elsewhere, failed
 from lamina.server.listening import refused
 from lamina.server.setting_table import ServerSettings
 from lamina.server.sites import refuse_foreign_name, refuse_foreign_site
+from lamina.server.subject_routes import SubjectRoutes
 from lamina.storage import local_sockets
 from lamina.storage.descriptors import share_of_door
 from lamina.wire import failures, values
@@ -102,6 +104,7 @@ class Routes:
             Route(_WATCH, self._typed(self._watch), methods=["GET"]),
             Route(_POLL, self._typed(self._poll_group), methods=["POST"]),
             *self.console.routes(),
+            *SubjectRoutes(self._broker, self._caller_of, self._threads).routes(),
         ]
         by_path: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS.values():
@@ -131,11 +134,14 @@ class Routes:
         return guarded
 
     def _caller(self, request: Request) -> Caller:
+        return self._caller_of(request, bearer(request.headers.get("authorization")))
+
+    def _caller_of(self, request: Request, key: str | None) -> Caller:
         try:
             if not self._broker.asks_for_keys:
                 refuse_foreign_name(request)
                 refuse_foreign_site(request)
-            return self._broker.caller(bearer(request.headers.get("authorization")))
+            return self._broker.caller(key)
         except NotAllowed as error:
             peer = request.client.host if request.client else "nowhere"
             self._broker.refusals.note_stranger("http", peer, error)

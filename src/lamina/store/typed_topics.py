@@ -216,7 +216,8 @@ class TypedTopics(TypedReads):
         if known.encoding != encoding or (known.framing == PLAIN and encoding != JSON):
             raise InvalidRequest(f"topic {about.name!r} is of encoding {known.encoding}")
         former = [avro_text.parse(each.text) for each in known.schemas]
-        given = languages.record_of(version.schema, book.texts(version.schema))
+        name = former[-1].name if former else ""
+        given = languages.record_of(version.schema, book.texts(version.schema), name)
         new = next_version(schema_of(given, encoding), encoding, former)
         names = [field.name for field in new.fields]
         _refuse_own_names(names)

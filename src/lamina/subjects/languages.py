@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,10 +152,15 @@ def encoding_of(language: str) -> str:
     return _ENCODINGS[language]
 
 
-def record_of(schema: Schema, others: Mapping[str, str]) -> Type:
-    """Returns a schema as the columns of a topic; raises SchemaError where it has none."""
+def record_of(schema: Schema, others: Mapping[str, str], former: str = "") -> Type:
+    """Returns a schema as the columns of a topic; raises SchemaError where it has none.
+
+    Of a file with several messages it is the one that the topic had before, by its full name, or
+    else the first that no other message is made of.
+    """
     if schema.language == PROTOBUF:
-        return protobuf_schema.parse(schema.text, imports=others)
+        file = protobuf_schema.parse_file(schema.text, others)
+        return protobuf_schema.parse(schema.text, _chosen(file, former), others)
     if schema.language == JSON:
         return json_schema.parse(schema.text)
     return avro_text.parse(schema.text, _once(others))
@@ -164,6 +169,22 @@ def record_of(schema: Schema, others: Mapping[str, str]) -> Type:
 def schema_of(kind: Type, encoding: str) -> Schema:
     """Returns a topic's schema as it is registered: in the language of the topic's values."""
     return Schema(_text_of(kind, encoding), _LANGUAGES[encoding])
+
+
+def _chosen(file: protobuf_file.ProtoFile, former: str) -> str:
+    """Returns the full name of the message that values are likely to be; "" for the first."""
+    prefix = f"{file.scope}."
+    names = [f"{prefix}{each.name}" for each in file.messages]
+    if f".{former}" in names:
+        return former
+    used = {kind for each in file.messages for kind in _types_in(each)}
+    return next((name[1:] for name in names if name not in used), "")
+
+
+def _types_in(message: protobuf_file.ProtoMessage) -> Iterator[str]:
+    yield from (field.type for field in message.fields)
+    for inner in message.messages:
+        yield from _types_in(inner)
 
 
 def _text_of(kind: Type, encoding: str) -> str:
