@@ -44,6 +44,15 @@ KAFKA_MUTANTS = (
         ("F1/kafka:keratin:1",),
     ),
     Mutant(
+        "group-moves-at-once",
+        "what a member still has is given to nobody else before it gave that up",
+        "client/assignors.py",
+        "        if all(claimant == member for _, claimant in claims.get((topic, number), ())):\n"
+        "            shares",
+        "        if True:\n            shares",
+        ("tests/client/test_assignors.py",),
+    ),
+    Mutant(
         "transaction-lying-commit",
         "fsync of a transaction's file before its commit is answered",
         "store/staged_transaction.py",

@@ -172,7 +172,7 @@ def made(values: list[str], sequence: int) -> tuple[bytes, Batch]:
     records = pa.RecordBatch.from_arrays(arrays, schema=batches.INPUT_SCHEMA)
     data = bytes(batches.encode(records))
     found = batches.decode(data, 1 << 20)
-    return data, replace(found, is_transactional=True, base_sequence=sequence)
+    return data, found._replace(is_transactional=True, base_sequence=sequence)
 
 
 class _InTurn(Executor):

@@ -36,8 +36,7 @@ Rules.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +79,8 @@ BATCH_BYTES = 1 << 20
 _LENGTH_BYTES = 12
 _CODEC_BITS, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
 _SPAN_MAX = (1 << 31) - 1
+_NO_BYTES, _NO_HEADERS = pa.nulls(1, pa.binary()), pa.nulls(1, HEADERS)
+"""What lone records mostly have of keys and headers: making it takes a sixth of decoding one."""
 
 SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
 """What `decode` gives."""
@@ -89,8 +90,7 @@ INPUT_SCHEMA = pa.schema(
 """What `encode` takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A batch that was sent: its records, and who says that he sent them."""
 
     records: pa.RecordBatch
@@ -205,7 +205,7 @@ def _binary(
     """A binary column of what the kernel filled; a small one does not keep a large room."""
     there, rows = counts
     if there == 0:
-        return pa.nulls(rows, pa.binary())
+        return _NO_BYTES if rows == 1 else pa.nulls(rows, pa.binary())
     data, size = room
     if size < len(data) >> 1:
         data = data[:size].copy()
@@ -217,7 +217,7 @@ def _headers(
 ) -> pa.Array:
     items, name_bytes, value_bytes, listed = totals
     if listed == 0:
-        return pa.nulls(len(positions), HEADERS)
+        return _NO_HEADERS if len(positions) == 1 else pa.nulls(len(positions), HEADERS)
     targets = envelope.HeaderArrays.with_room(len(positions), items, name_bytes, value_bytes)
     ends = np.zeros(3, dtype=np.int64)
     record_kernels.read_headers(payload, positions, tuple(targets), ends)
