@@ -23,6 +23,7 @@ from lamina.store import window_contents
 from lamina.store.store import Store
 from tests.archive.rig import TOPIC, numbered, read, table, values
 from tests.store.seat_rig import SETTINGS, Broker, Brokers, Time, filled
+from tests.store.test_schema_registry import ONE, TWO, register
 from tests.support.failing_objects import FailingObjects
 
 FORMATS = ["keratin", "frame"]
@@ -133,6 +134,20 @@ def test_groups_offsets_producers_settings_and_deletions_come_along(brokers: Bro
         successor.create_topic("gone")
         assert successor.describe_topic("gone").epoch == 2
     store.close()
+
+
+def test_what_a_registry_answered_is_there_after_the_machine_is_lost(brokers: Brokers) -> None:
+    """Its successor gives no id again that a client was told."""
+    first = brokers()
+    store = first.serve()
+    found = [register(store, "s", text) for text in (ONE, TWO)]
+    assert [each.id for each in found] == [1, 2]
+    book = store.registry.book()
+    store.create_topic("s")
+    first.lose_power()  # and the machine with it
+    with brokers().serve() as successor:
+        assert successor.registry.book() == book
+        assert successor.topics() == ["_schemas"]
 
 
 def test_a_schema_comes_along(brokers: Brokers) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lamina.formats.documents.topic_schemas import TopicSchemas
 
 SETTINGS = {"retention.ms": -1, "retention.bytes": -1}
+SHIPPING_S = 30.0
+"""How long a change waits for the window of a cluster that it is in."""
 ARCHIVED = {"remote.storage.enable": "true", "segment.ms": 60_000, "archive.delay.ms": 0}
 """In a store with an archive, what is registered goes there within minutes."""
 _Made = TypeVar("_Made")
@@ -57,6 +59,10 @@ class Home(Protocol):
     @property
     def tier(self) -> Any:
         """Looks after the archive; None without one."""
+
+    @property
+    def seat(self) -> Any:
+        """The store's hold on a cluster; None without one."""
 
     def append(self, topic: str, records: pa.RecordBatch, *, acks: Any) -> Any:
         """Appends records."""
@@ -177,7 +183,19 @@ class SchemaRegistry(RegistryReads):
             self.write(made)
             for subject in {each.subject for each in made} | _named(result):
                 self._follow(subject)
-            return result
+        self._ship()
+        return result
+
+    def _ship(self) -> None:
+        """Waits until a cluster's window holds what is there: a successor must not give ids again.
+
+        Whoever ships needs `changing`, so it is not held here.
+        """
+        seat = self._home.seat
+        if seat is not None and self._next_offset > 0:
+            partition = self._lookup.partition(TOPIC, 0)
+            end = self._reads.latest_offset(TOPIC, 0)
+            seat.shipper.wait_archived(partition, end, SHIPPING_S)
 
     def write(self, made: Sequence[Entry]) -> None:
         """Appends what was decided, with `changing` held and the topic there."""

@@ -6,6 +6,7 @@ What they write is read by each other, and as columns by `store.read`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,20 @@ def test_the_client_by_itself(registry: SchemaRegistryClient) -> None:
         with pytest.raises(SchemaRegistryError) as caught:
             registry.get_latest_version(wrong)
         assert caught.value.error_code == 40401
+
+
+def test_the_program_of_the_page_runs(service: Service) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
+    section = page.split("## Schemas for Confluent's clients")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```py\n(.*?)```", section, re.DOTALL)
+    for told, found in (
+        ("http://localhost:9301", service.http_url),
+        ("localhost:9092", service.kafka_address),
+        ("grpc://localhost:9300", service.flight_url),
+    ):
+        assert told in program
+        program = program.replace(told, found)
+    exec(compile(program, "typed.md", "exec"), {})
 
 
 def test_a_client_with_a_key(tmp_path: Path) -> None:
