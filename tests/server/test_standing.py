@@ -24,7 +24,7 @@ from lamina.client.producer import Producer
 from lamina.errors import NotPrimary, Unavailable
 from lamina.server.service import Service
 from lamina.store.store import Store
-from lamina.wire import failures
+from lamina.wire import failures, messages
 from lamina.wire.messages import Order
 from tests.server.rig import ServerProcess, served
 
@@ -189,6 +189,7 @@ def test_a_standby_answers_reads_from_its_replica_and_nothing_else(pair: Pair) -
     a, of_a, b, _ = pair
     store_of(a).append("t", [b"one", b"two"])
     a.broker.place.replica = store_of(a)
+    store_of(a).replica_lag_ms = lambda: 17  # type: ignore[attr-defined]
     of_a.points_at(b)
     with lamina.connect(a.flight_url, timeout_s=10) as store:
         assert values(store) == [b"one", b"two"]
@@ -196,10 +197,18 @@ def test_a_standby_answers_reads_from_its_replica_and_nothing_else(pair: Pair) -
         assert store.latest_offset("t", 0) == 2
         assert store.fetch("t", 0, 1).num_rows == 1
         assert store.diff("t", 0, 0).records.num_rows == 2
+        assert store.fetch("t", 0, 1).schema.metadata[messages.LAG] == b"17"
+        assert next(store.scan("t", 0, 0)).schema.metadata[messages.LAG] == b"17"
+        assert "17 ms old" in repr(store)
         for call in (lambda: store.append("t", b"x"), store.groups, store.flush):
             with pytest.raises(NotPrimary):
                 call()
-    assert asked(a.http_url, "GET", "/v1/topics/t/partitions/0/records")[0] == 200
+    for path in ("/v1/topics/t/partitions/0/records", "/v1/topics"):
+        status, headers, body = asked(a.http_url, "GET", path)
+        assert (status, headers["lamina-replica-lag-ms"], body["replica_lag_ms"]) == (200, "17", 17)
+        _, headers, body = asked(b.http_url, "GET", path)
+        assert "lamina-replica-lag-ms" not in headers
+        assert "replica_lag_ms" not in body
     assert asked(a.http_url, "GET", "/v1/groups")[0] == 307
     follower = lamina.connect(f"{a.flight_url},{b.flight_url}", timeout_s=10)
     with follower as store:  # it wants the holder, for reads, too

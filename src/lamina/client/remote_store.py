@@ -88,6 +88,8 @@ class RemoteStore(StoreApi):
         self._idempotent = idempotent
         self._described: dict[str, tuple[TopicInfo, float]] = {}
         self._schemas: dict[str, tuple[TopicSchema, float]] = {}
+        self._lag_ms: int | None = None
+        """How old the last records may have been when they were sent; None if not by a standby."""
         self._turn = itertools.count()
         self._appending = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-append")
 
@@ -99,6 +101,8 @@ class RemoteStore(StoreApi):
         """Shows what is known here: the server is not asked, it may be gone."""
         known = [(about.name, about.format, len(about.partitions)) for about, _ in self._known()]
         title = store_title(self, self._connection.url, is_open=not self._connection.is_closed)
+        if self._lag_ms is not None:
+            title += f" (read from a standby, {self._lag_ms:,} ms old at most)"
         return table_portrait(title, ("topic", "format", "partitions"), known, len(known))
 
     def _known(self) -> list[tuple[TopicInfo, float]]:
@@ -242,7 +246,13 @@ class RemoteStore(StoreApi):
         del options  # a scan lasts as long as its reader takes; each wait ends with the connection
         client = self._connection.client
         reader = client.do_get(flight.Ticket(ticket), self._connection.options(None))
+        self._note_age(reader.schema)
         return reader, int(reader.schema.metadata[messages.END])
+
+    def _note_age(self, schema: pa.Schema) -> None:
+        """Takes note of whether a standby has answered, and how old what it sent may be."""
+        told = (schema.metadata or {}).get(messages.LAG)
+        self._lag_ms = None if told is None else int(told)
 
     def fetch(
         self,
@@ -276,6 +286,7 @@ class RemoteStore(StoreApi):
 
             patience = Patience.of(self._connection.timeout_s)
             batch = self._connection.repeat(ask, patience)
+            self._note_age(batch.schema)
             if batch.num_rows or waiting.left_s <= 0.001:
                 return batch
 
@@ -297,7 +308,9 @@ class RemoteStore(StoreApi):
             return self._connection.client.do_get(ticket, options).read_chunk().data
 
         patience = Patience.of(self._connection.timeout_s)
-        return messages.decode_diff(self._connection.repeat(ask, patience))
+        found = self._connection.repeat(ask, patience)
+        self._note_age(found.schema)
+        return messages.decode_diff(found)
 
     # ------------------------------------------------------------------ typed topics
 

@@ -199,6 +199,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(asked, messages.Question) and asked.kind == "scan":
             answer.hold(self._broker.streams.taking())
             schema, batches = self._broker.scan(caller, asked)
+            schema = schema.with_metadata(schema.metadata | self._age())
             return flight.GeneratorStream(schema, _typed_batches(self._counted(batches)))
         answer.hold(self._broker.room_for(getattr(asked, "wait_ms", 0)))
         if isinstance(asked, messages.Poll):
@@ -208,10 +209,16 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(asked, messages.Difference):
             found = self._broker.diff(caller, asked, answer)
             self._metrics.sent["flight"].inc(found.records.nbytes)
-            return _stream_of(found.records, {messages.DIFF: messages.encode_diff(found)})
+            told = {messages.DIFF: messages.encode_diff(found)}
+            return _stream_of(found.records, told | self._age())
         batch = self._broker.fetch(caller, asked, answer)
         self._metrics.sent["flight"].inc(batch.nbytes)
-        return _stream_of(batch)
+        return _stream_of(batch, self._age() or None)
+
+    def _age(self) -> dict[bytes, bytes]:
+        """Returns how old records may be that a standby sends, as metadata of their schema."""
+        lag_ms = self._broker.place.lag_ms()
+        return {} if lag_ms is None else {messages.LAG: str(lag_ms).encode()}
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

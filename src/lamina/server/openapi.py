@@ -60,9 +60,16 @@ _WHERE = [
 ]
 
 
+_AGE: dict[str, Any] = {
+    "replica_lag_ms": {
+        "type": "integer",
+        "format": "int64",
+        "description": "How old the answer may be; there if a standby of a cluster gives it.",
+    }
+}
 _FETCHED: dict[str, Any] = {
     "type": "object",
-    "properties": {"records": {"type": "array", "items": {"type": "object"}}},
+    "properties": {"records": {"type": "array", "items": {"type": "object"}}} | _AGE,
     "required": ["records"],
 }
 
@@ -105,7 +112,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "responses": _answers(
             {
                 "type": "object",
-                "properties": {"result": values.schema_of(operation.hints["return"])},
+                "properties": {"result": values.schema_of(operation.hints["return"])} | _AGE,
                 "required": ["result"],
             }
         ),

@@ -23,10 +23,11 @@ RECORDS_MAX = 10_000
 """The most records of one page: small ones take far more room as objects than as bytes."""
 
 
-def page_of(batch: pa.RecordBatch) -> bytes:
-    """Renders records as the body of an answer."""
+def page_of(batch: pa.RecordBatch, **beside: int) -> bytes:
+    """Renders records as the body of an answer, and what there is to say beside them."""
     rows = list(render_batch(batch))
-    return json.dumps({"records": rows}, ensure_ascii=False, separators=(",", ":")).encode()
+    page = {"records": rows} | beside
+    return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 _TURNS = 3

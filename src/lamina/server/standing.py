@@ -147,6 +147,11 @@ class Place:
         """Returns the replica for a call that it answers; else None."""
         return self.replica if name in READS else None
 
+    def lag_ms(self) -> int | None:
+        """Returns how old what is read here may be; None where it is not a replica's."""
+        replica = self.replica  # read once: it may be let go meanwhile
+        return None if replica is None else int(replica.replica_lag_ms())
+
     @contextlib.contextmanager
     def answering(self, name: str) -> Iterator[None]:
         """Surrounds a call: one that is answered by the holder is so until its answer is ready."""

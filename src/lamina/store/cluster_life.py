@@ -63,6 +63,9 @@ _log = logging.getLogger(__name__)
 class Replica(Protocol):
     """A store for reading that follows the holder, by the archive and the windows."""
 
+    problem: str
+    """Why it could not follow when it tried last; empty if it could."""
+
     def start(self, poll_ms: int) -> None:
         """Begins to follow."""
 
@@ -196,6 +199,9 @@ class Membership:
         """Returns what a person should know of."""
         wrong = (self.member.trouble, *self._wrong.values())
         found = [f"the cluster: {each}" for each in wrong if each]
+        replica = self._replica
+        if replica is not None and replica.problem:
+            found.append(f"the replica: {replica.problem}")
         refusal = self.refusal()
         if refusal is not None and not refusal.holder:
             found.append(f"the cluster: {refusal}")

@@ -3,7 +3,7 @@
     DoExchange "append"   each message: metadata = order, a newline, then plain values, or a batch
                           as an Arrow stream; each answer: what was appended, or an error
     DoGet                 ticket = a question in JSON; the schema's metadata says what is not in
-                          records: where a scan ends, what a diff found
+                          records: where a scan ends, what a diff found, how old it may be
     DoAction NAME         body = the arguments in JSON, and for those that speak of records that a
                           consumer holds, a newline and these as an Arrow stream; one result in JSON
 
@@ -43,6 +43,8 @@ END = b"lamina.end"
 """The key of the schema's metadata that says up to which offset a scan reaches."""
 DIFF = b"lamina.diff"
 """The key of the schema's metadata that holds what a diff says beside its records."""
+LAG = b"lamina.replica_lag_ms"
+"""The key of the schema's metadata that says how old a standby's answer may be."""
 OFFSETS = "offsets"
 """The only column of records that are named by their offsets alone."""
 HELD = dict.fromkeys((OFFSETS, "offset", "partition", "epoch"), pa.int64())
