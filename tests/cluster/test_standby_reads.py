@@ -150,7 +150,7 @@ def test_spark_and_a_dataset_read_from_a_standby(nodes: Nodes, spark: SparkSessi
             store.append("t", [b"%d" % number] * 10, partition=number % 2, acks="archived")
     with lamina.connect(b.url, timeout_s=30) as replica:
         until(lambda: end_of(replica) == 100, "the standby has it all")
-    frame = spark.read.format("lamina").option("server", b.url).option("topic", "t").load()
+    frame = spark.read.format("lamina").option("server", b.url).option("subscribe", "t").load()
     assert frame.count() == 200
     table = lamina.dataset(b.url, "t").to_table()
     assert table.num_rows == 200

@@ -27,6 +27,7 @@ from lamina.server.http import Routes
 from lamina.server.kafka.handling import HANDLERS
 from lamina.store.archive_store import ArchiveStore
 from lamina.store.read_only import ReadOnlyStore
+from lamina.store.replica import ReplicaStore
 from lamina.store.store import Store
 from lamina.wire.kafka.apis import APIS
 from lamina.wire.operations import OPERATIONS
@@ -41,7 +42,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
 
 
 FACES: tuple[type, ...] = (
-    *(Store, ReadOnlyStore, ArchiveStore, RemoteStore),
+    *(Store, ReadOnlyStore, ArchiveStore, ReplicaStore, RemoteStore),
     *(Group, RemoteGroup, Consumer, Producer),
 )
 

@@ -136,7 +136,7 @@ class Place:
 
     def confirm_read(self) -> None:
         """The same for what was read; of a replica nobody expects that it is the newest."""
-        if self.replica is None:
+        if self.followed() is None:
             self.confirm()
 
     def is_answering(self, store: object) -> bool:
@@ -145,11 +145,16 @@ class Place:
 
     def replica_for(self, name: str) -> Any:
         """Returns the replica for a call that it answers; else None."""
-        return self.replica if name in READS else None
+        return self.followed() if name in READS else None
+
+    def followed(self) -> Any:
+        """Returns what reads are answered from while this server is not the holder; else None."""
+        replica = self.replica  # read once: it is let go by another thread
+        return None if replica is None or self.standing.refusal() is None else replica
 
     def lag_ms(self) -> int | None:
         """Returns how old what is read here may be; None where it is not a replica's."""
-        replica = self.replica  # read once: it may be let go meanwhile
+        replica = self.followed()
         return None if replica is None else int(replica.replica_lag_ms())
 
     @contextlib.contextmanager

@@ -348,6 +348,7 @@ class Membership:
             self._open(taken)
         else:
             if role is Role.HOLDER:
+                self._let_replica_go()  # not before: until now it has answered reads
                 self._look_at_disk()
             elif role is Role.STANDBY and not self._is_ending:
                 self._set_aside()
@@ -370,7 +371,6 @@ class Membership:
             raise
         self._taken, self._seat, self.store = taken, seat, store
         self._doors.serve(store)
-        self._let_replica_go()
         self._order(lambda: self._opened(taken))
 
     def _opened(self, taken: Takeover) -> None:

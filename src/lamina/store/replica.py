@@ -29,7 +29,7 @@ from lamina.cluster.steps import run
 from lamina.cluster.tails import Collected, boundary_of, last_seq, window_and_boundary
 from lamina.errors import Busy, CorruptData, LaminaError, NotPrimary, Unavailable
 from lamina.formats.documents import topic_schemas
-from lamina.formats.documents.topic_file import UNKNOWN_MS, TopicFile
+from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.documents.topic_schemas import TopicSchemas
 from lamina.formats.log_format import CODECS
 from lamina.formats.tail_file import Tail
@@ -88,6 +88,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         self._topics: Mapping[str, TopicFile] = {}
         self._adopted: Mapping[str, TopicFile] = {}
         self._adopted_ms: int | None = None
+        self._left_out: set[str] = set()
         self._fresh_ms = now_ms()
         self._is_ready = False
         self._idle = 0
@@ -249,13 +250,17 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         self._show(following)
 
     def _adopt(self) -> None:
-        """Takes the topics of an archive that no cluster has written to yet, as they are now."""
-        self._adopted_ms = self._now_ms()
-        self._adopted = {
-            name: about
-            for name, about in archived_topics(self._objects).items()
-            if about.format in CODECS and about.created_ms != UNKNOWN_MS
-        }
+        """Takes the topics of an archive that no cluster has written to yet, as they are now.
+
+        Those of a kind that no cluster carries are left out: no broker could take them over.
+        """
+        begun_ms, found = self._now_ms(), archived_topics(self._objects)
+        carried = {name: about for name, about in found.items() if about.format in CODECS}
+        left_out = sorted(found.keys() - carried.keys() - self._left_out)
+        if left_out:
+            _log.warning("no cluster carries these topics of the archive: %s", ", ".join(left_out))
+        self._adopted_ms, self._adopted = begun_ms, carried
+        self._left_out |= set(left_out)
 
     def _is_adoption_old(self) -> bool:
         return self._adopted_ms is None or self._now_ms() - self._adopted_ms >= LIST_MS

@@ -10,6 +10,7 @@ import lamina
 from lamina.api import Window
 from lamina.errors import LaminaError
 from lamina_torture.cross.ground import IN_ARCHIVE, Ground, Saw
+from lamina_torture.cross.readers import following
 from lamina_torture.cross.templates import GROUP, NEIGHBOUR, TOPIC
 from lamina_torture.rows import demand
 
@@ -125,6 +126,21 @@ def offset_for_time(ground: Ground) -> Saw:
     """`Store.offset_for_time`."""
     with ground.open() as store:
         return Saw(refused=_search(store, ground))
+
+
+def describe_replica(ground: Ground) -> Saw:
+    """All that a standby's replica tells of the archive, and of itself."""
+    with following(ground) as store:
+        saw = Saw(reach=IN_ARCHIVE, refused=_ask(store.topics, store.status, store.replica_lag_ms))
+        for topic in set(BOTH) & set(store.topics()):
+            saw.refused = saw.refused or _ask(
+                partial(store.describe_topic, topic),
+                partial(store.segments, topic),
+                partial(store.gaps, topic),
+                partial(store.format_of, topic),
+                partial(store.offset_for_time, topic, 0, 0),
+            )
+        return saw
 
 
 def offset_for_time_read_only(ground: Ground) -> Saw:

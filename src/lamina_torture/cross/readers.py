@@ -12,6 +12,9 @@ import lamina
 from lamina.client.consumer import Consumer
 from lamina.client.message import TopicPartition
 from lamina.errors import LaminaError, RecordsMissing
+from lamina.storage.files import LocalFiles
+from lamina.storage.object_directory import DirectoryObjects
+from lamina.store.replica import ReplicaStore
 from lamina_torture.cross.ground import (
     IN_ARCHIVE,
     Ground,
@@ -176,6 +179,30 @@ def archive_fetch(ground: Ground) -> Saw:
     demand(saw.served == other.served, "I2", "fetch and diff of an archive differ")
     saw.reach = IN_ARCHIVE
     return saw
+
+
+def replica_scan(ground: Ground) -> Saw:
+    """`ReplicaStore.scan`, over an archive that no cluster has written to."""
+    with following(ground) as store:
+        saw = by_scan(store)
+    saw.reach = IN_ARCHIVE
+    return saw
+
+
+def replica_fetch(ground: Ground) -> Saw:
+    """`ReplicaStore.fetch` and `diff`."""
+    with following(ground) as store:
+        saw, other = by_fetch(store), by_diff(store)
+    demand(saw.served == other.served, "I2", "fetch and diff of a replica differ")
+    saw.reach = IN_ARCHIVE
+    return saw
+
+
+def following(ground: Ground) -> ReplicaStore:
+    """Opens the archive as a standby does that has looked at it once."""
+    store = ReplicaStore(DirectoryObjects(LocalFiles(), ground.archive))
+    store.poll()
+    return store
 
 
 def by_consumer(store: Any) -> Saw:

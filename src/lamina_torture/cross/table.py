@@ -8,6 +8,7 @@ from lamina_torture.cross.users import SPARK_USERS, USERS, User, unmet
 
 NOT_USERS: dict[str, str] = {
     "Store.write_ahead_log": "hands out the engine itself, for jobs; it is used by every wal cell",
+    "ReplicaStore.start": "polls in a thread; tests/store/test_replica.py",
     "RemoteStore.trim": "the same operation as Store.trim, which is a user; the door adds nothing",
     "RemoteStore.add_partitions": "the same operation as Store.add_partitions, which is a user",
     "RemoteStore.delete_records": "the same operation as Store.delete_records, which is a user",
@@ -47,7 +48,7 @@ NOT_USERS: dict[str, str] = {
 """What of the product is no user of its own, and why."""
 NOT_USERS |= {
     f"{kind}.gone_from": "counts for the pipeline jobs, which are users"
-    for kind in ("Store", "ReadOnlyStore", "ArchiveStore")
+    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "ReplicaStore")
 }
 NOT_USERS |= {
     f"{kind}.{name}": why
@@ -56,7 +57,7 @@ NOT_USERS |= {
         "schema": "asks for what Store.schema does, which is a user",
         "schemas": "asks for what Store.schemas does, which is a user",
     }.items()
-    for kind in ("ArchiveStore", "RemoteStore")
+    for kind in ("ArchiveStore", "ReplicaStore", "RemoteStore")
 }
 NOT_USERS |= {
     f"{kind}.set_schema": "writes a topic's schemas.json, no records"
@@ -64,7 +65,7 @@ NOT_USERS |= {
 }
 NOT_USERS |= {
     f"{kind}.scan_from": "`scan` by the name that the log's document gives it"
-    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "RemoteStore")
+    for kind in ("Store", "ReadOnlyStore", "ArchiveStore", "ReplicaStore", "RemoteStore")
 }
 NOT_USERS |= {
     f"RemoteStore.{name}": f"the same operation as Store.{name}, which is a user"

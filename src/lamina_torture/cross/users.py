@@ -42,6 +42,7 @@ class User:
 _STORE = "Store."
 _READ_ONLY = "ReadOnlyStore."
 _ARCHIVE = "ArchiveStore."
+_REPLICA = "ReplicaStore."
 _REMOTE = "RemoteStore."
 _GROUP = "Group."
 _IN_EVERY_STORE = (
@@ -51,6 +52,7 @@ _IN_EVERY_STORE = (
 _LOOKED_AT = (*_IN_EVERY_STORE, "groups", "tier_status", "describe_group")
 _IN_ARCHIVE = ("object", "shelf")
 _BESIDE = ("metadata", "shelf")
+_CARRIED = ("keratin", "frame")
 
 
 def _of(kind: str, *names: str) -> tuple[str, ...]:
@@ -82,6 +84,12 @@ USERS: dict[str, User] = {
         User("typed-read-only", beside.typed_read_only,
              _of(_READ_ONLY, "read", "schema", "schemas"), _BESIDE),
         User("transactions", beside.transactions, (), _BESIDE),
+        User("replica-scan", readers.replica_scan, _of(_REPLICA, "scan", "poll", "close"),
+             _IN_ARCHIVE, True, _CARRIED),
+        User("replica-fetch", readers.replica_fetch, _of(_REPLICA, "fetch", "diff"),
+             _IN_ARCHIVE, True, _CARRIED),
+        User("describe-replica", lookers.describe_replica, _of(_REPLICA, *_IN_EVERY_STORE,
+             "offset_for_time", "status", "replica_lag_ms"), _IN_ARCHIVE, True, _CARRIED),
         User("describe", lookers.describe, _of(_STORE, *_LOOKED_AT, "extents", "writers", "sinks",
              "failures", "segmented", "wal_partitions", "producer_position", "raw_record",
              "explain_retention", "layers", "blocks")),
