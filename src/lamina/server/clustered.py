@@ -132,9 +132,9 @@ class ClusterDoors:
         self._broker.place.replica = replica
 
 
-def replica_of(objects: Objects) -> Replica | None:
-    """Makes what a standby answers reads from, before it is started."""
-    return ReplicaStore(objects)
+def replica_of(objects: Objects, refusal: Callable[[], NotPrimary | None]) -> Replica | None:
+    """Makes what a standby answers reads from, before it is started; the refusal says who holds."""
+    return ReplicaStore(objects, refusal=refusal)
 
 
 def charter_of(data: str, settings: ServerSettings, url: str) -> Charter:

@@ -185,10 +185,13 @@ class Service:
         charter = charter_of(self._data, self.settings, listening)
         doors = ClusterDoors(self.broker, self._turn_away)
         doors.is_hurried = self._hurried.is_set
+        place = self.broker.place
         self._membership = membership = Membership(
-            charter, doors, LocalFiles(), opening=self._open, following=replica_of
+            *(charter, doors, LocalFiles()),
+            opening=self._open,
+            following=lambda objects: replica_of(objects, place.standing.refusal),
         )
-        self.broker.place.standing = InCluster(membership)
+        place.standing = InCluster(membership)
         membership.start()
 
     def _kafka_location(self, port: int) -> str:

@@ -15,6 +15,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -193,8 +194,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         if not found.history.is_begun:
             self._adopt()
         for reader in list(self._readers.values()):
-            if reader.is_shown:
-                reader.refresh()
+            self._read_list_of(reader)
         self._following, self._idle = found, 0
         self._held.let_go(first_seq)
         self._show(found)
@@ -211,13 +211,14 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
             following.take(tail)
             self._show(following)
         self._idle = self._idle + 1 if following.next_seq == first else 0
+        self._show(following)  # also what was wrong before, and may be mended
         if boundary > following.first_seq:
             self._let_go(following, boundary)
         if not following.history.is_begun and self._is_adoption_old():
             self._adopt()
-            self._show(following)
             for reader in list(self._readers.values()):
-                reader.refresh()
+                self._read_list_of(reader)
+            self._show(following)
 
     def _next(self, following: Following) -> tuple[Tail | None, int]:
         return run(self._objects, window_and_boundary(following.next_seq))
@@ -244,10 +245,16 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         """Forgets windows below the boundary; their records are shown from the list before."""
         for key in following.behind(boundary):
             reader = self._readers.get(key)
-            if reader is not None and reader.is_shown:
-                reader.refresh()
+            if reader is not None:
+                self._read_list_of(reader)
         following.let_go(boundary)
         self._show(following)
+
+    def _read_list_of(self, reader: ReplicaPartition) -> None:
+        """Has a reader see the list as it is now; what is wrong with it comes with `_show`."""
+        if reader.is_shown:
+            with contextlib.suppress(CorruptData):
+                reader.refresh()
 
     def _adopt(self) -> None:
         """Takes the topics of an archive that no cluster has written to yet, as they are now.

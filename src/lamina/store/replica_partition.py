@@ -72,6 +72,8 @@ class ReplicaPartition(ArchivedPartition):
         self._listed_end = 0
         self._archived = Ledger()
         self._listed_ms: int | None = None
+        self._is_wrong = False
+        """Whether list and windows did not fit when they were put together last."""
         self.is_shown = False
         """Whether there is something to show: the list was read, and fits the windows."""
 
@@ -82,10 +84,12 @@ class ReplicaPartition(ArchivedPartition):
         key = self._life, self.place.partition
         with self._changing:
             stretches, shipped = windows.stretches(*key), windows.ledger(*key)
-            if (stretches, shipped) == (self._stretches, self._shipped):
+            if (stretches, shipped) == (self._stretches, self._shipped) and not self._is_wrong:
                 return
             self._stretches, self._shipped = stretches, shipped
-            if self._listed_ms is not None:
+            if self._is_wrong:  # perhaps the list is mended
+                self.refresh()
+            elif self._listed_ms is not None:
                 self._merge()
         self.announce()
 
@@ -119,7 +123,7 @@ class ReplicaPartition(ArchivedPartition):
 
     def _merge(self) -> None:
         """Shows the list and the windows as one pile."""
-        end = self._listed_end
+        self._is_wrong, end = True, self._listed_end
         entries: list[ArchivedObject] = list(self._listed)
         for each in self._stretches:
             if each.next_offset <= end:
@@ -146,7 +150,7 @@ class ReplicaPartition(ArchivedPartition):
         gaps = gaps_in(known_gaps(self._shipped, self._archived, end), entries)
         gaps = explained(gaps, [], (self._listed_end, end), 0)
         self.show(tuple(entries), gaps, end)
-        self.is_shown = True
+        self.is_shown, self._is_wrong = True, False
 
     # ------------------------------------------------------------------ reading
 
