@@ -79,6 +79,7 @@ class Routes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._lag_ms = broker.place.lag_ms
         self._threads = anyio.CapacityLimiter(64)
         self._waiters = anyio.CapacityLimiter(broker.settings.waiting + 1)
         self.console = Console(broker, failed)
@@ -120,7 +121,7 @@ class Routes:
         async def guarded(request: Request) -> Response:
             try:
                 with self._broker.tracing.within(request.headers):
-                    return self._aged(request, await handler(request))
+                    return replies.aged(request, await handler(request), self._lag_ms())
             except NotPrimary as error:
                 return elsewhere(request, error)
             except LaminaError as error:
@@ -132,17 +133,6 @@ class Routes:
                 return failed(LaminaError("the server failed; its log says how"))
 
         return guarded
-
-    def _aged(self, request: Request, answer: Response) -> Response:
-        """Says how old an answer may be that a standby gives."""
-        lag_ms = self._broker.place.lag_ms()
-        if lag_ms is not None and request.scope["path"].startswith("/v1/"):
-            answer.headers["lamina-replica-lag-ms"] = str(lag_ms)
-        return answer
-
-    def _age(self) -> dict[str, int]:
-        lag_ms = self._broker.place.lag_ms()
-        return {} if lag_ms is None else {"replica_lag_ms": lag_ms}
 
     def _caller(self, request: Request) -> Caller:
         return self._caller_of(request, bearer(request.headers.get("authorization")))
@@ -183,7 +173,7 @@ class Routes:
             result = await anyio.to_thread.run_sync(
                 self._broker.call, caller, operation.name, given, limiter=limiter
             )
-        return JSONResponse({"result": values.to_plain(result)} | self._age())
+        return JSONResponse({"result": values.to_plain(result)} | replies.age(self._lag_ms()))
 
     # ------------------------------------------------------------------ records
 
@@ -248,9 +238,6 @@ class Routes:
         limiter = self._waiters if wait_ms > 0 else self._threads
         return await anyio.to_thread.run_sync(work, limiter=limiter)
 
-    def _page(self, batch: pa.RecordBatch) -> bytes:
-        return replies.page_of(batch, **self._age())
-
     async def _replied(
         self, request: Request, wait_ms: int, make: Callable[[Answer], pa.RecordBatch]
     ) -> Response:
@@ -260,7 +247,9 @@ class Routes:
             async with arriving.hanging_up(request) as gone:
                 answer.is_gone = gone.is_set
                 with self._broker.room_for(wait_ms):
-                    page = await self._in_thread(lambda: self._page(make(answer)), wait_ms)
+                    page = await self._in_thread(
+                        lambda: replies.page_of(make(answer), self._lag_ms()), wait_ms
+                    )
                 if gone.is_set():
                     raise ClientDisconnect
         except BaseException:

@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+from starlette.requests import Request
 from starlette.responses import Response
 
 from lamina.inspect.render import render_batch
@@ -23,10 +24,22 @@ RECORDS_MAX = 10_000
 """The most records of one page: small ones take far more room as objects than as bytes."""
 
 
-def page_of(batch: pa.RecordBatch, **beside: int) -> bytes:
-    """Renders records as the body of an answer, and what there is to say beside them."""
+def age(lag_ms: int | None) -> dict[str, int]:
+    """Returns what the body of a standby's answer says of how old it may be."""
+    return {} if lag_ms is None else {"replica_lag_ms": lag_ms}
+
+
+def aged(request: Request, answer: Response, lag_ms: int | None) -> Response:
+    """Has the header of a standby's answer say it, too."""
+    if lag_ms is not None and request.scope["path"].startswith("/v1/"):
+        answer.headers["lamina-replica-lag-ms"] = str(lag_ms)
+    return answer
+
+
+def page_of(batch: pa.RecordBatch, lag_ms: int | None = None) -> bytes:
+    """Renders records as the body of an answer, and how old they may be if a standby sends them."""
     rows = list(render_batch(batch))
-    page = {"records": rows} | beside
+    page = {"records": rows} | age(lag_ms)
     return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
 
 
