@@ -133,10 +133,10 @@ def test_objects_of_other_times_are_left_out_at_either_end(
     make_mix(tmp_path, NONE_KEPT, topics="f")
     between = f"between timestamp_millis({START_MS + 1000}) and timestamp_millis({START_MS + 1400})"
     archive = f"file://{tmp_path}/cold"
-    everything = lamina.spark.read(spark, "f", archive=archive)
+    everything = lamina.spark.read(spark, "f", path=archive)
     assert everything.count() == 2500
     frame = lamina.spark.read(
-        *(spark, "f"), where=f"timestamp {between}", columns=["offset"], archive=archive
+        *(spark, "f"), where=f"timestamp {between}", columns=["offset"], path=archive
     )
     assert sorted(row.offset for row in frame.collect()) == list(range(1000, 1401))
     found = explained(frame)

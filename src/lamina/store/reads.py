@@ -86,10 +86,11 @@ class Reads:
         first = reader.first_readable() if start is None else start
         if first < 0:
             raise OffsetOutOfRange(f"offsets count from 0, got {first}")
-        limit = _limit(max_records, max_bytes)
-        batches = reader.scan(first, limit, isolation=isolation, end=end)
-        schema = OUTPUT_SCHEMAS[reader.format_name]
-        return BatchStream(f"{topic}/{partition}", batches, lambda: schema)
+        return BatchStream(
+            f"{topic}/{partition}",
+            reader.scan(first, _limit(max_records, max_bytes), isolation=isolation, end=end),
+            lambda: OUTPUT_SCHEMAS[reader.format_name],
+        )
 
     def fetch(
         self,
