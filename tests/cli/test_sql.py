@@ -15,18 +15,27 @@ import lamina as library
 from lamina.errors import EXIT_CODES, InvalidRequest
 from tests.server.rig import served
 
+SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}}'
 
-@pytest.fixture(params=["data", "server"])
+
+@pytest.fixture(params=["data", "server", "archive"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
-    data = tmp_path / "data"
-    with library.open(str(data)) as store:
-        store.create_topic("orders", partitions=2)
-        store.create_topic("my.topic-1", format="wal")
+    data, archive = tmp_path / "data", f"file://{tmp_path}/archive"
+    config = {"remote.storage.enable": "true"}
+    with library.open(str(data), archive=archive) as store:
+        store.create_topic("orders", partitions=2, config=config)
+        store.create_topic("my.topic-1", format="wal", config=config)
+        store.create_topic("typed", config=config)
         store.append("orders", [b"a", b"b"], partition=0)
         store.append("orders", [b"\xff"], partition=1)
         store.append("my.topic-1", [b"x"])
-    if request.param == "data":
-        yield ["--data", str(data)]
+        store.append("typed", [b'{"n": 1}', b"nonsense", b'{"n": 3}'])
+        store.set_schema("typed", SCHEMA, encoding="json")
+        for topic, partition in (("orders", 0), ("orders", 1), ("my.topic-1", 0), ("typed", 0)):
+            store.roll(topic, partition)
+        store.archive()
+    if request.param != "server":
+        yield ["--data", str(data) if request.param == "data" else archive]
         return
     with served(data) as service:
         yield ["--server", service.flight_url]
@@ -62,12 +71,30 @@ def test_a_filter_on_a_served_topic_warns_of_nothing(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout.split(), ran.stderr) == (0, ["N", "2"], "")
 
 
+def test_a_value_that_does_not_fit_is_an_error_or_a_row_of_nulls(
+    where: list[str], lamina: Any
+) -> None:
+    ran = lamina("sql", "select sum(n) as n from typed", *where)
+    assert (ran.code, ran.err.count("\n")) == (EXIT_CODES[InvalidRequest], 1)
+    assert "typed/0, offset 1" in ran.err
+    query = "select _offset, n, _error is null as fits from typed"
+    found = lamina("sql", query, "--errors", "null", "--json", *where).out.splitlines()
+    assert [json.loads(line) for line in found] == [
+        {"_offset": 0, "n": 1, "fits": True},
+        {"_offset": 1, "n": None, "fits": False},
+        {"_offset": 2, "n": 3, "fits": True},
+    ]
+    ran = lamina("sql", "select * from typed", "--errors", "skip", *where)
+    assert ran.code == EXIT_CODES[InvalidRequest]
+    assert "errors is one of raise, null for a table, not 'skip'" in ran.err
+
+
 def test_what_cannot_be_asked_is_one_line(where: list[str], lamina: Any) -> None:
     ran = lamina("sql", "select * from nothing", *where)
     assert ran.code == EXIT_CODES[InvalidRequest]
     assert ran.err.count("\n") == 1
     assert "nothing" in ran.err
-    assert "the topics are: my.topic-1, orders" in ran.err
+    assert "the topics are: my.topic-1, orders, typed" in ran.err
     ran = lamina("sql", "selec 1", *where)
     assert (ran.code, ran.err.count("\n")) == (EXIT_CODES[InvalidRequest], 1)
     assert "syntax error" in ran.err

@@ -39,20 +39,29 @@ def sql(
         bool,
         typer.Option("--skip-lost", help="Leave out records that are lost, with a warning."),
     ] = False,
+    errors: Annotated[
+        str,
+        typer.Option(
+            metavar="raise|null",
+            help="A value that its topic's schema does not fit is an error, or a row of nulls with"
+            " a column _error.",
+        ),
+    ] = "raise",
     where: Where,
     as_json: Json = False,
 ) -> None:
     """Runs a query over topics with DuckDB and prints its rows.
 
     A topic is a table with the columns _offset, _partition, _timestamp, _key, value, and what else
-    its format keeps. Conditions on the first three decide what is read at all. Names with dots or
-    dashes need double quotes. DuckDB comes with the extra `duckdb`.
+    its format keeps, or the columns of its schema. Conditions on the first three decide what is
+    read at all. Names with dots or dashes need double quotes. --data takes the URL of an archive,
+    too. DuckDB comes with the extra `duckdb`.
     """
     from lamina.cli.output import emit, say
     from lamina.cli.target import readable
 
     with readable(where) as store:
-        tables = _tables(store, query, fail_on_data_loss=not skip_lost)
+        tables = _tables(store, query, fail_on_data_loss=not skip_lost, errors=errors)
         connection = _connected()
         with contextlib.closing(connection), _typed(store, list(tables.values())):
             for topic, table in tables.items():
@@ -75,14 +84,14 @@ def _connected() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
 
 
-def _tables(store: StoreApi, query: str, *, fail_on_data_loss: bool) -> dict[str, LogDataset]:
-    """Makes a table of every topic that the query may name."""
+def _tables(store: StoreApi, query: str, **how: Any) -> dict[str, LogDataset]:
+    """Makes a table of every topic that the query may name; `how` is for `lamina.dataset`."""
     from lamina.engines.open_table import dataset
 
     # Names that are not quoted are the same in capitals, so a topic is looked for in any case.
     words = {word.lower() for word in _WORD.findall(query)}
     named = [topic for topic in store.topics() if topic.lower() in words]
-    return {topic: dataset(store, topic, fail_on_data_loss=fail_on_data_loss) for topic in named}
+    return {topic: dataset(store, topic, **how) for topic in named}
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[dict[str, Any]]:
