@@ -218,7 +218,7 @@ def test_a_bad_value_is_null_between_good_ones_and_names_its_field() -> None:
     assert decoded.codes.tolist() == [FINE, BAD_TEXT, NO_VALUE, FINE, LEFTOVER]
     assert decoded.columns[0].to_pylist() == [0, None, None, 1, None]
     assert decoded.columns[1].to_pylist() == ["b0", None, None, "b1", None]
-    assert decoded.fault(1) == "b: text that is not UTF-8"
+    assert decoded.fault(1) == "b: text that is not UTF-8; expected string"
 
 
 @pytest.mark.parametrize(

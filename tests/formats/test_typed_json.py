@@ -15,6 +15,7 @@ from lamina.formats.typed import avro_text, json_decode, json_encode
 from lamina.formats.typed.arrow_types import arrow_schema
 from lamina.formats.typed.row_faults import (
     BAD_DOCUMENT,
+    BAD_SYMBOL,
     BAD_TEXT,
     FINE,
     MISSING_FIELD,
@@ -112,8 +113,8 @@ def test_a_bad_document_is_null_between_good_ones(value: bytes, code: int) -> No
 
 def test_a_fault_names_its_field() -> None:
     decoded = decode([b'{"a":"x"}', b"{}"], FLAT)
-    assert decoded.fault(0) == "a: not a JSON object that fits the schema"
-    assert decoded.fault(1) == "a: no value for a field that must have one"
+    assert decoded.fault(0) == "a: a value that does not fit; expected long"
+    assert decoded.fault(1) == "a: no value for a field that must have one; expected long"
 
 
 def test_every_prefix_of_a_document_is_bad() -> None:
@@ -169,8 +170,10 @@ def test_defaults_aliases_and_nested_fields_that_must_be_there() -> None:
     ]
     decoded = decode(list(values), schema)
     bad = MISSING_FIELD
-    assert decoded.codes.tolist() == [FINE, FINE, bad, bad, bad, FINE]
-    assert [decoded.fault(row).partition(":")[0] for row in (2, 3, 4)] == ["deep", "many", "kind"]
+    assert decoded.codes.tolist() == [FINE, FINE, bad, bad, BAD_SYMBOL, FINE]
+    assert [decoded.fault(row).partition(":")[0] for row in (2, 3, 4)] == [
+        *("deep.x", "many[]", "kind")
+    ]
     first = {"n": 5, "name": "f", "deep": {"x": 1, "y": "why"}, "many": [], "kind": "A"}
     assert rows_of(decoded, schema)[0] == first
     assert rows_of(decoded, schema)[1] == {

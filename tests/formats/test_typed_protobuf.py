@@ -401,8 +401,8 @@ def test_numbers_of_elsewhere_are_columns_too() -> None:
     assert moment.SerializeToString() in values[0]
     bad = decode([b"\x12\x02ab", b"\x12\x03abc", b"\x12\x03abc\x0a\x0b" + b"\x7f" * 11], schema)
     assert [bad.fault(at) for at in (0, 1)] == [
-        "f: a length that reaches past the value",
-        "t: no value for a field that must have one",
+        "f: a length that reaches past the value; expected fixed of 3 bytes",
+        "t: no value for a field that must have one; expected timestamp-millis",
     ]
 
 

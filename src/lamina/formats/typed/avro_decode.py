@@ -101,7 +101,7 @@ def decode(program: Program, values: Values) -> Decoded:
             skipped = row
     good = codes == FINE
     columns = rooms.columns(rows, None if bool(good.all()) else good)
-    return Decoded(columns, codes, fields, program.paths)
+    return Decoded(columns, codes, fields, program.paths, program.kinds)
 
 
 @kernel

@@ -75,6 +75,8 @@ class Program:
     """Where the code begins that makes a row of nothing, for a record that is bad or null."""
     paths: tuple[str, ...]
     """The field of each instruction, for errors."""
+    kinds: tuple[Type | None, ...]
+    """What was written there, as its writer's schema says."""
 
 
 def compiled(reader: Type, writer: Type) -> Program:
@@ -95,7 +97,9 @@ def compiled(reader: Type, writer: Type) -> Program:
         *(plan, np.array(made.code, dtype=np.int64).reshape(-1)),
         np.frombuffer(bytes(made.constants) or b"\0", dtype=np.uint8),
         np.array(made.numbers or [0], dtype=np.int64),
-        *(zero_at, tuple(made.paths)),
+        zero_at,
+        tuple(made.paths),
+        tuple(made.kinds),
     )
 
 
@@ -103,9 +107,11 @@ class _Compiler:
     def __init__(self) -> None:
         self.code: list[list[int]] = []
         self.paths: list[str] = []
+        self.kinds: list[Type | None] = []
         self.constants = bytearray()
         self.numbers: list[int] = []
         self._path = ""
+        self._kind: Type | None = None
 
     def emit(self, op: Op, node: Node | None = None, nullness: int = NEVER, *more: int) -> int:
         """Adds an instruction; returns where it is."""
@@ -115,6 +121,7 @@ class _Compiler:
             memory = (node.storage, node.inner or node.width)
         self.code.append([op, *place, nullness, *more, *[0] * (3 - len(more)), *memory])
         self.paths.append(self._path)
+        self.kinds.append(self._kind)
         return len(self.code) - 1
 
     def record(self, node: Node | None, writer: Type, path: str) -> None:
@@ -145,13 +152,14 @@ class _Compiler:
 
     def value(self, node: Node | None, writer: Type, path: str) -> None:
         """Reads one value of the writer's type into a node, or past it."""
-        outer, self._path = self._path, path
+        outer = self._path, self._kind
+        self._path, self._kind = path, writer
         nullness = _nullness(node, writer)
         if writer.kind == Kind.RECORD or writer.items is not None:
             self._nested(node, writer, path, nullness)
         else:
             self._leaf(node, writer, nullness)
-        self._path = outer
+        self._path, self._kind = outer
 
     def _leaf(self, node: Node | None, writer: Type, nullness: int) -> None:
         stored = writer.stored

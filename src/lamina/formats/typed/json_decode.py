@@ -33,7 +33,7 @@ from lamina.formats.envelope import is_utf8
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, peek_u8, poke_u8
 from lamina.formats.kernels.declare import kernel
-from lamina.formats.typed import json_leaves, json_program, json_scan
+from lamina.formats.typed import json_leaves, json_misfit, json_program, json_scan
 from lamina.formats.typed.arrow_types import to_arrow
 from lamina.formats.typed.given_columns import default_scalar
 from lamina.formats.typed.json_program import Program
@@ -98,7 +98,7 @@ def _merged(plain: Decoded, others: Decoded, rest: NDArray[np.intp]) -> Decoded:
         for pair in zip(plain.columns, others.columns, strict=True)
     ]
     plain.codes[rest], plain.fields[rest] = others.codes, others.fields
-    return Decoded(columns, plain.codes, plain.fields, others.paths)
+    return Decoded(columns, plain.codes, plain.fields, others.paths, others.kinds)
 
 
 def by_reader(schema: Type, values: Values) -> Decoded:
@@ -107,6 +107,7 @@ def by_reader(schema: Type, values: Values) -> Decoded:
     codes = np.zeros(count, dtype=np.int32)
     fields = np.full(count, -1, dtype=np.int32)
     lines = _joined(values, codes)
+    is_object = codes == FINE
     paths = [field.name for field in schema.fields]
     if has_map(schema):
         lines = _rewritten(lines, schema, codes)
@@ -128,7 +129,30 @@ def by_reader(schema: Type, values: Values) -> Decoded:
         else pa.nulls(count, to_arrow(field.type))
         for at, field in enumerate(schema.fields)
     ]
-    return Decoded(columns, codes, fields, tuple(paths))
+    return Decoded(
+        columns, codes, fields, *_located(schema, values, (codes, fields, paths, is_object))
+    )
+
+
+def _located(
+    schema: Type, values: Values, findings: Any
+) -> tuple[tuple[str, ...], tuple[Type | None, ...]]:
+    """Names the field at fault in each bad object, if it can be found: all paths, and types."""
+    codes, fields, paths, is_object = findings
+    kinds: list[Type | None] = [field.type for field in schema.fields]
+    kinds += [None] * (len(paths) - len(kinds))
+    known: dict[str, int] = {}
+    for row in np.flatnonzero((codes != FINE) & is_object):
+        text = values.data[values.starts[row] : values.ends[row]].tobytes()
+        found = json_misfit.misfit(schema, text)
+        if found is None:
+            continue
+        if found.path not in known:
+            known[found.path] = len(paths)
+            paths.append(found.path)
+            kinds.append(found.kind)
+        codes[row], fields[row] = found.code, known[found.path]
+    return tuple(paths), tuple(kinds)
 
 
 def has_map(kind: Type) -> bool:

@@ -104,7 +104,7 @@ def decode(program: Program, values: Values) -> Decoded:
     good = codes == FINE
     columns = rooms.columns(rows, None if bool(good.all()) else good)
     columns = [last_of_each_key(each) for each in columns]
-    return Decoded(columns, codes, fields, program.paths)
+    return Decoded(columns, codes, fields, program.paths, program.kinds)
 
 
 @kernel

@@ -136,6 +136,8 @@ class Program:
     oneofs: int
     paths: tuple[str, ...]
     """The path of each field, for errors."""
+    kinds: tuple[Type, ...]
+    """What is expected there."""
 
 
 def compiled(chosen: Type, whole: Type | None = None) -> Program:
@@ -159,6 +161,7 @@ def compiled(chosen: Type, whole: Type | None = None) -> Program:
         np.frombuffer(bytes(made.constants) or b"\0", dtype=np.uint8),
         made.oneofs,
         tuple(made.paths),
+        tuple(made.kinds),
     )
 
 
@@ -192,6 +195,7 @@ class _Compiler:
         self._checks: dict[int, list[list[int]]] = {}
         """Fields that must be there, by the rows that they are in."""
         self.paths: list[str] = []
+        self.kinds: list[Type] = []
         self.numbers: list[int] = []
         self.constants = bytearray()
         self.oneofs = 0
@@ -240,6 +244,7 @@ class _Compiler:
             row[0], row[9], row[12] = each.number, -1, oneofs.get(each.oneof, -1)
             self.fields.append(row)
             self.paths.append(joined(place.path, each.name))
+            self.kinds.append(each.type)
         for at, each in enumerate(wanted, start=first):
             if each.name in nodes:
                 self._field(at, each, nodes[each.name], place)
@@ -340,6 +345,7 @@ class _Compiler:
             self._details(row, kind, op)
             self.fields.append(row)
             self.paths.append(place.path)
+            self.kinds.append(kind)
 
     def _details(self, row: list[int], kind: Type, op: Op) -> None:
         if op == Op.ENUM:

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lamina.formats.typed.schema_model import Type, spelled
+
 FINE, NO_VALUE, NO_ROOM = 0, -1, -2
 BAD_NUMBER, BAD_LENGTH, BAD_TEXT, BAD_BRANCH, BAD_SYMBOL = 1, 2, 3, 4, 5
 NULL_FOUND, LEFTOVER, TOO_MANY, TOO_LARGE, UNKNOWN_SCHEMA = 6, 7, 8, 9, 10
@@ -32,6 +34,8 @@ FAULTS: dict[int, str] = {
     OTHER_MESSAGE: "another message of the .proto file than the topic's schema is",
 }
 """What each code means to a reader."""
+_OF_A_FIELD = {BAD_DOCUMENT: "a value that does not fit"}
+"""What a code means where a field is named."""
 
 
 class Values(NamedTuple):
@@ -78,10 +82,15 @@ class Decoded(NamedTuple):
     fields: NDArray[np.int32]
     """The place in `paths` of the field at fault; -1 for none."""
     paths: tuple[str, ...]
+    kinds: tuple[Type | None, ...] = ()
+    """What is expected at each path; None where the value as a whole is."""
 
     def fault(self, row: int) -> str:
-        """Returns what is wrong with a row, as a reader is told."""
-        place = int(self.fields[row])
+        """Returns what is wrong with a row, as a reader is told: where, what, what is expected."""
+        place, code = int(self.fields[row]), int(self.codes[row])
         path = self.paths[place] if 0 <= place < len(self.paths) else ""
-        told = FAULTS[int(self.codes[row])]
-        return f"{path}: {told}" if path else told
+        if not path:
+            return FAULTS[code]
+        kind = self.kinds[place] if place < len(self.kinds) else None
+        expected = "" if kind is None else f"; expected {spelled(kind)}"
+        return f"{path}: {_OF_A_FIELD.get(code, FAULTS[code])}{expected}"

@@ -25,6 +25,8 @@ FIELDS_MAX = 4096
 """How many fields a schema may have in all."""
 TEXT_MAX = 1 << 20
 """How many characters a schema's text may have."""
+SYMBOLS_TOLD = 8
+"""How many symbols of an enum an error names."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -169,6 +171,21 @@ def children(kind: Type) -> Iterator[tuple[str, Type]]:
 def joined(path: str, step: str) -> str:
     """Adds a step to a path: `address` and `city` become `address.city`."""
     return f"{path}.{step}" if path else step
+
+
+def spelled(kind: Type) -> str:
+    """Returns a type in words, for errors: `int`, `one of RED, BLUE`, `array of long or null`."""
+    told = kind.kind.value
+    if kind.kind == Kind.ENUM:
+        more = ", …" if len(kind.symbols) > SYMBOLS_TOLD else ""
+        told = f"one of {', '.join(kind.symbols[:SYMBOLS_TOLD])}{more}"
+    elif kind.kind == Kind.FIXED:
+        told = f"fixed of {kind.size} bytes"
+    elif kind.kind == Kind.DECIMAL:
+        told = f"decimal({kind.precision}, {kind.scale})"
+    elif kind.items is not None:
+        told = f"{told} of {spelled(kind.items)}"
+    return f"{told} or null" if kind.is_nullable else told
 
 
 def refuse_unbounded(kind: Type, path: str = "", depth: int = 0) -> int:

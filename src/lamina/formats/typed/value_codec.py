@@ -227,16 +227,18 @@ def _joined(parts: list[Decoded], rows: NDArray[np.intp]) -> Decoded:
     order[rows] = np.arange(len(rows))
     back = pa.array(order)
     paths: list[str] = []
+    kinds: list[Type | None] = []
     fields = []
     for part in parts:
         fields.append(np.where(part.fields >= 0, part.fields + len(paths), -1).astype(np.int32))
         paths += part.paths
+        kinds += part.kinds
     columns = [
         pa.concat_arrays([part.columns[at] for part in parts]).take(back)
         for at in range(len(parts[0].columns))
     ]
     codes = np.concatenate([part.codes for part in parts])[order]
-    return Decoded(columns, codes, np.concatenate(fields)[order], tuple(paths))
+    return Decoded(columns, codes, np.concatenate(fields)[order], tuple(paths), tuple(kinds))
 
 
 def _told(decoded: Decoded) -> pa.Array:
