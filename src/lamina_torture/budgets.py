@@ -8,10 +8,12 @@ row is a soak of the length that its column gives it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
 import time
+from collections import Counter
 from typing import NamedTuple
 
 from lamina_torture.rows import Trial, violated
@@ -40,6 +42,19 @@ def held() -> Held:
     return Held(own_threads(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE"))
 
 
+def kinds_of_descriptors() -> Counter[str]:
+    """Counts the descriptors of this process by what they are: `socket`, `anon_inode`, or a path.
+
+    A budget that is exceeded names them, so that a failure in a thousand cases can be traced.
+    """
+    found: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{number}")
+            found[target if target.startswith("/") else target.partition("[")[0].rstrip(":")] += 1
+    return found
+
+
 def own_threads() -> int:
     """Counts Python's own threads: those of gRPC's and Arrow's pools stay with the process."""
     return sum(not isinstance(each, threading._DummyThread) for each in threading.enumerate())
@@ -65,6 +80,7 @@ class Budget:
 
     def __init__(self, trial: Trial) -> None:
         self.mark: Held | None = None
+        self.kinds: Counter[str] = Counter()
         self._left = WARM_CASES
         trial.behind_case = self._count
 
@@ -72,7 +88,7 @@ class Budget:
         self._left -= 1
         if self._left == 0:
             gc.collect()
-            self.mark = held()
+            self.mark, self.kinds = held(), kinds_of_descriptors()
 
     def check(self) -> None:
         """Raises a Violation of I12 when more is held than at the mark, and is not let go."""
@@ -86,5 +102,7 @@ class Budget:
             if all(each <= limit for each, limit in zip(now, most, strict=True)):
                 return
             if time.monotonic() > deadline:
-                violated("I12", f"let go: {now} at the end, {self.mark} behind {WARM_CASES} cases")
+                more = dict(kinds_of_descriptors() - self.kinds)
+                told = f"let go: {now} at the end, {self.mark} behind {WARM_CASES} cases"
+                violated("I12", f"{told}; descriptors that are more: {more}")
             time.sleep(0.05)

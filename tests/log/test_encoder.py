@@ -234,3 +234,9 @@ def test_a_record_that_cannot_be_encoded_is_refused_to_its_own_producer_alone(
         assert futures[0].result(SOON_S).durability == "fsynced"
         assert futures[2].result(SOON_S).base_offset == futures[0].result().base_offset + 1
         assert values(store) == [b"one", b"three"]
+
+
+def test_small_requests_are_encoded_together_up_to_a_piece() -> None:
+    size = encoder.PIECE_BYTES // 4
+    requests = [Request([b"x"], size_bytes=size, acks=DURABLE) for _ in range(9)]
+    assert [len(run) for run in encoder._runs(requests)] == [4, 4, 1]

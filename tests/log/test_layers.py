@@ -25,6 +25,7 @@ from lamina.log.layers import (
     Known,
     Layer,
     ObjectSource,
+    archived_end,
     archived_layers,
     bytes_from,
     object_layer,
@@ -373,3 +374,10 @@ def test_of_an_archive_that_was_not_asked_yet_nobody_knows_what_it_spans() -> No
     assert spans_of(cold) is None
     cold.is_loaded = True
     assert spans_of(cold) == [(3, 9)]
+
+
+def test_what_is_archived_ends_behind_the_last_object() -> None:
+    objects = (archived(0, 4), archived(4, 9), archived(9, 11))
+    ends = [archived_end(SimpleNamespace(entries=objects[:count])) for count in range(4)]
+    assert ends == [0, 4, 9, 11]
+    assert archived_end(None) == 0

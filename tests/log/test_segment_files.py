@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.keratin import log as keratin_log
 from lamina.formats.log_format import CODECS, Codec
 from lamina.formats.scan import Limit
+from lamina.log.quick_check import holds
 from lamina.log.segment_files import Arranger, Extent, measure, position_of
 from lamina.log.segment_index import SegmentIndex
 from lamina.records import prepare
+from lamina.storage.files import LocalFiles
 from tests.formats.test_keratin_golden import crc, joined, record
 
 BOTH = pytest.mark.parametrize("name", CODECS)
@@ -275,3 +278,11 @@ def test_else_the_one_that_reaches_further_and_then_the_earlier() -> None:
 def test_a_segment_that_was_cut_ends_where_the_other_begins() -> None:
     extents = spans((0, 20), (5, 25), (6, 9))
     assert arranged(extents) == ([0, 5], [("cut", 0, 5), ("drop", 6, 5)])
+
+
+def test_a_file_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    files, path = LocalFiles(), tmp_path / "file"
+    assert holds(files, str(path), b"") is False
+    path.write_bytes(b"just these")
+    assert holds(files, str(path), b"just these") is True
+    assert holds(files, str(path), b"just this") is False

@@ -12,6 +12,7 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.errors import UNREADABLE, LaminaError, RecordsMissing, Unavailable
+from lamina.storage.bad_pages import Salvaged
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina_torture.promises import read as read_over_gaps
@@ -176,3 +177,22 @@ def _use(disk: SimulatedFiles, path: str, whole: list[bytes], before: dict[str, 
     store.close()
     with opened(disk) as store:
         assert over_gaps(store)[0][: len(whole)] == whole, path
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "parts"),
+    [
+        (0, 30, [(0, 10), (15, 20), (25, 30)]),
+        (0, 10, [(0, 10)]),
+        (5, 12, [(5, 10)]),
+        (10, 15, []),
+        (12, 22, [(15, 20)]),
+        (25, 30, [(25, 30)]),
+    ],
+)
+def test_the_parts_of_a_range_are_those_that_were_read(
+    first: int, end: int, parts: list[tuple[int, int]]
+) -> None:
+    salvaged = Salvaged(b"", ((10, 15), (20, 25)))
+    assert salvaged.read_parts(first, end) == parts
+    assert salvaged.misses(first, end) is (parts != [(first, end)])

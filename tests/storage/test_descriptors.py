@@ -36,3 +36,9 @@ def test_those_that_came_last_are_closed_and_no_descriptor_of_others() -> None:
         for each in clients + accepted:
             assert each.fileno() >= 0
             each.close()
+
+
+def test_a_guard_does_not_keep_its_process_alive() -> None:
+    guard = ConnectionGuard(1, 1)
+    assert guard._thread.daemon
+    guard.stop()

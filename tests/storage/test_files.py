@@ -15,7 +15,7 @@ import pytest
 
 from lamina.errors import Locked
 from lamina.storage import files as files_module
-from lamina.storage.files import Files, LocalFile, LocalFiles
+from lamina.storage.files import Files, LocalFile, LocalFiles, lasting
 from lamina_torture.simulated import SimulatedFiles
 from tests.support.file_system import FileSystemContract
 
@@ -402,3 +402,14 @@ def test_prepared_space_is_zeros_or_none_at_all(tmp_path: Path) -> None:
     assert files_module.prepare_space(full, 3, 100) == 3
     assert full.size() == 3
     full.write_at(3, bytes(9))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_what_passes_passes_no_more_behind_a_replacement(code: int) -> None:
+    with pytest.raises(OSError, match="a file was replaced") as found, lasting():
+        raise OSError(code, os.strerror(code))
+    assert found.value.errno == errno.EIO
+    other = OSError(errno.EACCES, "no")
+    with pytest.raises(PermissionError) as found, lasting():
+        raise other
+    assert found.value is other

@@ -72,3 +72,12 @@ def test_a_name_that_no_socket_can_have_and_a_file_in_the_way_are_refused(folder
         local_sockets.claim(str(folder / "file"), "a.sock")
     with pytest.raises(InvalidRequest, match="cannot be a socket"):
         local_sockets.claim(str(folder / "not" / "there"), "a.sock")
+
+
+def test_the_longest_name_is_one_that_the_system_takes(folder: Path) -> None:
+    name = "s" * (local_sockets.PATH_BYTES_MAX - len(os.fsencode(folder)) - 1)
+    path = local_sockets.claim(str(folder), name)
+    with local_sockets.listen(path, 1):
+        assert stat.S_ISSOCK(os.stat(path).st_mode)
+    with pytest.raises(InvalidRequest, match="too long"):
+        local_sockets.claim(str(folder), f"{name}s")

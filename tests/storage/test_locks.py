@@ -198,3 +198,10 @@ def test_no_look_at_the_lock_refuses_its_writer(tmp_path: Path) -> None:
         finally:
             ended.set()
         assert all(each.result() for each in looking)
+
+
+def test_a_lock_is_its_process_s_own_until_it_is_released(path: str) -> None:
+    lock = locks.take(path, "me\n")
+    assert lock.is_own is True
+    lock.release()
+    assert lock.is_own is False

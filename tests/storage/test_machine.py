@@ -53,3 +53,11 @@ def test_a_version_changes_when_a_file_is_written_or_replaced(tmp_path: Path) ->
 def test_a_lock_names_the_process_that_holds_it() -> None:
     assert machine.holder() == f"pid {os.getpid()}\n"
     assert machine.processors() >= 1
+
+
+def test_the_room_of_a_place_is_what_its_file_system_says(tmp_path: Path) -> None:
+    found, told = machine.space_of(str(tmp_path)), os.statvfs(tmp_path)
+    assert found.total_bytes == told.f_blocks * told.f_frsize
+    assert found.total_files == told.f_files
+    assert 0 < found.free_bytes <= found.total_bytes
+    assert found.free_files <= found.total_files
