@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import lamina as library
-from lamina.errors import EXIT_CODES, InvalidRequest
+from lamina.errors import EXIT_CODES, CorruptData, InvalidRequest
 from tests.server.rig import served
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}}'
@@ -116,3 +116,22 @@ def test_lost_records_are_an_error_unless_they_may_be_skipped(tmp_path: Path, la
     assert "offsets 1 to 2" in ran.err
     found = lamina("sql", "select _offset from t", "--skip-lost", "--json", *where)
     assert [json.loads(line)["_offset"] for line in found.out.splitlines()] == [0, 2]
+
+
+def test_an_error_behind_the_first_rows_is_the_log_s_own(tmp_path: Path, lamina: Any) -> None:
+    """Arrow had wrapped it, with all of Python's traceback, and it ended with another code."""
+    with library.open(str(tmp_path / "data")) as store:
+        store.create_topic("orders")
+        for _ in range(40):
+            store.append("orders", [b"x" * 200_000] * 5)
+            store.roll("orders")
+    logs = sorted((tmp_path / "data/topics/orders/0/segments").glob("*.log"))
+    raw = bytearray(logs[-2].read_bytes())
+    raw[len(raw) // 2] ^= 1
+    logs[-2].write_bytes(raw)
+    query = "select _offset, octet_length(value) as size from orders"
+    ran = lamina("sql", query, "--json", "--data", str(tmp_path / "data"))
+    assert ran.code == EXIT_CODES[CorruptData]
+    assert "Traceback" not in ran.err
+    assert "offsets 19" in ran.err
+    assert len(ran.rows) > 0, "rows had come before it"

@@ -119,15 +119,21 @@ def _with_printed_times(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextlib.contextmanager
 def _typed(store: StoreApi, tables: list[LogDataset]) -> Iterator[None]:
-    """Turns errors of DuckDB into typed ones; one of ours that it wraps is raised as it is."""
+    """Turns errors of DuckDB into typed ones; one of ours that it wraps is raised as it is.
+
+    What comes up behind the first rows is wrapped by Arrow as well, as an error of its own.
+    """
     import duckdb
+    import pyarrow as pa
 
     try:
         yield
-    except duckdb.Error as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
         ours = [table.failure for table in tables if table.failure is not None]
         if ours:
             raise ours[0] from error
+        if not isinstance(error, duckdb.Error):
+            raise
         problem = " ".join(str(error).split())
         if isinstance(error, duckdb.CatalogException):
             names = store.topics()
