@@ -528,14 +528,19 @@ def test_a_list_that_lost_its_end_takes_nothing_back(
         for start in range(0, 40, 4):
             filled(store, start, 4)
             collected(first)
-        collected(first)
+        for number in range(8):  # until no window holds records
+            store.alter_topic(TOPIC, {"archive.delay.ms": number})
+            collected(first)
         copy.poll()
         assert read(copy) == numbered(0, 40)
+        assert not copy._following._stretches if copy._following is not None else False
         for info in list(objects.list(paths.ARCHIVE)):
             objects.delete(info.key)
         time.now_ms += replica_partition.LIST_MS
         assert copy.fetch(TOPIC, 0, 0).num_rows  # of what is cached
         assert copy.latest_offset(TOPIC, 0) == 40
+        with pytest.raises(CorruptData, match="ends before what was shown"):
+            copy.poll()
 
 
 def test_how_old_it_is_counts_from_the_beginning_of_a_poll(
