@@ -147,7 +147,8 @@ CLUSTER_MUTANTS = (
         "replica-list-not-read",
         "a replica reads the lists again before it lets windows go",
         "store/replica.py",
-        "            if reader is not None:\n                self._read_list_of(reader)\n        following.let_go(",
+        "            if reader is not None:\n                self._read_list_of(reader)\n"
+        "        following.let_go(",
         "            pass\n        following.let_go(",
         ("tests/store/test_replica.py::test_windows_are_let_go_step_by_step_behind_the_boundary",),
     ),
