@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import threading
@@ -29,6 +30,7 @@ from benchmarks.bars import Bar, finish
 from lamina.cluster.lease import Identity, Watch
 from lamina.cluster.steps import run
 from lamina.cluster.tails import take_over
+from lamina.server.clustered import replica_of
 from lamina.storage.files import LocalFiles, boot_clock_ms
 from lamina.storage.objects import ObjectInfo, Objects, Stored, open_objects
 from lamina.store.cluster_life import Charter, Membership, Replica
@@ -59,11 +61,11 @@ def opened(data: Path, objects: Objects) -> tuple[Store, float]:
 
 
 def fill(store: Store, records: int) -> None:
-    config = {"segment.bytes": SEGMENT_BYTES, "archive.delay.ms": 0}
-    store.create_topic(TOPIC, partitions=4, config=config)
-    value = bytes(range(256)) * 4
+    bytes_ = {"segment.bytes": SEGMENT_BYTES, "archive.object.bytes": SEGMENT_BYTES}
+    store.create_topic(TOPIC, partitions=4, config={**bytes_, "archive.delay.ms": 0})
+    luck = random.Random(1)
     for first in range(0, records, 500):
-        values = [b"%d" % (first + each) + value for each in range(500)]
+        values = [luck.randbytes(1024) for _ in range(500)]
         store.append(TOPIC, values, partition=first // 500 % 4)
     for partition in range(4):
         store.roll(TOPIC, partition)
@@ -74,25 +76,28 @@ def fill(store: Store, records: int) -> None:
 
 
 def bench_takeover(console: Console, server: S3Server, folder: Path, rounds: int) -> Bar:
+    archives = {size: server.objects(f"takeover-{size}") for size in SIZES}
     table = Table("times the data", "archived bytes", "objects", "takeover, ms (median)")
-    medians = []
-    for size in SIZES:
-        objects = server.objects(f"takeover-{size}")
+    shown: dict[int, list[str]] = {}
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for size, objects in archives.items():
         store, _ = opened(folder / f"first-{size}", objects)
         fill(store, RECORDS * size)
-        status = store.tier_status()
+        found = store.tier_status()
+        sums = sum(each.size_bytes for each in found), sum(each.objects for each in found)
+        shown[size] = [f"{each:,}" for each in sums]
         store.close()
-        times = []
-        for number in range(rounds):
+    for number in range(rounds):
+        for size, objects in archives.items():
             store, seconds = opened(folder / f"next-{size}-{number}", objects)
-            times.append(seconds)
+            times[size].append(seconds)
             store.close()
-        medians.append(statistics.median(times))
-        archived = sum(each.size_bytes for each in status), sum(each.objects for each in status)
-        shown = [f"{each:,}" for each in archived]
-        table.add_row(str(size), *shown, f"{medians[-1] * 1000:,.0f}")
+    medians = {size: statistics.median(each) for size, each in times.items()}
+    for size in SIZES:
+        table.add_row(str(size), *shown[size], f"{medians[size] * 1000:,.0f}")
     console.print(table)
-    return Bar("takeover at 16 times the data", max(medians) / medians[0], 1.3, at_most=True)
+    ratio = medians[SIZES[-1]] / medians[SIZES[0]]
+    return Bar("takeover at 16 times the data", ratio, 1.3, at_most=True)
 
 
 # ---------------------------------------------------------------- acks=archived
@@ -198,7 +203,9 @@ def bench_bill(console: Console, folder: Path, seconds: float) -> None:
             return Store(data, archive=objects, seat=seat)
 
         member = Membership(
-            charter, doors if name == "a" else Doors(), LocalFiles(), opening=opening
+            *(charter, doors if name == "a" else Doors(), LocalFiles()),
+            opening=opening,
+            following=replica_of,
         )
         members.append(member)
         member.start()

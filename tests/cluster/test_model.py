@@ -16,8 +16,8 @@ import pytest
 
 MODEL = Path(__file__).resolve().parents[2] / "model"
 QUINT = MODEL / "node_modules" / ".bin" / "quint"
-MUTANTS = 8
-WAYS = 9
+MUTANTS = 9
+WAYS = 10
 TIMEOUT_S = 240
 
 pytestmark = pytest.mark.skipif(

@@ -185,7 +185,13 @@ def test_http_and_kafka_clients_are_sent_to_the_holder(nodes: Nodes) -> None:
     )
     connection.close()
     servers = f"127.0.0.1:{b.kafka_port},127.0.0.1:{a.kafka_port}"
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "acks": "all"})
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": servers,
+            "acks": "all",
+            "metadata.recovery.rebootstrap.trigger.ms": 3000,
+        }
+    )
     errors: list[Any] = []
     for number in range(20):
         producer.produce("t", b"k%d" % number, on_delivery=lambda error, _: errors.append(error))

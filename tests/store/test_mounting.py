@@ -11,7 +11,7 @@ import pytest
 from lamina.api import ProducerStamp
 from lamina.api.memberships import Committed
 from lamina.cluster.steps import run
-from lamina.cluster.tails import collect
+from lamina.cluster.tails import TailLog, collect
 from lamina.errors import (
     CorruptData,
     NotPrimary,
@@ -238,7 +238,7 @@ def test_a_hole_between_archive_and_windows_stops_the_takeover(
             first.ship()
         seqs = sorted(info.key for info in objects.list(paths.TAILS))
         assert len(seqs) == 4
-        run(objects, collect(3, 1))  # too early: nothing of it is archived
+        run(objects, collect(3, TailLog(1, 3)))  # too early: nothing of it is archived
     with pytest.raises(CorruptData, match=r"neither in the archive|no window describes"):
         brokers().serve()
 

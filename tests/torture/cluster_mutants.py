@@ -15,10 +15,18 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "cluster-boundary-unread",
-        "a window counts only if the boundary is not above it by then",
+        "a fence counts only if the boundary is not above it by then",
         "cluster/tails.py",
         "    if boundary.first_seq > seq:\n        raise Fenced(",
         "    if False:\n        raise Fenced(",
+        ("tests/cluster/test_tails.py",),
+    ),
+    Mutant(
+        "cluster-fences-collected",
+        "a fence is never removed: a holder that wakes up late must find it",
+        "cluster/tails.py",
+        "        return not _decoded(seq, stored.data).is_fence\n",
+        "        return True\n",
         ("tests/cluster/test_tails.py",),
     ),
     Mutant(
@@ -97,7 +105,7 @@ CLUSTER_MUTANTS = (
         "        leave_behind(boot, tails, known, report)\n    if not",
         "        write_seat(boot, epoch, SERVING)\n"
         "        return Ground(history, ends_of(objects, history, _local(boot)))\n    if not",
-        ("F22/failovers:keratin:3",),
+        ("tests/store/test_seat_directory.py",),
     ),
     Mutant(
         "cluster-divergence-in-silence",
@@ -129,7 +137,7 @@ CLUSTER_MUTANTS = (
         "a lease is released by a machine that cannot open the store",
         "store/cluster_life.py",
         "            self._order(lambda: self._give_up(taken))\n",
-        "            self._order(lambda: self._lost(taken, Unavailable(str(error))))\n",
+        '            self._order(lambda: self._lost(taken, NotPrimary("not here")))\n',
         (
             "tests/store/test_cluster_life.py"
             "::test_a_store_that_cannot_be_opened_is_left_to_another_machine",

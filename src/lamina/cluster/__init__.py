@@ -18,7 +18,7 @@ Rules.
 1. The epoch only grows, also if the lease is gone. No two contents of the lease are ever equal.
 2. Slots are dense. A slot that somebody else has taken means: fenced, stop, for good.
 3. The boundary moves before anything below it is removed, and is read after every window that was
-   created or read: a slot below it is used up, whatever is there.
+   read: a slot below it is used up, whatever is there. A fence is never removed.
 4. A request whose outcome is not known may be carried out at any later moment. Whoever sent it goes
    on only from what it finds.
 

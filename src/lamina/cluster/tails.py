@@ -9,10 +9,13 @@ first, then they go.
 
 Rules.
 1. An object in a slot below the boundary means nothing. Therefore the boundary is read after each
-   window that was created or read, and not before: what was moved since counts.
+   window that was read, and each fence that was created, not before: what was moved since counts.
 2. A window whose outcome is not known is settled before another one is begun: the same bytes into
    the same slot, until they are there or somebody else's are.
-3. Nothing is deleted but slots below a boundary that is known to be in place.
+3. Nothing is deleted but slots below a boundary that is known to be in place; and a fence never is.
+   The slot behind an epoch's last window holds the next epoch's fence for good, and a holder that
+   wakes up late finds it there. So a window that could be created is committed, and nothing has to
+   be read after it.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class TailLog:
 
     epoch: int
     next_seq: int
+    first_seq: int = 0
+    """The slot behind our fence: all windows from there on are ours."""
     _pending: list[bytes] = field(default_factory=list)
     """The window whose outcome is not known, if there is one."""
 
@@ -63,7 +68,6 @@ class TailLog:
             there = yield from _created(seq, data)
             if there != data:
                 raise Fenced(f"slot {seq} of the cluster's log is another broker's")
-            yield from _require_live(seq)
             self.next_seq = seq + 1
             self._pending.clear()
 
@@ -78,7 +82,7 @@ def fence(epoch: int) -> Steps[TailLog]:
         found = yield from _created(seq, data)
         yield from _require_live(seq)
         if found == data:
-            return TailLog(epoch, seq + 1)
+            return TailLog(epoch, seq + 1, seq + 1)
         other = _decoded(seq, found)
         if other.epoch >= epoch:
             raise Fenced(f"the cluster's log is fenced by epoch {other.epoch}, ours is {epoch}")
@@ -238,21 +242,32 @@ def boundary_of() -> Steps[tuple[TailBoundary, str | None]]:
         raise error.at_path(paths.TAIL_BOUNDARY) from error
 
 
-def collect(first_seq: int, epoch: int) -> Steps[None]:
+def collect(first_seq: int, log: TailLog) -> Steps[None]:
     """Removes the windows below a slot, all of which are in the archive, also their copies."""
     while True:
         boundary, etag = yield from boundary_of()
         if boundary.first_seq >= first_seq:
             break
-        wanted = TailBoundary(first_seq, max(epoch, boundary.epoch))
+        wanted = TailBoundary(first_seq, max(log.epoch, boundary.epoch))
         try:
             yield Replace(paths.TAIL_BOUNDARY, tail_boundary.encode(wanted), etag)
         except ObjectConflict:
             continue
         break
     for seq in _seqs((yield List(paths.TAILS))):
-        if seq < first_seq:
+        if seq < first_seq and (yield from _is_to_go(seq, log)):
             yield Delete(paths.tail(seq))
+
+
+def _is_to_go(seq: int, log: TailLog) -> Steps[bool]:
+    """Returns whether a slot holds no fence; what is damaged may be one."""
+    if seq >= log.first_seq:
+        return True
+    try:
+        stored: Stored = yield Read(paths.tail(seq))
+        return not _decoded(seq, stored.data).is_fence
+    except (ObjectMissing, CorruptData):
+        return False
 
 
 def _seqs(keys: list[str]) -> list[int]:

@@ -79,7 +79,7 @@ class Collector:
         if lacking:
             self._archive(lacking)
             return
-        run(objects, collect(self._full_seq, self._log.epoch))
+        run(objects, collect(self._full_seq, self._log))
         self._first_seq, self._full_seq, self._size_bytes = self._full_seq, None, 0
 
     def _archive(self, lacking: list[Partition]) -> None:

@@ -8,7 +8,7 @@
 | epoch     | of the lease under which it was last moved                                      |
 
 A slot below `first_seq` is used up, whether an object is there or not: whoever creates one there
-has been away for long, and has committed nothing.
+has been away for long, and has committed nothing. The empty tails below it, fences, stay for good.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ export function view(main) {
   return watch(async () => {
     const { health } = await session.who();
     const found = health.cluster;
-    if (!found?.epoch) throw new Error("This server is in no cluster, or your key is only for some topics.");
+    if (!found?.epoch) throw Object.assign(new Error("This server is in no cluster, or your key is only for some topics."), { status: 404 });
     numbers.update({
       Role: found.role,
       Epoch: count(found.epoch),
