@@ -1,4 +1,4 @@
-"""docs/people.md: every row says what holds it, and that test exists."""
+"""docs/people.md and docs/faq.md: every row and answer says what holds it, and that test exists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import lamina
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "people.md").read_text()
+FAQ = (ROOT / "docs" / "faq.md").read_text()
 HEADINGS = ["The first minute", "The command line", "The service", "The pages", "The console"]
 COLUMNS = ["what stopped a new user", "what holds now", "held by"]
 
@@ -40,8 +43,10 @@ def missing_tests(page: str, root: Path = ROOT) -> list[str]:
 def _exists(named: str, root: Path) -> bool:
     file, _, test = named.partition("::")
     path = root / file
-    if not test or not path.is_file():
-        return path.is_file()
+    if not test:
+        return path.exists()
+    if not path.is_file():
+        return False
     return test in _functions(path)
 
 
@@ -69,3 +74,27 @@ def test_a_row_without_a_test_is_found(last: str) -> None:
     assert missing_tests(f"## The pages\n| a | b | {last} |\n")
     sound = "`tests/tidy/test_people.py::test_a_row_without_a_test_is_found`"
     assert missing_tests(f"## The pages\n| a | b | {sound} |\n") == []
+
+
+def unheld_answers(page: str) -> list[str]:
+    """The questions whose answer names no test, or one that nobody finds."""
+    found = []
+    for answer in page.split("\n\n"):
+        named = re.findall(r"<!-- held by `([^`]+)` -->", answer)
+        if answer.startswith("**") and not (named and all(_exists(each, ROOT) for each in named)):
+            found.append(answer.partition("?")[0])
+    return found
+
+
+def test_each_answer_of_the_faq_names_a_test_that_exists() -> None:
+    assert unheld_answers(FAQ) == []
+    assert len(re.findall(r"^\*\*.+\?\*\*", FAQ, re.MULTILINE)) >= 12
+    assert unheld_answers("**Is it so?** Yes.") == ["**Is it so"]
+    assert unheld_answers("**Is it so?** Yes.\n<!-- held by `tests/nowhere.py` -->") == [
+        "**Is it so"
+    ]
+
+
+def test_the_faq_names_the_version_that_is_there() -> None:
+    (said,) = re.findall(r"It is version (\d+\.\d+)\.", FAQ)
+    assert lamina.__version__.startswith(f"{said}.")
