@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +34,7 @@ from lamina.formats.documents.topic_schemas import TopicSchemas
 from lamina.formats.log_format import CODECS
 from lamina.formats.tail_file import Tail
 from lamina.storage import paths
+from lamina.storage.files import boot_clock_ms
 from lamina.storage.objects import Objects
 from lamina.store.archive_store import archived_topics, schemas_of
 from lamina.store.following import Following, Life, life_of
@@ -55,16 +55,11 @@ CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-def monotonic_ms() -> int:
-    """Milliseconds by a clock that only goes forward."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class ReplicaStore(StoreApi, leave=("scan", "fetch")):
     """What a bucket holds of a cluster, followed. `start` it, or `poll` by hand; then read.
 
-    `refusal` says why this process does not hold the cluster, and who does; without it the lease
-    is asked.
+    `now_ms` is a clock that only goes forward. `refusal` says why this process does not hold the
+    cluster, and who does; without it the lease is asked.
     """
 
     _CANNOT = "a standby only reads: {call} is for the holder of the cluster"
@@ -72,7 +67,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
     def __init__(
         self,
         objects: Objects,
-        now_ms: Callable[[], int] = monotonic_ms,
+        now_ms: Callable[[], int] = boot_clock_ms,
         *,
         refusal: Callable[[], NotPrimary | None] | None = None,
         held_bytes: int = HELD_BYTES,
