@@ -57,6 +57,16 @@ def test_what_was_written_is_read(seq: int, epoch: int, sections: list[Section])
     assert tail.is_fence == (not sections)
 
 
+@given(st.lists(SECTIONS, max_size=4))
+def test_where_a_body_begins_is_known(sections: list[Section]) -> None:
+    tail = Tail(1, 1, tuple(sections))
+    data = tail_file.encode(tail)
+    for each, at in zip(sections, tail_file.positions(tail), strict=True):
+        assert data[at : at + len(each.body)] == each.body
+        name = each.name.encode()
+        assert data[at - len(name) : at] == name
+
+
 def test_a_window_is_the_bytes_that_it_always_was() -> None:
     assert tail_file.encode(WINDOW) == GOLDEN.read_bytes()
     assert tail_file.decode(GOLDEN.read_bytes()) == WINDOW

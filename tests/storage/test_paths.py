@@ -33,6 +33,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "group": paths.group_file,
     "object": paths.object_key,
     "archived topic": paths.archived_topic,
+    "archived ledger": paths.archived_ledger,
     "archived state": paths.archived_state,
     "sink": paths.sink_application,
     "position": paths.position_group,
@@ -111,6 +112,14 @@ def test_the_keys_of_an_epoch_are_of_no_other_epoch_and_of_no_store_without_a_cl
     assert ObjectKey("t", 0, 7, 0, 3).name == "data/t/0/00000000000000000007.3.0.seg"
     for name in ("7.0.seg", "7.0.0.seg", "7.0.1.seg", "7.01.1.seg", "7.1.01.seg", "7.1.1.1.seg"):
         assert paths.object_key(f"data/t/0/0000000000000000000{name}") is None
+
+
+@given(TOPICS, st.integers(0, 10_000))
+def test_the_key_of_a_ledgers_copy_is_parsed_back(topic: str, partition: int) -> None:
+    key = paths.archive_ledger(topic, partition)
+    assert paths.archived_ledger(key) == (topic, partition)
+    assert paths.archived_ledger(paths.archive_group(topic, partition, "ledger")) is None
+    assert paths.archived_ledger(f"data/{topic}/0{partition}/ledger.json") is None
 
 
 @given(TOPICS, st.integers(0, 10_000), GROUPS)
