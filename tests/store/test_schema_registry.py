@@ -33,6 +33,7 @@ def record(*fields: dict[str, Any]) -> str:
 
 ID: dict[str, Any] = {"name": "id", "type": "long"}
 ONE, TWO = record(ID), record(ID, {"name": "item", "type": "string", "default": "-", "doc": "?"})
+MAIL_LIKE = record(ID, {"name": "to", "type": "string", "default": ""})
 MAIL = '{"type":"object","properties":{"to":{"type":"string"}},"additionalProperties":false}'
 
 
@@ -149,6 +150,11 @@ def test_a_topics_own_schema_is_its_subject(tmp_path: Path) -> None:
         assert languages == ["JSON", "AVRO", "PROTOBUF"]
         assert TOPIC not in store.topics(), "until a client registers something"
         kept = told(book)
+        with lamina.open(str(tmp_path / "data"), read_only=True) as reader:
+            assert told(reader.registry.book()) == kept
+            store.create_topic("brief", schema=ONE)
+            assert told(reader.registry.book()) == kept | {"brief-value": [(1, 5)]}
+            store.delete_topic("brief")
     with opened(tmp_path / "data") as store:
         assert told(store.registry.book()) == kept
         assert register(store, "other", ONE).id == 5
@@ -196,6 +202,8 @@ def test_levels_of_a_topic_and_of_its_subject_are_one(tmp_path: Path) -> None:
             store.set_schema("orders", strict)
         with pytest.raises(InvalidRequest, match="incompatible with an earlier schema"):
             register(store, "orders-value", strict)
+        store.registry.change(lambda book: changes.taking_back(book, "orders-value", is_level=True))
+        assert store.schema("orders").compatibility == "BACKWARD"
         set_level(store, "new-value", "NONE")
         store.create_topic("new", schema=ONE)
         assert store.schema("new").compatibility == "NONE"
@@ -279,6 +287,34 @@ def test_a_topic_that_cannot_be_a_registry_is_named(tmp_path: Path, more: Any) -
         store.create_topic(TOPIC, **more)
         with pytest.raises(InvalidRequest, match="one partition"):
             register(store, "s", ONE)
+        store.create_topic("orders", schema=Order)
+        assert told(store.registry.book()) == {"orders-value": [(1, 1)]}, "others do without it"
+
+
+def test_who_reads_the_book_is_not_disturbed_by_who_writes(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as store:
+        stop, wrong = threading.Event(), list[Exception]()
+
+        def look() -> None:
+            while not stop.is_set():
+                book = store.registry.book()
+                try:
+                    for name in book.subjects:
+                        assert all(book.places(each.id) for each in book.versions(name))
+                except Exception as error:
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        for each in threads:
+            each.start()
+        for number in range(60):
+            register(store, f"s{number % 7}", record(ID) if number % 2 else MAIL_LIKE)
+            if number % 5 == 4:
+                delete(store, f"s{number % 7}")
+        stop.set()
+        for each in threads:
+            each.join()
+        assert wrong == []
 
 
 def test_the_archive_has_the_registry_and_a_restore_brings_it_back(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ cluster, `clustered` makes it stand in one, and `http_errors` says what an error
 request within its bounds, `hasty` ends connections that are too slow, `sites` refuses requests that
 a foreign web page makes in a user's name. `held_answers` counts an answer until its last byte was
 taken, `replies` makes pages of JSON, `telling` leaves out topics that a key may not see; `jsonrows`
-renders records as JSON, and `openapi` describes all routes. `ahead` prepares the next batch of a
-scan while one is being sent; `shared_groups` keeps the groups that clients use; a
-`connected_client` is one of the Kafka door.
+renders records as JSON, and `openapi` describes all routes but those of the registry, which are
+Confluent's. `ahead` prepares the next batch of a scan while one is being sent; `shared_groups`
+keeps the groups that clients use; a `connected_client` is one of the Kafka door.
 
 Rules.
 1. No storage logic here, and no method that the table in `lamina.wire.operations` does not have.

@@ -74,6 +74,9 @@ class Home(Protocol):
 class RegistryReads:
     """The registry of a store that may not write."""
 
+    _writes = False
+    """Whether nobody else changes what topics know."""
+
     def __init__(
         self, lookup: Lookup[Any], reads: Reads, kept: Callable[[TopicFile], TopicSchemas | None]
     ) -> None:
@@ -91,41 +94,41 @@ class RegistryReads:
     def book(self) -> Book:
         """Returns what is registered now."""
         with self._looking:
-            about = self._lookup.topics().get(TOPIC)
-            if about is not None:
-                _refuse_strange(about)
+            about = self._topic()
             end = 0 if about is None else self._reads.latest_offset(TOPIC, 0)
             is_known = about == self._about and 0 <= self._next_offset <= end
-            if not is_known or (about is None and not self._unwritten):
-                self._begin(about)
-            self._read(end)
+            if not is_known or (about is None and not (self._writes and self._unwritten)):
+                self._begin(about, end)
+            elif end > self._next_offset:
+                self._book = self._with_records(self._book.copy(), self._next_offset, end)
+                self._next_offset = end
             return self._book
 
-    def _begin(self, about: TopicFile | None) -> None:
-        self._book, self._about, self._next_offset = Book(), about, 0
-        end = 0 if about is None else self._reads.latest_offset(TOPIC, 0)
-        self._read(end)
-        self._unwritten = []
-        for topic in sorted(self._lookup.topics().values(), key=lambda each: each.name):
-            for entry in self._known_before(topic):
-                self._book.apply(entry)
-                self._unwritten.append(entry)
+    def _topic(self) -> TopicFile | None:
+        """Returns the topic of the registry; one that cannot be it is somebody else's."""
+        about = self._lookup.topics().get(TOPIC)
+        return about if about is not None and _is_fit(about) else None
 
-    def _read(self, end: int) -> None:
-        first = self._next_offset
-        if end <= first:
-            return
-        first = max(first, self._reads.earliest_offset(TOPIC, 0))
+    def _begin(self, about: TopicFile | None, end: int) -> None:
+        book, known_before = self._with_records(Book(), 0, end), list[Entry]()
+        for topic in sorted(self._lookup.topics().values(), key=lambda each: each.name):
+            known_before += self._known_before(book, topic)
+        self._about, self._book, self._next_offset = about, book, end
+        self._unwritten = known_before
+
+    def _with_records(self, book: Book, first: int, end: int) -> Book:
+        """Returns a book with the records from one offset to another."""
+        first = max(first, self._reads.earliest_offset(TOPIC, 0)) if end else 0
         for batch in self._reads.scan(TOPIC, 0, first, end=end) if first < end else ():
             keys, values = batch.column("key"), batch.column("value")
             for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
                 entry = entries.decode(key, value)
                 if entry is not None:
-                    self._book.apply(entry)
-        self._next_offset = end
+                    book.apply(entry)
+        return book
 
-    def _known_before(self, about: TopicFile) -> list[Entry]:
-        """Returns what registers the schemas of a topic that is older than the registry."""
+    def _known_before(self, book: Book, about: TopicFile) -> list[Entry]:
+        """Registers the schemas of a topic that is older than the registry; returns how."""
         try:
             known = self._kept(about)
         except (CorruptData, NewerFormat):
@@ -134,25 +137,23 @@ class RegistryReads:
             return []
         subject, made = f"{about.name}{VALUE}", list[Entry]()
         for each in known.schemas:
-            if self._book.was_given(each.id) and self._is_known(subject, each.id):
+            if book.was_given(each.id) and _is_known(book, subject, each.id):
                 continue
             schema = languages.schema_of(avro_text.parse(each.text), known.encoding)
-            found = changes.adopting(self._book, subject, schema, each.id)
+            found = changes.adopting(book, subject, schema, each.id)
             for entry in found[0] if found is not None else ():
-                self._book.apply(entry)
+                book.apply(entry)
                 made.append(entry)
         if made and known.compatibility not in ("", LEVEL):
             made.append(LevelSet(subject, known.compatibility))
+            book.apply(made[-1])
         return made
-
-    def _is_known(self, subject: str, schema_id: int) -> bool:
-        """Whether a version was there, or is, or was deleted for good."""
-        places = self._book.places(schema_id)
-        return not places or any(each.subject == subject for each in places)
 
 
 class SchemaRegistry(RegistryReads):
     """The same of a store that writes."""
+
+    _writes = True
 
     def __init__(
         self,
@@ -170,7 +171,13 @@ class SchemaRegistry(RegistryReads):
 
     def prepare(self) -> None:
         """Makes the topic of the registry, if it is not there; not while topics are changed."""
-        if not self.is_begun:
+        about = self._lookup.topics().get(TOPIC)
+        if about is not None and not _is_fit(about):
+            raise InvalidRequest(
+                f"the schema registry needs a topic {TOPIC!r} of one partition, whose format keeps"
+                f" keys; the one that is there is {about.format} with {about.partitions}"
+            )
+        if about is None:
             settings = {**SETTINGS, **({} if self._home.tier is None else ARCHIVED)}
             self._home.create_topic(TOPIC, config=settings, exist_ok=True)
 
@@ -236,13 +243,15 @@ class SchemaRegistry(RegistryReads):
     @property
     def is_begun(self) -> bool:
         """Whether the topic of the registry is there."""
-        return TOPIC in self._lookup.topics()
+        return self._topic() is not None
 
     def _remember(self, made: Sequence[Entry]) -> None:
         with self._looking:
+            book = self._book.copy()
             for entry in made:
-                self._book.apply(entry)
+                book.apply(entry)
                 self._unwritten.append(entry)
+            self._book = book
 
     def _follow(self, subject: str) -> None:
         about = self._lookup.topics().get(subject.removesuffix(VALUE))
@@ -254,9 +263,11 @@ def _named(result: object) -> set[str]:
     return {result.subject} if isinstance(result, Registered) else set()
 
 
-def _refuse_strange(about: TopicFile) -> None:
-    if "key" not in KEPT_COLUMNS.get(about.format, ()) or about.partitions != 1:
-        raise InvalidRequest(
-            f"the schema registry needs a topic {TOPIC!r} of one partition, whose format keeps"
-            f" keys; this one is {about.format} with {about.partitions}"
-        )
+def _is_known(book: Book, subject: str, schema_id: int) -> bool:
+    """Whether a version was there, or is, or was deleted for good."""
+    places = book.places(schema_id)
+    return not places or any(each.subject == subject for each in places)
+
+
+def _is_fit(about: TopicFile) -> bool:
+    return "key" in KEPT_COLUMNS.get(about.format, ()) and about.partitions == 1

@@ -22,6 +22,7 @@ import pyarrow as pa
 from lamina.api import BATCH_BYTES, BATCH_RECORDS, TopicSchema
 from lamina.errors import (
     InvalidRequest,
+    LaminaError,
     SchemaError,
     SchemaIncompatible,
     TopicExists,
@@ -195,8 +196,8 @@ class TypedTopics(TypedReads):
                 with contextlib.suppress(InvalidRequest):  # it has no columns, or not of this topic
                     made = self._followed(about, made, version, book)
                     ids.add(version.id)
-        if made is not None and subject in book.levels:
-            made = replace(made, compatibility=book.levels[subject])
+        if made is not None:
+            made = replace(made, compatibility=book.levels.get(subject, USUAL_LEVEL))
         if made is not None and made != known:
             self._files.replace(about, made)
 
@@ -226,8 +227,14 @@ class TypedTopics(TypedReads):
         return replace(known, schemas=(*known.schemas, entry))
 
     def follow_registered(self, about: TopicFile) -> None:
-        """Gives a topic that is new the schemas that were registered for it before it was there."""
-        self.follow(about, self.registry.book())
+        """Gives a topic that is new the schemas that were registered for it before it was there.
+
+        The topic is there already: what keeps it from that is told by calls of the registry, and
+        the next registration under its subject does it.
+        """
+        with contextlib.suppress(LaminaError):
+            if self.registry.is_begun:
+                self.follow(about, self.registry.book())
 
     def _next(
         self,

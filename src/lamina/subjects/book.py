@@ -6,13 +6,14 @@ Rules.
 1. An id belongs to one schema for good. A record that gives it to another one is passed over.
 2. Ids count up, and one that was ever given is not given again, whatever was deleted since.
 3. A version's number is above all that its subject has, deleted ones included.
+4. What is inside a dictionary is never changed, only replaced: a copy costs little (`copy`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lamina.errors import SchemaError
 from lamina.subjects import languages
@@ -57,17 +58,28 @@ class Book:
 
     # ------------------------------------------------------------------ what a record says
 
+    def copy(self) -> Book:
+        """Returns a book that takes in more while others read this one."""
+        return Book(
+            **{name: dict(known) for name, known in self._dicts()}, _highest_id=self._highest_id
+        )
+
+    def _dicts(self) -> Iterator[tuple[str, dict[Any, Any]]]:
+        return ((name, known) for name, known in vars(self).items() if isinstance(known, dict))
+
     def apply(self, entry: Entry) -> None:
-        """Takes in what the next record says."""
+        """Takes in what the next record says; nobody else may be reading the book."""
         if isinstance(entry, Registered):
             self._register(entry)
         elif isinstance(entry, Gone):
             self._remove(entry.subject, entry.version)
         elif isinstance(entry, SubjectDeleted):
-            versions = self.subjects.get(entry.subject, {})
-            for number, each in versions.items():
-                if number <= entry.version:
-                    versions[number] = replace(each, is_deleted=True)
+            versions = self.subjects.get(entry.subject)
+            if versions is not None:
+                self.subjects[entry.subject] = {
+                    number: replace(each, is_deleted=each.is_deleted or number <= entry.version)
+                    for number, each in versions.items()
+                }
         else:
             self._set(entry)
 
@@ -89,21 +101,24 @@ class Book:
         self._highest_id = max(self._highest_id, entry.id)
         self._identities[entry.id] = identity
         self._ids.setdefault(identity, entry.id)
-        self._places.setdefault(entry.id, {})[entry.subject, entry.version] = None
-        versions = self.subjects.setdefault(entry.subject, {})
-        versions[entry.version] = entry
+        place = entry.subject, entry.version
+        self._places[entry.id] = {**self._places.get(entry.id, {}), place: None}
+        versions = {**self.subjects.get(entry.subject, {}), entry.version: entry}
         if entry.version < max(versions):
-            self.subjects[entry.subject] = dict(sorted(versions.items()))
+            versions = dict(sorted(versions.items()))
+        self.subjects[entry.subject] = versions
 
     def _remove(self, subject: str, version: int) -> None:
-        versions = self.subjects.get(subject, {})
+        versions = dict(self.subjects.get(subject, {}))
         known = versions.pop(version, None)
         if known is None:
             return
+        self.subjects[subject] = versions
         if not versions:
             del self.subjects[subject]
-        places = self._places[known.id]
+        places = dict(self._places[known.id])
         del places[subject, version]
+        self._places[known.id] = places
         if not places:
             del self._places[known.id]
             identity = self._identities[known.id]
