@@ -218,7 +218,7 @@ def adopting(
 
 def compared(book: Book, new: Meaning, former: list[Registered], level: str) -> list[str]:
     """Returns what keeps a schema from following versions of a subject, oldest first."""
-    chosen = former[-1:]
+    chosen = former if level.endswith("TRANSITIVE") else former[-1:]
     old = [] if level == languages.NONE else [read(book, each.schema) for each in chosen]
     try:
         return languages.problems(new, old, level)

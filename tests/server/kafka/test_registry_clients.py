@@ -284,7 +284,9 @@ def test_the_program_of_the_page_runs(service: Service) -> None:
     ):
         assert told in program
         program = program.replace(told, found)
-    exec(compile(program, "typed.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(program, "typed.md", "exec"), names)
+    names["registry"].close()
 
 
 def test_a_client_with_a_key(tmp_path: Path) -> None:
