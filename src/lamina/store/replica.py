@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lamina.api import RouterInfo, StoreApi
+from lamina.api import BATCH_BYTES, BATCH_RECORDS, Diff, RouterInfo, StoreApi
 from lamina.api.portraits import Portrait, store_title
 from lamina.archive.object_reader import BlockCache
 from lamina.cluster.lease import Watch
@@ -343,6 +343,22 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         self._lookup.require_open()
         return []
 
+    def diff(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        exclude_node: bytes | None = None,
+    ) -> Diff:
+        """Returns what is new; whoever is further than this replica has not caught up here."""
+        self._lookup.partition(topic, partition).require_within(start)
+        return self._reads.diff(
+            topic, partition, start, limit=limit, max_bytes=max_bytes, exclude_node=exclude_node
+        )
+
     topics = answered_by("_reads", Reads.topics)
     describe_topic = answered_by("_reads", Reads.describe_topic)
     format_of = answered_by("_reads", Reads.format_of)
@@ -351,7 +367,6 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
     schema = answered_by("_typed", TypedReads.schema)
     schemas = answered_by("_typed", TypedReads.schemas)
     read = answered_by("_typed", TypedReads.read)
-    diff = answered_by("_reads", Reads.diff)
     segments = answered_by("_reads", Reads.segments)
     earliest_offset = answered_by("_reads", Reads.earliest_offset)
     latest_offset = answered_by("_reads", Reads.latest_offset)

@@ -158,14 +158,18 @@ class ReplicaPartition(ArchivedPartition):
         self, start: int, limit: Limit, *, isolation: Isolation = "durable", end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yields batches as every reader does; what is beyond the end, the holder may have."""
+        self.require_within(start)
+        if not self._stretches or start < self._stretches[0].first_offset:
+            self._renew_list()
+        return super().scan(start, limit, isolation=isolation, end=end)
+
+    def require_within(self, start: int) -> None:
+        """Raises NotPrimary for an offset that is not here yet: the holder may have it."""
         if start > self.end_offset():
             raise self._elsewhere(
                 f"{self.place.name}: this replica has offsets below {self.end_offset()}, not"
                 f" {start}"
             )
-        if not self._stretches or start < self._stretches[0].first_offset:
-            self._renew_list()
-        return super().scan(start, limit, isolation=isolation, end=end)
 
     def _renew_list(self) -> None:
         """Reads a list again that is old; while that fails, goes by what it has."""
