@@ -506,7 +506,7 @@ def test_an_end_never_goes_back(
         copy.poll()
         assert read(copy) == numbered(0, 12)
         assert store.seat is not None
-        run(objects, collect(store.seat.shipped_seq, store.seat.log))  # too early, by somebody's mistake
+        run(objects, collect(store.seat.shipped_seq, store.seat.log))  # too early
         for _ in range(3):
             clock.now_ms += 10
             with pytest.raises(CorruptData, match="neither in the archive nor"):
