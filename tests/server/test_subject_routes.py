@@ -157,6 +157,15 @@ def test_references_and_forms_of_protobuf(http: httpx.Client) -> None:
     assert same["id"] == number, "the text and its descriptor are one schema"
 
 
+def test_what_clients_keep_beside_a_schema_is_given_back(http: httpx.Client) -> None:
+    beside = {"metadata": {"properties": {"owner": "ada"}}, "ruleSet": {"domainRules": []}}
+    assert told(register(http, "s", ONE))["id"] == 1
+    made = told(register(http, "s", ONE, **beside, tags=None))
+    assert (made["id"], made["version"]) == (2, 2), "it is another schema"
+    assert told(http.get("/schemas/ids/2")) == {"schema": ONE, **beside}
+    assert told(register(http, "t", ONE, **beside))["id"] == 2
+
+
 def test_names_may_have_any_character(http: httpx.Client) -> None:
     for name in ("a%2Fb", "a%20b", "com.Ä", "%25", "versions"):
         register(http, name, TEXT)

@@ -238,6 +238,55 @@ def test_references_of_serializers(service: Service, registry: SchemaRegistryCli
     ]
 
 
+def cart_class() -> Any:
+    """A message of a file that imports one of the user's own, and one of Protobuf's."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    inner = descriptor_pb2.FileDescriptorProto(
+        name="in/line.proto", package="cart", syntax="proto3"
+    )
+    inner.message_type.add(name="Line").field.add(name="x", number=1, type=5, label=1)
+    pool.Add(inner)
+    file = descriptor_pb2.FileDescriptorProto(name="cart.proto", package="cart", syntax="proto3")
+    file.dependency.extend(["in/line.proto", "google/protobuf/timestamp.proto"])
+    message = file.message_type.add(name="Cart")
+    for number, (name, kind, label) in enumerate(
+        (("lines", ".cart.Line", 3), ("at", ".google.protobuf.Timestamp", 1)), 1
+    ):
+        made = message.field.add(name=name, number=number, type=FIELD.TYPE_MESSAGE, label=label)
+        made.type_name = kind
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("cart.Cart"))
+
+
+@pytest.mark.parametrize("skips_known", [True, False])
+def test_imported_files_are_subjects_of_their_own(
+    service: Service, registry: SchemaRegistryClient, skips_known: bool
+) -> None:
+    made, topic, store = cart_class(), f"carts-{skips_known}", service.broker.store
+    store.create_topic(topic)
+    cart = made()
+    cart.lines.add(x=3)
+    context = SerializationContext(topic, MessageField.VALUE)
+    value = ProtobufSerializer(made, registry, {"skip.known.types": skips_known})(cart, context)
+    named = registry.get_latest_version(f"{topic}-value").schema.references
+    files = [*(["google/protobuf/timestamp.proto"] if not skips_known else []), "in/line.proto"]
+    assert sorted(each.name for each in named) == files
+    assert set(files) <= set(registry.get_subjects())
+    assert ProtobufDeserializer(made, {}, registry)(value, context) == cart
+    store.append(topic, [value])
+    assert store.read(topic).read_all()["lines"].to_pylist() == [[{"x": 3}]]
+
+
+def test_documents_refer_to_others(registry: SchemaRegistryClient) -> None:
+    registry.register_schema("size", Schema('{"type": "integer"}', "JSON"))
+    text = '{"type": "object", "title": "Box", "properties": {"w": {"$ref": "size.json"}}}'
+    schema = Schema(text, "JSON", [SchemaReference("size.json", "size", 1)])
+    context = SerializationContext("boxes", MessageField.VALUE)
+    value = JSONSerializer(schema, registry, as_given)({"w": 3}, context)
+    assert JSONDeserializer(None, as_given, registry)(value, context) == {"w": 3}
+
+
 def test_the_client_by_itself(registry: SchemaRegistryClient) -> None:
     schema, other = Schema('{"type":"string"}', "AVRO"), Schema('"int"', "AVRO")
     number = registry.register_schema("alone", schema, normalize_schemas=True)
