@@ -127,6 +127,16 @@ NOT_USERS |= {
     "lamina.polars.scan": "the same table as a lazy frame",
 }
 
+_REGISTRY = ("subjects", "schemas", "config", "mode", "compatibility", "contexts", "associations")
+NOT_USERS |= {
+    f"{verb} {path}": "the schema registry's: subjects are kept as records, which `scan` reads"
+    for verb in ("GET", "POST", "PUT", "DELETE")
+    for path in (
+        "/v1/metadata/id",
+        *(f"/{head}{rest}" for head in _REGISTRY for rest in ("", "/{rest:path}")),
+    )
+}
+
 NOT_LAID_OUT: dict[str, str] = {
     "boundary of tails": "of a cluster",
     "lease of a cluster": "of a cluster",
