@@ -108,6 +108,18 @@ def test_erase_leaves_no_byte_of_a_tag_in_any_tier(
     assert held(data)[: len(stays)] == stays
 
 
+def test_a_tag_that_is_named_as_a_key_remains_and_says_so(tmp_path: Path) -> None:
+    with Store(str(tmp_path / "data")) as store:
+        store.create_topic("w", format="wal")
+        store.append("w", [{"value": b"login", "tag": b"user-1"}, {"value": b"x", "tag": b"2"}])
+        assert store.delete("w", 0, tag=b"user-1") == 1
+    failed = erase.run(ALONE, str(tmp_path / "data"), None, keys=[b"user-1"])
+    assert failed.has_failed
+    assert "--tag" in failed.advice
+    done = erase.run(ALONE, str(tmp_path / "data"), None, keys=[b"user-1"], tags=[b"user-1"])
+    assert (done.has_failed, done.advice, done.totals["remains"]) == (False, "", 0)
+
+
 def objects_of(path: Path) -> list[Path]:
     found = sorted((path / "cold" / "data" / "w" / "0").glob("*.seg"))
     assert found

@@ -82,6 +82,8 @@ def emit(summary: Summary, *, as_json: bool) -> None:
     sums = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in summary.totals.items())
     begin = "would do" if summary.dry_run else "failed" if summary.has_failed else "done"
     output.say(f"{summary.job}: {begin}{f': {sums}' if sums else ''}")
+    if summary.advice:
+        output.say(f"{summary.job}: {summary.advice}")
 
 
 class Bar:

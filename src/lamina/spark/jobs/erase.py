@@ -54,6 +54,11 @@ from lamina.wal import segment_rewrite as wal_erasing
 
 TIERS = ("hot", "wal", "cold", "quarantine", "other")
 
+_ADVICE = (
+    "what remains is none of the records that were named: what a wal topic knows as a tag goes by"
+    " --tag, what others know as a key by --key; name it as both"
+)
+
 
 @dataclass(slots=True)
 class _Receipt:
@@ -117,7 +122,8 @@ def run(  # noqa: PLR0913 - what is erased and where, each by its name
         "remains": remains,
         "sha256": digest,
     }
-    return Summary("erase", dry_run, rows, totals, has_failed=remains > 0 and not dry_run)
+    has_failed = remains > 0 and not dry_run
+    return Summary("erase", dry_run, rows, totals, has_failed, _ADVICE if has_failed else "")
 
 
 def _require_archive(store: Store, topics: list[str] | None) -> None:

@@ -44,3 +44,5 @@ class Summary:
     totals: Mapping[str, Any] = field(default_factory=dict)
     has_failed: bool = False
     """Whether the command ends with exit code 1: findings, or bytes that should be gone."""
+    advice: str = ""
+    """What to do about a failure, for people."""
