@@ -6,7 +6,8 @@ caller's: an exception, or a SIGKILL.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lamina.storage.files import LocalFiles
@@ -19,8 +20,20 @@ class Steps:
 
     def __init__(self, last: int, stop: Callable[[], None]) -> None:
         self.last, self.stop, self.done = last, stop, 0
+        self._is_paused = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Counts nothing: what is done here is not what is being tried."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def take(self) -> None:
+        if self._is_paused:
+            return
         if self.done == self.last:
             self.stop()
         self.done += 1

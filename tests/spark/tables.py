@@ -19,6 +19,22 @@ V2 = """{"type": "record", "name": "O", "fields": [
     {"name": "id", "type": "long"}, {"name": "article", "type": "string", "aliases": ["item"]},
     {"name": "note", "type": ["null", "string"], "default": null}]}"""
 
+MESSAGES_1 = """syntax = "proto3"; message O {
+    enum Kind { PLAIN = 0; RED = 1; }
+    message In { int32 x = 1; string y = 2; }
+    int32 id = 1; string item = 2; optional string old = 3; int32 count = 4;
+    optional double price = 5; Kind kind = 6; In in = 7; repeated int64 many = 8;
+    map<string, string> named = 9; uint64 large = 10;
+}"""
+MESSAGES_2 = """syntax = "proto3"; message O {
+    enum Kind { PLAIN = 0; RED = 1; BLUE = 2; }
+    message In { int64 x = 1; string z = 2; optional bool more = 3; }
+    int64 id = 1; string article = 2; optional int32 count = 4; double price = 5; Kind kind = 6;
+    In in = 7; repeated int64 many = 8; map<string, string> named = 9; uint64 large = 10;
+    optional string note = 11; int32 fresh = 12;
+}"""
+"""Renamed, widened, dropped, made optional and not so, added with null and with zero."""
+
 
 def catalog_of(folder: Path) -> dict[str, str]:
     uri = f"sqlite:///{folder}/catalog.db"

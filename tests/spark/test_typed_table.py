@@ -31,6 +31,8 @@ from lamina.spark.jobs.whereabouts import Place
 from lamina.store.store import Store
 from tests.spark.tables import (
     DAY_MS,
+    MESSAGES_1,
+    MESSAGES_2,
     V1,
     V2,
     catalog_of,
@@ -71,11 +73,11 @@ def shop(tmp_path: Path) -> Path:
 
 def append(folder: Path, ids: list[int], at_ms: int = START_MS, **columns: list[Any]) -> None:
     with lamina.open(folder / "data") as store:
-        kind = store.schema("orders").arrow.field("id").type
+        schema = store.schema("orders").arrow
         times = pa.array([at_ms + each for each in ids], pa.timestamp("ms", tz="UTC"))
-        store.append(
-            "orders", pa.table({"id": pa.array(ids, kind), **columns, "_timestamp": times})
-        )
+        given = {"id": ids, **columns}
+        made = {name: pa.array(each, schema.field(name).type) for name, each in given.items()}
+        store.append("orders", pa.table({**made, "_timestamp": times}))
 
 
 def keep(
@@ -251,17 +253,65 @@ def test_what_cannot_be_kept_is_refused(shop: Path) -> None:
         assert (shop / "lake" / "parquet" / "mine.parquet").exists()
 
 
-def test_a_table_of_a_protobuf_topic_does_not_follow_changes_of_its_columns(tmp_path: Path) -> None:
-    first = 'syntax = "proto3"; message O { int64 id = 1; string item = 2; }'
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_a_protobuf_topic_follows_its_versions_by_number(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "lake").mkdir()
+    rows: dict[str, list[Any]] = {
+        "item": ["pen", "", "ink"],
+        "old": [None, "o", ""],
+        "count": [0, 7, -1],
+        "price": [None, 0.0, 2.5],
+        "kind": ["PLAIN", "RED", "PLAIN"],
+        "in": [None, {"x": 0, "y": ""}, {"x": -3, "y": "z"}],
+        "many": [[], [1, -(1 << 60)], [0]],
+        "named": [[], [("-1", "a"), ("2", "")], [("", "b")]],
+        "large": [0, (1 << 64) - 1, 1 << 63],
+    }
     with lamina.open(tmp_path / "data") as store:
-        store.create_topic("orders", schema=first, encoding="protobuf", key="id")
-        store.append("orders", pa.table({"id": [1, 2], "item": ["pen", "ink"]}))
-    assert keep(tmp_path, "parquet").totals["records"] == 2
-    assert read_rows("parquet", tmp_path) == wanted_rows(tmp_path)
+        store.create_topic("orders", partitions=2, schema=MESSAGES_1, encoding="protobuf", key="id")
+    append(tmp_path, [0, 1, 2], **rows)
     with lamina.open(tmp_path / "data") as store:
-        store.set_schema("orders", first.replace("string item", "string article"))
-    with pytest.raises(InvalidRequest, match="a table of its own"):
-        keep(tmp_path, "parquet")
+        store.append("orders", [{"key": b"7", "value": None}])
+    assert keep(tmp_path, kind).totals["records"] == 4
+    assert read_rows(kind, tmp_path) == wanted_rows(tmp_path) == seen_by_duckdb(kind, tmp_path)
+    with lamina.open(tmp_path / "data") as store:
+        store.set_schema("orders", MESSAGES_2, encoding="protobuf")
+    assert keep(tmp_path, kind, dry_run=True).totals["changes"] == [
+        *("id widened", "article renamed from item", "count changed", "price changed"),
+        *("kind changed", "in changed", "note added"),
+        *("fresh added, with its default in old rows", "old dropped"),
+    ]
+    append(tmp_path, [1 << 40], START_MS + DAY_MS, article=["wide"], kind=["BLUE"], fresh=[5])
+    assert keep(tmp_path, kind).totals["records"] == 1
+    found = read_rows(kind, tmp_path)
+    assert found == wanted_rows(tmp_path) == seen_by_duckdb(kind, tmp_path)
+    assert [row["count"] for row in found if row["article"] == "pen"] == [None]
+    assert [row["price"] for row in found if row["article"] == "pen"] == [0.0]
+    with lamina.open(tmp_path / "data") as store:  # what a commit alone can do, where it can
+        more = MESSAGES_2.replace("string article", "string name").replace("int32 fresh", "int64 f")
+        store.set_schema("orders", more, encoding="protobuf")
+    changed = keep(tmp_path, kind).totals["changes"]
+    assert changed == ["name renamed from article", "f renamed from fresh and widened"]
+    assert read_rows(kind, tmp_path) == wanted_rows(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_latest_rows_of_a_protobuf_topic_follow_its_versions_too(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "lake").mkdir()
+    asked = {"latest": True, "buckets": 3}
+    with lamina.open(tmp_path / "data") as store:
+        store.create_topic("orders", partitions=2, schema=MESSAGES_1, encoding="protobuf", key="id")
+    append(tmp_path, [*range(9), *range(4)], item=["x"] * 13, count=[0, 1, 2] * 4 + [3])
+    keep(tmp_path, kind, **asked)
+    with lamina.open(tmp_path / "data") as store:
+        store.set_schema("orders", MESSAGES_2, encoding="protobuf")
+    append(tmp_path, [2], article=["renamed"])
+    assert keep(tmp_path, kind, **asked).totals["keys"] == 9
+    assert read_rows(kind, tmp_path) == wanted_rows(tmp_path, latest=True)
 
 
 def test_what_only_the_archive_has_is_in_the_table(tmp_path: Path) -> None:
@@ -335,25 +385,29 @@ def test_following_reports_what_was_stored(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "latest"), [("iceberg", "every"), ("delta", "latest"), ("parquet", "every")]
+    ("kind", "story"),
+    [
+        *[("iceberg", "every"), ("delta", "latest"), ("parquet", "every")],
+        *[("iceberg", "protobuf"), ("delta", "following"), ("parquet", "protobuf")],
+    ],
 )
 def test_a_run_that_is_killed_at_some_step_is_done_once_when_it_is_run_again(
-    tmp_path: Path, kind: str, latest: str
+    tmp_path: Path, kind: str, story: str
 ) -> None:
-    killed(tmp_path, kind, latest, stride={"iceberg": 9, "delta": 6, "parquet": 15}[kind])
+    killed(tmp_path, kind, story, stride={"iceberg": 9, "delta": 6, "parquet": 15}[kind])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("latest", ["every", "latest"])
+@pytest.mark.parametrize("story", ["every", "latest", "protobuf", "following"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_at_any_step_is_done_once_when_it_is_run_again(
-    tmp_path: Path, kind: str, latest: str
+    tmp_path: Path, kind: str, story: str
 ) -> None:
-    killed(tmp_path, kind, latest, stride=1)
+    killed(tmp_path, kind, story, stride=1)
 
 
-def killed(folder: Path, kind: str, latest: str, *, stride: int) -> None:
-    command = [sys.executable, "-m", "tests.spark.killed_table", kind, latest, str(folder)]
+def killed(folder: Path, kind: str, story: str, *, stride: int) -> None:
+    command = [sys.executable, "-m", "tests.spark.killed_table", kind, story, str(folder)]
     ended = subprocess.run(
         [*command, str(stride)], check=False, cwd=ROOT, capture_output=True, text=True
     )

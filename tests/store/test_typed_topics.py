@@ -411,3 +411,17 @@ def test_a_large_default_is_filled_in_for_a_few_records_at_once(
         assert [each.num_rows for each in batches] == [3, 3, 3]
         assert {len(text) for each in batches for text in each["text"].to_pylist()} == {3_000}
         assert [each.num_rows for each in store.read("orders", version=1)] == [9]
+
+
+@pytest.mark.parametrize("encoding", ["avro", "json"])
+def test_below_a_null_there_need_be_nothing(tmp_path: Path, encoding: str) -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+    field = {"name": "i", "type": ["null", inner], "default": None}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
+    rows = [None, {"x": 1}, None]
+    with lamina.open(str(tmp_path / "data")) as store:
+        store.create_topic("t", schema=schema, encoding=encoding)
+        store.append("t", pa.table({"i": rows}))  # Arrow's own types: x may be null
+        assert store.read("t").read_all()["i"].to_pylist() == rows
+        with pytest.raises(SchemaError, match=r"i\.x: row 1 is null, and the schema has none"):
+            store.append("t", pa.table({"i": [None, {"x": None}, {"x": 2}]}))

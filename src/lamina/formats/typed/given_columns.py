@@ -108,7 +108,7 @@ def _column(field: Field, table: pa.Table | pa.RecordBatch) -> pa.Array:
     if column.type == kind:
         return column
     try:
-        return column.cast(kind)
+        return column.cast(_or_null(kind))
     except (pa.ArrowException, NotImplementedError) as error:
         raise SchemaError(
             f"column {field.name!r} must be {kind}, not {column.type}: {error}", field=field.name
@@ -170,6 +170,21 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.map_(kind.key_type, kind.item_field.with_type(_plain(kind.item_type)))
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
+
+
+def _or_null(kind: pa.DataType) -> pa.DataType:
+    """Arrow's type with null allowed inside: below a null nothing is there, whatever the schema.
+
+    A null where the schema has none is found when its row is written, and refused there.
+    """
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct([pa.field(each.name, _or_null(each.type)) for each in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, pa.field("value", _or_null(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _or_null(kind.value_type)))
     return kind
 
 

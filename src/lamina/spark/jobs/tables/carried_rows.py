@@ -18,9 +18,20 @@ import pyarrow.types as kinds
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_type
 
-from lamina.formats.typed import avro_decode, avro_encode, avro_program, avro_text
+from lamina.formats.typed import (
+    avro_decode,
+    avro_encode,
+    avro_program,
+    avro_text,
+    protobuf_decode,
+    protobuf_encode,
+    protobuf_layout,
+    protobuf_program,
+)
 from lamina.formats.typed.arrow_types import arrow_schema
-from lamina.formats.typed.row_faults import Values
+from lamina.formats.typed.row_faults import Decoded, Values
+from lamina.formats.typed.schema_model import Type
+from lamina.formats.typed.schema_source import PROTOBUF
 from lamina.spark.jobs.tables.lake_columns import fitted
 from lamina.spark.typed_columns import ERROR, PLACED, columns_of, conformed
 
@@ -31,6 +42,7 @@ _OWN = (*(field.name for field in PLACED), ERROR)
 class Carrying:
     """Turns rows of one version into rows of another; can be pickled."""
 
+    encoding: str
     old_text: str
     new_text: str
     schema: pa.Schema
@@ -42,12 +54,23 @@ class Carrying:
         given = arrow_schema(old)
         rows = _typed(batch, given)
         there = _is_there(batch, given)
-        values = avro_encode.encode(avro_program.compiled(old, old), rows.filter(there))
+        values = self._encoded(old, rows.filter(there))
         places = np.where(there, np.cumsum(there) - 1, -1)
         taken = values.take(pa.array(np.where(there, places, 0), mask=~there))
-        decoded = avro_decode.decode(avro_program.compiled(new, old), Values.of(taken))
+        decoded = self._decoded(new, old, Values.of(taken))
         found = dict(zip((each.name for each in new.fields), decoded.columns, strict=True))
         return fitted(_joined(batch, arrow_schema(new), found), self.schema)
+
+    def _encoded(self, old: Type, rows: pa.RecordBatch) -> pa.Array:
+        """JSON has the versions of Avro, so its rows go through Avro, too."""
+        if self.encoding == PROTOBUF:
+            return protobuf_encode.encode(protobuf_layout.compiled(old), rows)
+        return avro_encode.encode(avro_program.compiled(old, old), rows)
+
+    def _decoded(self, new: Type, old: Type, values: Values) -> Decoded:
+        if self.encoding == PROTOBUF:
+            return protobuf_decode.decode(protobuf_program.compiled(new), values)
+        return avro_decode.decode(avro_program.compiled(new, old), values)
 
 
 def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -13,6 +13,10 @@
 *Again*: all rows are written again, as the new version reads them, in the commit that changes the
 columns. Delta's and Parquet's columns are found by name, and plain Parquet has no schema but that
 of its files.
+
+In Protobuf a field is the one of the same number, whatever its name. What an absent field is read
+as belongs to the field there, so a column stays only if nothing of that has changed: a field that
+becomes `optional` is written again.
 """
 
 from __future__ import annotations
@@ -24,8 +28,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from lamina.formats.typed.evolution import writer_field
+from lamina.formats.typed import evolution, protobuf_rules
 from lamina.formats.typed.schema_model import Field, Kind, Type, children
+from lamina.formats.typed.schema_source import PROTOBUF
+
+_WIDER = ("int32", "int64"), ("sint32", "sint64")
+"""Words of Protobuf of which the second reads what the first wrote as the same numbers."""
 
 
 class Change(enum.Enum):
@@ -64,8 +72,13 @@ class ColumnChange:
         return f"{self.name} {' and '.join(told)}" if told else ""
 
 
-def changes(new: Type, old: Type, columns: pa.Schema, former: pa.Schema) -> list[ColumnChange]:
-    """Compares two versions, and the columns that tables have of them."""
+def changes(
+    versions: tuple[Type, Type], columns: pa.Schema, former: pa.Schema, encoding: str
+) -> list[ColumnChange]:
+    """Compares two versions, the new one first, and the columns that tables have of them."""
+    new, old = versions
+    by_number = encoding == PROTOBUF
+    writer_field = protobuf_rules.writer_field if by_number else evolution.writer_field
     found, taken = [], set()
     for field in new.fields:
         writer = writer_field(field, old)
@@ -78,7 +91,10 @@ def changes(new: Type, old: Type, columns: pa.Schema, former: pa.Schema) -> list
             continue
         taken.add(writer.name)
         kinds_of_both = columns.field(field.name).type, former.field(writer.name).type
-        found.append(ColumnChange(field.name, writer.name, _became(field, writer, *kinds_of_both)))
+        became = _became(field, writer, *kinds_of_both)
+        if by_number and not _reads_alike(field, writer, became):
+            became = Change.OTHER
+        found.append(ColumnChange(field.name, writer.name, became))
     gone = [each.name for each in old.fields if each.name not in taken]
     found += [ColumnChange(name, name, Change.DROPPED) for name in gone]
     known = {*former.names, *(field.name for field in new.fields)}
@@ -97,6 +113,16 @@ def _became(new: Field, old: Field, kind: pa.DataType, former: pa.DataType) -> C
     if kind.equals(former):
         return Change.SAME
     return Change.WIDENED if _widens(former, kind) else Change.OTHER
+
+
+def _reads_alike(new: Field, old: Field, became: Change) -> bool:
+    """Returns whether a message's values stay, absent ones too, when their column stays."""
+    if new.default != old.default:
+        return False
+    if became == Change.WIDENED:
+        same = new.type.is_nullable == old.type.is_nullable
+        return same and (old.wire, new.wire) in _WIDER
+    return new.type == old.type and new.wire == old.wire
 
 
 def _has_enum(kind: Type) -> bool:

@@ -29,7 +29,6 @@ from pyspark.sql import SparkSession
 from lamina.api import TopicSchema
 from lamina.errors import InvalidRequest, UnknownSchema
 from lamina.formats.typed import avro_text
-from lamina.formats.typed.schema_source import PROTOBUF
 from lamina.spark.gaps import LeftOut
 from lamina.spark.jobs import lane, topic_rows
 from lamina.spark.jobs.job import Progress, Summary
@@ -164,8 +163,7 @@ class _Run:
                 with_errors=ERROR in held.schema.names,
                 has_times=lake.has_times,
             )
-            found = changes(new, old, self._columns, former)
-            _refuse_protobuf(self._newest, found, lake)
+            found = changes((new, old), self._columns, former, self._newest.encoding)
             is_other = bool(told(found)) or held.state.schema != self._newest.version
             self._change = found if is_other else None
 
@@ -213,7 +211,8 @@ class _Run:
         begun = self._lake.begin(self._state, self._columns, self._change)
         carrying = None
         if self._held is not None and self._former is not None and not begun.keeps_files:
-            carrying = Carrying(self._former.text, self._newest.text, begun.schema)
+            texts = self._former.text, self._newest.text
+            carrying = Carrying(self._newest.encoding, *texts, begun.schema)
         write = self._merge if self._asked.latest else self._append
         added, removed, left_out = write(spark, begun, carrying, progress)
         self._lake.commit(Commit(self._state, added, removed))
@@ -342,16 +341,6 @@ def _refuse_other(topic: Topic, lake: TableLake, asked: Asked, held: Held | None
     if held.state.latest != asked.latest:
         kind = "the latest row of each key" if held.state.latest else "every record"
         raise InvalidRequest(f"{lake.name} has {kind}: give --latest as before, or another table")
-
-
-def _refuse_protobuf(newest: TopicSchema, found: Sequence[ColumnChange], lake: TableLake) -> None:
-    """Raises InvalidRequest for columns of messages that changed: they are found by number."""
-    changed = told([each for each in found if each.name != ERROR])
-    if newest.encoding == PROTOBUF and changed:
-        raise InvalidRequest(
-            f"{lake.name}: a table of a Protobuf topic does not follow changes of its columns"
-            f" ({', '.join(changed)}): give version {newest.version} a table of its own"
-        )
 
 
 def _version(versions: Sequence[TopicSchema], number: int, topic: Topic) -> TopicSchema:
