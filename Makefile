@@ -162,7 +162,7 @@ bench-tier: $(READY)
 	$(BIN)/python -m benchmarks.tier
 
 bench-typed: $(READY)
-	$(BIN)/python -m benchmarks.typed
+	$(BIN)/python -m benchmarks.typed $(if $(INTO),--into $(INTO))
 
 bench-wal: $(READY)
 	$(BIN)/python -m benchmarks.wal
