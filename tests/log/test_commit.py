@@ -75,13 +75,13 @@ def test_a_lone_request_never_waits_and_needs_no_other_thread(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float | None] = []
-    real = rig.writer._changed.wait
+    real = rig.signal.wait
 
     def noted(timeout: float | None = None) -> bool:
         waits.append(timeout)
         return real(timeout)
 
-    monkeypatch.setattr(rig.writer._changed, "wait", noted)
+    monkeypatch.setattr(rig.signal, "wait", noted)
     monkeypatch.setattr(rig.pool, "submit", lambda *_: pytest.fail("a thread was borrowed"))
     here = threading.get_ident()
     leaders: set[int] = set()
@@ -103,7 +103,7 @@ def test_after_a_crowd_a_lone_request_waits_once_and_briefly(
     for future in [held, *others]:
         future.result(SOON_S)
     waits: list[float | None] = []
-    monkeypatch.setattr(rig.writer._changed, "wait", lambda timeout=None: waits.append(timeout))
+    monkeypatch.setattr(rig.signal, "wait", lambda timeout=None: waits.append(timeout))
     for _ in range(3):
         rig.append(b"alone")
     assert len(waits) <= 1
@@ -124,7 +124,7 @@ def test_a_large_request_waits_for_no_crowd(rig: Rig, monkeypatch: pytest.Monkey
             future.result(SOON_S)
         waits.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(rig.writer._changed, "wait", lambda timeout=None: waits.append(timeout))
+            patched.setattr(rig.signal, "wait", lambda timeout=None: waits.append(timeout))
             rig.append(value)
         assert len(waits) == most_waits
         while rig.log.entered.acquire(blocking=False):
@@ -213,7 +213,7 @@ def test_tasks_wait_for_their_turn_however_many_they_are() -> None:
     assert [ack.base_offset for ack in acks] == list(range(acks[0].base_offset, 1_000 + 2))
     held.result(SOON_S)
     filler.result(SOON_S)
-    assert made.writer._awaited == 0
+    assert made.writer._queue._awaited == 0
     close(made)
 
 
@@ -251,7 +251,7 @@ def test_a_request_that_was_taken_back_is_not_written() -> None:
     held.result(SOON_S)
     assert b"kept" in made.log.stored
     assert b"taken back" not in made.log.stored
-    assert made.writer._awaited == 0
+    assert made.writer._queue._awaited == 0
     close(made)
 
 
@@ -492,7 +492,7 @@ def test_what_times_out_is_stored_and_answered_or_not_stored_at_all(rig: Rig) ->
     assert len(answered) + len(refused) == 480
     assert answered
     assert refused
-    assert rig.writer._queued_bytes == 0  # or groups would be held for too large for ever
+    assert rig.writer._queue.size_bytes == 0  # or groups would be held for too large for ever
 
 
 # ---------------------------------------------------------------------- refusals
@@ -701,7 +701,7 @@ def test_one_cut_off_while_it_waits_for_the_tail_blocks_nobody(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(rig.writer._changed, "wait", interrupted)
+        patched.setattr(rig.signal, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rig.writer.exclusively(lambda: None)
     rig.log.gate.set()

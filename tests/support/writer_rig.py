@@ -83,6 +83,10 @@ class Rig:
         self.refusal: LaminaError | None = None
         self.writer = Writer(self.log, WriterSettings(**settings), self.pool, lambda: self.refusal)
 
+    @property
+    def signal(self) -> threading.Condition:
+        return self.writer._signal._changed
+
     def append(self, value: bytes, acks: int = DURABLE, timeout_s: float | None = None) -> Any:
         return self.writer.append(request_of(value, acks), timeout_s)
 

@@ -26,8 +26,8 @@ MUTANTS = (
         "lying-ack",
         "fsync before the acknowledgement",
         "log/active_segment.py",
-        "        tail = self.tail\n        self.file.sync()\n",
-        "        tail = self.tail\n",
+        '        """Makes it durable."""\n        self.file.sync()\n',
+        '        """Makes it durable."""\n',
         ("F3/dropped:keratin:160",),
     ),
     Mutant(
@@ -155,12 +155,66 @@ MUTANTS = (
         ("F12/failed-sync:keratin:60",),
     ),
     Mutant(
+        "answer-before-the-prefix",
+        "a group is answered once all before it are durable",
+        "log/flights.py",
+        "                if self._lander is None and self.air[0].is_down:\n"
+        "                    self._lander = flight\n"
+        "                    return self.air[0]\n",
+        "                self._lander = flight\n                return flight\n",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
+        "kept-behind-what-fell",
+        "a group behind one whose sync failed fails, too",
+        "log/flights.py",
+        "        self._fallen = self._fallen or flight.error\n",
+        "        self._fallen = flight.error\n",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
+        "watermark-over-a-hole",
+        "what is durable is a finished prefix",
+        "log/active_segment.py",
+        "        self.durable = departed.tail\n",
+        "        self.durable = self.tail\n",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
+        "one-descriptor-in-the-air",
+        "each sync in the air hears the disk's errors",
+        "log/active_segment.py",
+        "            is_own, self._is_lent = not self._is_lent, True\n",
+        "            is_own, self._is_lent = True, True\n",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
+        "rolled-in-the-air",
+        "a segment is sealed once nothing of it is in the air",
+        "log/partition.py",
+        "            self.writer.flights.settle()\n            # A crash must",
+        "            # A crash must",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
+        "exclusive-in-the-air",
+        "an exclusive action begins once nothing is in the air",
+        "log/commit.py",
+        "                while self._leader is not None or self._air:\n"
+        "                    self._sleep()\n"
+        "                self._leader = token\n",
+        "                while self._leader is not None:\n"
+        "                    self._sleep()\n"
+        "                self._leader = token\n",
+        ("tests/log/test_flights.py",),
+    ),
+    Mutant(
         "full-disk-not-undone",
         "what a full disk took of an append is cut off",
         "log/active_segment.py",
         "            file.truncate(tail.position)\n            file.sync()\n"
-        "        self._unsynced = self.durable.position < tail.position\n",
-        "            assert file\n        self._unsynced = self.durable.position < tail.position\n",
+        "        if self.durable.position",
+        "            assert file\n        if self.durable.position",
         ("F13/no-space:keratin:250",),
     ),
     Mutant(

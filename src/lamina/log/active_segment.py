@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,35 @@ PREPARE_BYTES_MAX = 4 << 20
 PREPARE_BELOW_BYTES = 64 << 10
 """Larger groups gain nothing from prepared space, and would write everything twice."""
 INDEX_ENTRIES_PER_WRITE = 256
+
+
+class Departed:
+    """What a segment held when a group's sync began: see `flights`."""
+
+    __slots__ = ("_announce", "_segment", "changes", "file", "has_landed", "is_own", "tail")
+
+    def __init__(
+        self,
+        segment: ActiveSegment,
+        changes: int,
+        file: File,
+        *,
+        is_own: bool,
+        announce: Callable[[], None],
+    ) -> None:
+        self._segment, self._announce = segment, announce
+        self.tail, self.changes = segment.tail, changes
+        self.file, self.is_own = file, is_own
+        self.has_landed = False
+
+    def sync(self) -> None:
+        """Makes it durable."""
+        self.file.sync()
+
+    def land(self) -> None:
+        """Shows it as durable, and wakes those who wait for it."""
+        self._segment.land(self)
+        self._announce()
 
 
 class ActiveSegment(Segment):
@@ -49,7 +79,10 @@ class ActiveSegment(Segment):
         self._begun = 0  # where this process began to append
         self._file: File | None = None
         self._opening = threading.Lock()
-        self._unsynced = False
+        self._changes = self._synced_changes = 0
+        self._in_flight = 0
+        self._is_lent = False  # the log's own descriptor, to a departure
+        self._idle: list[File] = []  # other descriptors of it, for departures beside each other
         self.used = True
 
     @classmethod
@@ -129,15 +162,20 @@ class ActiveSegment(Segment):
         """Drops the file, unless something in it is not synced yet."""
         with self._opening:
             file, self._file = self._file, None
-            if self._unsynced:  # also where that has begun just now, with this very file
+            if self._is_unsynced:  # also where that has begun just now, with this very file
                 self._file = file
                 return False
         return True
 
     def close_file(self) -> None:
         """Drops the file: everything is synced, or left to recovery."""
-        self._unsynced = False
-        self._file = None
+        self._synced_changes, self._in_flight = self._changes, 0
+        self._file, self._is_lent = None, False
+        self._close_idle()
+
+    @property
+    def _is_unsynced(self) -> bool:
+        return self._synced_changes < self._changes or self._in_flight > 0
 
     # ------------------------------------------------------------------ for the leader
 
@@ -146,19 +184,20 @@ class ActiveSegment(Segment):
     ) -> None:
         """Writes encoded records at the tail; positions count from the first byte of `data`."""
         start = self.tail.position
-        self._unsynced = True
+        self._changes += 1
         self.file.write_at(start, data.data)
         self._index.extend(positions, timestamps, base_offset=self.tail.next_offset, origin=start)
         self.tail = Bound(self.tail.next_offset + len(positions), start + len(data))
 
     def undo(self, tail: Bound, mark: Mark) -> None:
         """Takes appended records back, durably: a refused append must not return after a crash."""
-        self._unsynced = True
+        self._changes += 1
         file = self._file
         if file is not None:  # without it nothing was written: what is not synced keeps it open
             file.truncate(tail.position)
             file.sync()
-        self._unsynced = self.durable.position < tail.position
+        if self.durable.position == tail.position:
+            self._synced_changes = self._changes
         self._prepared = tail.position
         self._index.rewind(mark)
         self.tail = tail
@@ -171,23 +210,63 @@ class ActiveSegment(Segment):
         start = self.tail.position
         if start + length <= self._prepared:
             return
-        self._unsynced = True
+        self._changes += 1
         ahead = min(max(start - self._begun, PREPARE_BYTES_MIN), PREPARE_BYTES_MAX)
         self._prepared = prepare_space(self.file, start, start + length + ahead)
 
     def sync(self) -> None:
         """Makes the tail durable, and only then visible to readers of durable records."""
-        # The promise of `acks=all`; what is appended meanwhile belongs to the next sync.
-        tail = self.tail
+        # For the owner of the tail while nothing is in the air; what is, has departures.
         self.file.sync()
-        self.written = self.durable = tail
-        self._unsynced = False
+        self.written = self.durable = self.tail
+        self._synced_changes = self._changes
         self.used = True
 
     def show(self) -> None:
         """Shows readers the tail, which was synced together with others."""
         self.written = self.durable = self.tail
-        self._unsynced = False
+        self._synced_changes = self._changes
+
+    def depart(self, announce: Callable[[], None]) -> Departed | None:
+        """Returns what is written by now, to be synced while more is; None without a descriptor.
+
+        Each one in the air has a descriptor to itself: see `flights`. The log's own is the first.
+        """
+        with self._opening:
+            self._in_flight += 1
+            is_own, self._is_lent = not self._is_lent, True
+            idle = self._idle.pop() if self._idle and not is_own else None
+        try:
+            file = self.file if is_own else idle or self.files.open(self.path("log"))
+        except OSError:
+            self._give_back(None, is_own=is_own)
+            return None
+        return Departed(self, self._changes, file, is_own=is_own, announce=announce)
+
+    def land(self, departed: Departed) -> None:
+        """Shows what has departed as durable, in the order of departure."""
+        if departed.has_landed:
+            return
+        departed.has_landed = True
+        self.durable = departed.tail
+        self._synced_changes = departed.changes
+        self.used = True
+        self._give_back(departed.file, is_own=departed.is_own)
+
+    def _give_back(self, file: File | None, *, is_own: bool) -> None:
+        with self._opening:
+            self._in_flight -= 1
+            if is_own:
+                self._is_lent = False
+            elif file is not None:
+                self._idle.append(file)
+            if not self._in_flight:  # a quiet log keeps one descriptor
+                self._close_idle()
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for file in idle:
+            file.close()
 
     def save_index(self) -> None:
         """Writes new index entries; a failure only means that they are rebuilt later."""
@@ -221,7 +300,7 @@ class ActiveSegment(Segment):
                     with contextlib.closing(self.files.open(self.path(suffix))) as file:
                         file.sync()  # protects no record, but the next open from a walk
         self._has_indexes = False
-        self._unsynced = False
+        self._synced_changes = self._changes
         return SealedSegment(
             self.codec,
             self.files,

@@ -1,15 +1,17 @@
 """The group commit of document 003: many requests, one write, one fsync, one owner of the tail.
 
 There is no writer thread. A thread that submits a request while nobody leads becomes the leader: it
-takes a group from the queue, has the log write and sync it, answers every request in it, and hands
-the lead to a waiting request. So a lone request is written by its own thread, without a hand-over.
-Requests from asyncio have no thread that could lead; a pool thread does it for them.
+takes a group from the queue, has the log write it, hands the lead to a waiting request, syncs what
+it has written, and answers every request in it. So groups are written while others are being synced
+(`flights`), and a lone request is written by its own thread, without a hand-over. Requests from
+asyncio have no thread that could lead; a pool thread does it for them.
 
     submit ──▶ queue (bounded) ──▶ plan: which requests ──▶ log.write ──▶ answer acks 0, 1
-                                                             └─▶ log.sync ──▶ answer acks all
+                                                             └─▶ departure.sync ──▶ answer acks all
 
 Rules.
-1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart.
+1. Only the leader calls the log; deciding (`plan`) and doing (`_commit`) are apart. What it has
+   departed with is its own until it lands, whoever leads meanwhile.
 2. A group waits only while it has fewer requests than the group before it and more keep coming,
    and never longer than `linger.ms`: producers that appended a moment ago are likely to be back. A
    lone request never waits. Nor does a group that is large already: the others prepare theirs
@@ -24,10 +26,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from time import perf_counter_ns
@@ -38,29 +38,27 @@ from lamina.config import WriterSettings
 from lamina.errors import (
     NO_DESCRIPTORS,
     PASSING,
-    InvalidRequest,
     LaminaError,
     Poisoned,
     QueueFull,
     Unavailable,
     refusal_of,
 )
+from lamina.log.flights import IN_FLIGHT, Departure, Flight, Flights, Signal
 from lamina.log.requests import (
     LOCK,
     Gate,
     LeadSoon,
     Log,
-    Outcome,
     Request,
+    RequestQueue,
     RunningPulse,
     answer_all,
     answer_written,
     answerer,
-    bytes_of,
-    count_awaited,
-    is_awaited,
-    plan,
     unwrap,
+    wake,
+    write_all,
 )
 
 if TYPE_CHECKING:
@@ -75,24 +73,30 @@ class Writer:
     `_leader` is the owner of the tail: a request (its thread leads), a token (a pool thread leads,
     or an exclusive action runs), or None. Only the owner hands the tail over, in `_pass_on`.
 
-    `_crowd` is the size of the last group, `_taken` the group that the leader is committing,
-    `_reserved` counts exclusive actions that wait for the tail, `_sleepers` the threads that wait
-    for any change. `_sync_ns` is how long the last fsync took.
+    `_crowd` is how many requests a group waits for, `_taken` the group that the leader is writing,
+    `_reserved` counts exclusive actions that wait for the tail. `_sync_ns` is how long the last
+    fsync took. A log that can be written to while it is synced says by `depart` what is written.
     """
 
-    def __init__(self, log: Log, settings: WriterSettings, executor: Executor, gate: Gate) -> None:
+    def __init__(
+        self,
+        log: Log,
+        settings: WriterSettings,
+        executor: Executor,
+        gate: Gate,
+        *,
+        depart: Callable[[], Departure | None] | None = None,
+    ) -> None:
         self._log, self._answer = log, answerer(gate)
         self._settings = settings
-        self._queue_requests = settings.queue_requests
-        self._executor = executor
-        self._mutex = threading.Lock()
-        self._changed = threading.Condition(self._mutex)
-        self._sleepers = 0
-        self._queue: deque[Request] = deque()
-        self._queued_bytes = 0
-        self._awaited = 0
+        self._executor, self._depart = executor, depart
+        self._signal = Signal()
+        self._mutex = self._signal.mutex
+        self._sleep, self._tell = self._signal.sleep, self._signal.tell
+        self.flights = flights = Flights(self._signal, self._hand_out)
+        self._air, self._taken = flights.air, list[Request]()
+        self._queue = RequestQueue(settings.queue_requests)
         self._leader: object | None = None
-        self._taken: list[Request] = []
         self._reserved = 0
         self._crowd = 1
         self._sync_ns = 0
@@ -149,7 +153,8 @@ class Writer:
         with self._mutex:
             if self._leader is request or request not in self._queue:
                 return False
-            self._drop(request)
+            self._queue.drop(request)
+            self._tell()
             return True
 
     def exclusively(self, action: Callable[[], Result]) -> Result:
@@ -186,7 +191,7 @@ class Writer:
         with self._mutex:
             self._closing = self._closing or reason
             self._tell()
-            while self._leader is not None or self._queue:
+            while self._leader is not None or self._queue or self._air:
                 self._sleep()
             if self._failure is None:
                 self._failure = reason
@@ -212,19 +217,6 @@ class Writer:
         """How many requests are waiting."""
         return len(self._queue)
 
-    def _sleep(self, timeout_s: float | None = None) -> bool:
-        """Waits for a change; returns False after the timeout. The caller holds the mutex."""
-        self._sleepers += 1
-        try:
-            return self._changed.wait(timeout_s)
-        finally:
-            self._sleepers -= 1
-
-    def _tell(self) -> None:
-        """Wakes the threads in `_sleep`, usually none. The caller holds the mutex."""
-        if self._sleepers:
-            self._changed.notify_all()
-
     # ------------------------------------------------------------------ taking turns
 
     def _lead_alone(self, request: Request) -> bool:
@@ -238,8 +230,7 @@ class Writer:
                 return False
             self._leader = request
             self._taken = [request]
-        self._commit(self._taken)
-        self._taken = []
+        self._commit(self._taken, request, hands_on=bool(self._air))
         self._pass_on(request)
         return True
 
@@ -248,9 +239,8 @@ class Writer:
     ) -> bool:
         """Queues a request; returns True if the calling thread must lead now."""
         with self._mutex:
-            # The requests of tasks take no room of threads: see `append_soon`.
-            while deadline != AWAITED and len(self._queue) - self._awaited >= self._queue_requests:
-                if self._refusal is not None:
+            while deadline != AWAITED and self._queue.is_full:
+                if self._failure or self._closing:
                     break
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if (remaining is not None and remaining <= 0) or not self._sleep(remaining):
@@ -258,13 +248,11 @@ class Writer:
             refusal = self._failure or self._closing
             if refusal is not None:
                 raise copy.copy(refusal)
-            self._queue.append(request)
-            self._queued_bytes += request.size_bytes
+            self._queue.put(request, awaited=deadline == AWAITED)
             if deadline == AWAITED:
-                self._awaited += 1
                 self._loop_leads = lead_soon is not None and self._sync_ns <= LOOP_SYNC_NS
             if self._leader is not None or self._reserved:
-                if self._sleepers and not self._expects_more():
+                if self._signal.sleepers and not self._expects_more():
                     self._tell()
                 return False
             if isinstance(request.waiter, LOCK):
@@ -275,10 +263,6 @@ class Writer:
             self._borrow_thread(helper)
         return False
 
-    @property
-    def _refusal(self) -> LaminaError | None:
-        return self._failure or self._closing
-
     def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
         remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
         if not waiter.acquire(timeout=remaining):
@@ -288,20 +272,17 @@ class Writer:
         if self._leader is request:
             self._lead(request)
 
-    def _drop(self, request: Request) -> None:
-        """Takes a request out of the queue. The caller holds the mutex."""
-        self._queue.remove(request)
-        self._queued_bytes -= request.size_bytes
-        self._awaited -= is_awaited(request)
-        self._tell()
-
     def _lead(self, leader: object) -> None:
         """Commits groups until the leader's request is answered; a token, until none is left."""
         while True:
             group = self._next_group()
             if group:
-                self._commit(group)
-                self._taken = []
+                # A leader whose own request is still queued needs the tail once more.
+                is_in_it = leader in group or not isinstance(leader, Request)
+                hands_on = is_in_it and self._depart is not None
+                self._commit(group, leader, hands_on=hands_on)
+            if self._leader is not leader:  # handed on, before the sync
+                return
             if isinstance(leader, Request):
                 if leader.answered:
                     break
@@ -320,14 +301,13 @@ class Writer:
 
     def _lead_once(self, token: object) -> None:
         """Commits what is queued, in an event loop (rule 4); a large group is left to a thread."""
-        if self._queued_bytes >= GATHER_BYTES:
+        if self._queue.size_bytes >= GATHER_BYTES:
             self._borrow_thread(token)
             return
         try:
             self._loop_leads = True  # it gathers nothing: a loop that sleeps serves nobody
             if group := self._next_group():
-                self._commit(group)
-                self._taken = []
+                self._commit(group, token, hands_on=False)
             self._pass_on(token)
         except BaseException as error:
             self._leave(token, error)
@@ -335,33 +315,40 @@ class Writer:
 
     def _borrow_thread(self, token: object) -> None:
         """Runs the leader on a pool thread, or on the caller's if the pool is shut down."""
-        try:
-            self._executor.submit(self._lead_for_others, token)
-        except (RuntimeError, MemoryError):  # the pool is shut down, or no thread can be started
+        if not self._is_lent(token):
             self._lead_for_others(token)
+
+    def _is_lent(self, token: object) -> bool:
+        with contextlib.suppress(RuntimeError, MemoryError):  # shut down; no thread can be started
+            self._executor.submit(self._lead_for_others, token)
+            return True
+        return False
 
     def _next_group(self) -> list[Request]:
         """Takes the next group out of the queue, after lingering where that pays (rule 2)."""
         with self._mutex:
             if self._expects_more():
                 self._gather()
-            count = plan(self._queue, self._settings)
-            self._taken = group = list(itertools.islice(self._queue, count))
-            self._awaited -= count_awaited(group) if self._awaited else 0
-            if count == len(self._queue):  # as mostly
-                self._queue.clear()
-            for _ in range(len(self._queue) and count):
-                self._queue.popleft()
-            self._queued_bytes -= bytes_of(group)
-            self._crowd = max(1, count)
+            self._taken = group = self._queue.take_group(self._settings)
+            self._crowd = max(1, self._next_crowd(len(group)))
             self._tell()
             return group
+
+    def _next_crowd(self, count: int) -> int:
+        """Returns how many requests the next group waits for: those of this one will be back.
+
+        Where groups may fly side by side, half of all that are under way: while one half is being
+        synced, the other is written.
+        """
+        if self._depart is None:
+            return count
+        return (count + self.flights.requests + 1) // 2
 
     def _expects_more(self) -> bool:
         """Returns whether to wait for more: the queue is shorter than the last group, and small."""
         if self._loop_leads:  # its next group is what lies ready in its connections
             return False
-        return len(self._queue) < self._crowd and self._queued_bytes < GATHER_BYTES
+        return len(self._queue) < self._crowd and self._queue.size_bytes < GATHER_BYTES
 
     def _gather(self) -> None:
         """Waits while more requests keep coming, up to `linger.ms`. The caller holds the mutex."""
@@ -380,7 +367,7 @@ class Writer:
         with self._mutex:
             self._reserved += 1
             try:
-                while self._leader is not None:
+                while self._leader is not None or self._air:
                     self._sleep()
                 self._leader = token
             finally:
@@ -420,67 +407,87 @@ class Writer:
         """Cleans up after an interrupted request, so that no thread waits for it for ever."""
         with self._mutex:
             if who in self._queue:
-                self._drop(cast("Request", who))
-            leads = self._leader is who
-        if not leads:
-            return
+                self._queue.drop(cast("Request", who))
+            leads, flight = self._leader is who, self.flights.of(who)
+            self._tell()
+        if leads:
+            self._abandon_lead(who, error)
+        if flight is not None:
+            failure = error if flight.is_down else self.poison(error)
+            self.flights.abandon(flight, cast("LaminaError", failure))
+
+    def _abandon_lead(self, who: object, error: BaseException) -> None:
         # The leader was interrupted (Ctrl-C, MemoryError) in the middle of a group. How far the log
         # got is unknown: unanswered requests fail for good, and the tail is still passed on.
         abandoned, self._taken = self._taken, []
         if any(not request.answered for request in abandoned):
             answer_all(abandoned, self.poison(error))
-        for request in abandoned:  # answering may have been interrupted, too
-            if isinstance(request.waiter, LOCK):
-                with contextlib.suppress(RuntimeError):
-                    request.waiter.release()
+        wake(abandoned)  # answering may have been interrupted, too
         self._pass_on(who)
 
-    # ------------------------------------------------------------------ doing
-
-    def _write(self, group: list[Request]) -> list[Outcome]:
-        """Writes a group; one request at a time if the log refuses what one of them holds."""
-        try:
-            return self._log.write(group)
-        except InvalidRequest:
-            if len(group) == 1:
-                raise
-        return [self._write_alone(request) for request in group]
-
-    def _write_alone(self, request: Request) -> Outcome:
-        try:
-            return self._log.write([request])[0]
-        except (InvalidRequest, Unavailable) as refusal:  # the others may still be stored
-            return refusal
-
-    def _commit(self, group: list[Request]) -> None:
-        """Writes, syncs and answers one group."""
+    def _commit(self, group: list[Request], leader: object, *, hands_on: bool) -> None:
+        """Writes, syncs and answers one group; a leader may hand the tail on before the sync."""
         try:
             if self._failure is not None:
                 raise copy.copy(self._failure)
-            outcomes = self._write(group)
+            outcomes = self._log.write(group) if len(group) == 1 else write_all(self._log, group)
         except LaminaError as refusal:  # nothing of the group was kept
             answer_all(group, refusal)
-            return
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:  # no file could be opened: nothing was written
                 answer_all(group, refusal_of(error, ""))
+            else:
+                answer_all(group, self.poison(error))
+        else:
+            # acks 0 and 1 are answered before the fsync, which they do not wait for.
+            waiting = answer_written(group, outcomes, self._answer)
+            self.pulse.note_group(group)
+            if (hands_on or self._air) and self._flies(waiting, leader, hands_on):
                 return
-            answer_all(group, self.poison(error))
-            return
-        # acks 0 and 1 are answered before the fsync, which they do not wait for.
-        waiting = answer_written(group, outcomes, self._answer)
-        self.pulse.note_group(group)
-        if not waiting:
-            return
-        started = perf_counter_ns()
+            if waiting:
+                self._sync(waiting)
+        self._taken = []
+
+    def _flies(self, waiting: list[Request], leader: object, hands_on: bool) -> bool:
+        """Syncs what was written in its turn; before that, hands the tail on to who is waiting.
+
+        Returns False, with nothing in the air, if the group has to be synced on the ground.
+        """
+        departure = self._depart() if waiting and self._depart else None
+        if departure is None:
+            with contextlib.suppress(LaminaError):  # what fell has poisoned
+                self.flights.settle()
+            return False
+        flight, helper = Flight(leader, waiting, departure), None
+        with self._mutex:
+            self.flights.depart(flight)
+            self._taken = []
+            if hands_on and len(self._air) < IN_FLIGHT:
+                helper = self._appoint()
+        is_lent = helper is None or self._is_lent(helper)
+        self.flights.fly(flight, self.poison)
+        if not is_lent:  # only now: what it leads for lands behind this flight
+            self._lead_for_others(helper)
+        return True
+
+    def _sync(self, waiting: list[Request]) -> None:
+        began_ns = perf_counter_ns()
         try:
+            if self._failure is not None:
+                raise self._failure
             self._log.sync()  # what `acks=all` waits for: nothing is answered as durable before it
         except (OSError, LaminaError) as error:
             answer_all(waiting, self.poison(error))
             return
-        self._sync_ns = took_ns = perf_counter_ns() - started
+        self._sync_ns = took_ns = perf_counter_ns() - began_ns
         self.pulse.note_sync(took_ns)
         self._answer(waiting)
+
+    def _hand_out(self, flight: Flight) -> None:
+        """Answers a group that is durable, in its turn."""
+        self._sync_ns = flight.took_ns
+        self.pulse.note_sync(flight.took_ns)
+        self._answer([each for each in flight.waiting if not each.answered])
 
 
 GATHER_SLICE_S = 0.0005

@@ -36,6 +36,7 @@ from lamina.log.appending import AppendsBatch
 from lamina.log.commit import Writer
 from lamina.log.directory import Place
 from lamina.log.encoder import GroupEncoder, Judged, Piece, cut
+from lamina.log.flights import Departure
 from lamina.log.interfaces import Deletion, Writing
 from lamina.log.layers import Kind, Layer
 from lamina.log.partition_reader import PartitionReader
@@ -76,7 +77,8 @@ class Partition(AppendsBatch, PartitionReader):
         self._encoder = GroupEncoder(codec, producers)
         self._noting = threading.Lock()
         self._progress = partial(writing.progress, place.topic, place.partition)
-        self.writer = Writer(self, writing.settings, writing.executor, writing.gate)
+        parts = (writing.settings, writing.executor, writing.gate)
+        self.writer = Writer(self, *parts, depart=self._depart)
 
     def exclusively(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action as the only owner of the tail."""
@@ -147,6 +149,10 @@ class Partition(AppendsBatch, PartitionReader):
         if self._waiting or self._listeners:
             self.announce()
 
+    def _depart(self) -> Departure | None:
+        """Returns what is written by now, for its sync; None where descriptors are short."""
+        return self.active.depart(self.announce)
+
     def _store(self, judged: Judged) -> None:
         """Writes a group, rolling where a segment is full; without space, nothing of it."""
         first = self.active
@@ -161,6 +167,7 @@ class Partition(AppendsBatch, PartitionReader):
                     touched[-1].file.begin_sync()
         except (OSError, InvalidRequest):
             with self._poisoning():
+                self.writer.flights.settle()  # or its sync would hear their errors
                 for segment in reversed(touched[1:]):
                     segment.discard()
                 first.undo(tail, mark)
@@ -204,6 +211,7 @@ class Partition(AppendsBatch, PartitionReader):
     def _next_segment(self, current: ActiveSegment) -> ActiveSegment:
         """Makes the next segment, once all of the current one is durable."""
         with self._poisoning():
+            self.writer.flights.settle()
             # A crash must not leave a later segment durable behind a torn one: recovery cuts only
             # the last, and would take the hole before it for a loss.
             current.file.sync()

@@ -1,4 +1,4 @@
-"""Requests on their way through the group commit: how they are answered and counted.
+"""Requests on their way through the group commit: how they wait, are answered, and are counted.
 
 Rules.
 1. A request is answered once, and its outcome is set before its waiter is woken.
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -20,7 +22,7 @@ import pyarrow as pa
 from lamina.api import DURABLE, Ack, ProducerStamp
 from lamina.api.writer_counts import BOUNDS, Pulse
 from lamina.config import WriterSettings
-from lamina.errors import Closed, LaminaError
+from lamina.errors import Closed, InvalidRequest, LaminaError, Unavailable
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,6 +83,21 @@ class Log(Protocol):
         """Makes everything written so far durable."""
 
 
+def write_all(log: Log, group: list[Request]) -> list[Outcome]:
+    """Has a log write a group; one request at a time if it refuses what one of them holds."""
+    try:
+        return log.write(group)
+    except InvalidRequest:
+        return [_write_alone(log, request) for request in group]
+
+
+def _write_alone(log: Log, request: Request) -> Outcome:
+    try:
+        return log.write([request])[0]
+    except (InvalidRequest, Unavailable) as refusal:  # the others may still be stored
+        return refusal
+
+
 def plan(queue: Collection[Request], settings: WriterSettings) -> int:
     """Decides how many requests from the front of the queue form the next group: at least one."""
     if bytes_of(queue) <= settings.batch_bytes and records_of(queue) <= settings.batch_records:
@@ -122,6 +139,49 @@ def is_awaited(request: Request) -> bool:
     return request.waiter is not None and not isinstance(request.waiter, LOCK)
 
 
+class RequestQueue(deque[Request]):
+    """Requests that wait to be written, in the order in which they came.
+
+    It has room for so many of threads; those that tasks await take none of it: a task sends no more
+    before it has its answer. Whoever calls holds the writer's mutex.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+        self._awaited = 0
+        self.size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a thread has to wait for room."""
+        return len(self) - self._awaited >= self._room
+
+    def put(self, request: Request, *, awaited: bool) -> None:
+        """Adds a request at the end."""
+        self.append(request)
+        self.size_bytes += request.size_bytes
+        self._awaited += awaited
+
+    def drop(self, request: Request) -> None:
+        """Takes a request out, wherever it is."""
+        self.remove(request)
+        self.size_bytes -= request.size_bytes
+        self._awaited -= is_awaited(request)
+
+    def take_group(self, settings: WriterSettings) -> list[Request]:
+        """Takes the next group from the front: as many as `plan` decides."""
+        count = plan(self, settings)
+        group = list(itertools.islice(self, count))
+        self._awaited -= count_awaited(group) if self._awaited else 0
+        if count == len(self):  # as mostly
+            self.clear()
+        for _ in range(len(self) and count):
+            self.popleft()
+        self.size_bytes -= bytes_of(group)
+        return group
+
+
 def answer_written(
     group: list[Request], outcomes: list[Outcome], hand_out: Callable[[list[Request]], None]
 ) -> list[Request]:
@@ -138,6 +198,14 @@ def answer_written(
     if settled:
         hand_out(settled)
     return waiting
+
+
+def wake(requests: Iterable[Request]) -> None:
+    """Wakes threads whose answers were interrupted, once more where they are awake already."""
+    for request in requests:
+        if isinstance(request.waiter, LOCK):
+            with contextlib.suppress(RuntimeError):
+                request.waiter.release()
 
 
 def answer_all(requests: Sequence[Request], error: LaminaError) -> None:

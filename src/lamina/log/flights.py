@@ -1,0 +1,179 @@
+"""Groups on their way to the disk: written, but not synced yet; several at a time.
+
+A disk takes several flushes at once, and waiting for one before the next group is written is most
+of what a small durable append costs. So whoever has written a group hands the tail on, and only
+then syncs it; meanwhile the next owner of the tail writes the next group.
+
+    written ──depart──▶ in the air: being synced ──▶ down: its sync returned ──▶ landed: answered
+                        at most `in_flight` groups                     in the order of departure
+
+Rules.
+1. Nothing lands before all that departed before it: a watermark moves over a finished prefix only,
+   and answers leave in order. Whose thread lands a flight does not matter; one at a time does so.
+2. A flight whose sync failed fails, and with it every flight behind it: an error of the disk is
+   told once, and nobody knows whose bytes it meant. Those before it had syncs of their own.
+3. Every flight is synced through a descriptor that no other sync uses meanwhile: the kernel tells
+   an error to each descriptor once, so of two syncs through the same one the other would miss it.
+4. A flight always comes down: one whose thread is cut off fails (`abandon`).
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Protocol
+
+from lamina.errors import LaminaError
+from lamina.log.requests import Request, answer_all, wake
+
+IN_FLIGHT = 4
+"""How many groups of a partition may be in the air: more gain nothing on the disks we know."""
+
+
+class Departure(Protocol):
+    """What was written when a flight departed, as its log sees it."""
+
+    def sync(self) -> None:
+        """Makes it durable; from any thread, while more is written behind it."""
+
+    def land(self) -> None:
+        """Shows it as durable. Called in the order of departure; once more does no harm."""
+
+
+class Signal:
+    """A mutex with a condition that costs nothing while nobody waits for it, as is usual."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self._changed = threading.Condition(self.mutex)
+        self.sleepers = 0
+
+    def sleep(self, timeout_s: float | None = None) -> bool:
+        """Waits for a change; returns False after the timeout. The caller holds the mutex."""
+        self.sleepers += 1
+        try:
+            return self._changed.wait(timeout_s)
+        finally:
+            self.sleepers -= 1
+
+    def tell(self) -> None:
+        """Wakes those who sleep. The caller holds the mutex."""
+        if self.sleepers:
+            self._changed.notify_all()
+
+
+class Flight:
+    """One group in the air; `owner` is whoever wrote it and syncs it."""
+
+    __slots__ = (
+        "departure",
+        "error",
+        "has_landed",
+        "is_being_answered",
+        "is_down",
+        "owner",
+        "took_ns",
+        "waiting",
+    )
+
+    def __init__(self, owner: object, waiting: list[Request], departure: Departure) -> None:
+        self.owner = owner
+        self.waiting = waiting
+        self.departure = departure
+        self.is_down = False
+        self.is_being_answered = False
+        self.has_landed = False
+        self.took_ns = 0
+        self.error: LaminaError | None = None
+
+
+class Flights:
+    """The flights of one writer: `air` holds them in the order of their departure."""
+
+    def __init__(self, signal: Signal, hand_out: Callable[[Flight], None]) -> None:
+        self._signal = signal
+        self._hand_out = hand_out
+        self.air: deque[Flight] = deque()
+        self._lander: Flight | None = None
+        self._failing: LaminaError | None = None
+        self._fallen: LaminaError | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests are in the air. The caller holds the mutex."""
+        return sum(len(flight.waiting) for flight in self.air)
+
+    def depart(self, flight: Flight) -> None:
+        """Takes a flight into the air. The caller holds the mutex."""
+        self.air.append(flight)
+
+    def of(self, owner: object) -> Flight | None:
+        """Returns an owner's flight that has not landed. The caller holds the mutex."""
+        return next((flight for flight in self.air if flight.owner is owner), None)
+
+    def settle(self) -> None:
+        """Waits until nothing is in the air; raises why something fell, if it did."""
+        with self._signal.mutex:
+            while self.air:
+                self._signal.sleep()
+        if self._fallen is not None:
+            raise copy.copy(self._fallen)
+
+    def fly(self, flight: Flight, failing: Callable[[BaseException], LaminaError]) -> None:
+        """Syncs a flight that has departed, and comes back when it has landed."""
+        began_ns = perf_counter_ns()
+        try:
+            if self._failing is not None:
+                raise self._failing  # nothing is synced again after a failure
+            flight.departure.sync()  # what `acks=all` waits for
+        except (OSError, LaminaError) as error:
+            self._failing = flight.error = failing(error)
+        flight.took_ns = perf_counter_ns() - began_ns
+        self.land(flight)
+
+    def land(self, flight: Flight) -> None:
+        """Takes a flight down, its sync having returned; comes back when it has landed."""
+        while first := self._next_to_land(flight):
+            self._answer(first)
+            first.has_landed = True
+
+    def abandon(self, flight: Flight, error: LaminaError) -> None:
+        """Lands the flight of a thread that was cut off: as a failure, unless its sync returned."""
+        if not flight.is_down:
+            flight.error = error
+        self.land(flight)
+
+    def _next_to_land(self, flight: Flight) -> Flight | None:
+        """Waits for the flight's turn; returns what it has to land, None when it has landed."""
+        with self._signal.mutex:
+            flight.is_down = True
+            self._drop_landed(flight)
+            while not flight.has_landed:
+                if self._lander is None and self.air[0].is_down:
+                    self._lander = flight
+                    return self.air[0]
+                self._signal.sleep()
+            return None
+
+    def _drop_landed(self, lander: Flight) -> None:
+        """Ends a lander's turn. The caller holds the mutex; once more does no harm."""
+        while self.air and self.air[0].has_landed:
+            self.air.popleft()
+        if self._lander is lander:
+            self._lander = None
+        self._signal.tell()
+
+    def _answer(self, flight: Flight) -> None:
+        """Answers a group. If an earlier try was cut off, whoever has no answer gets one now."""
+        was_cut_off, flight.is_being_answered = flight.is_being_answered, True
+        self._fallen = self._fallen or flight.error
+        if self._fallen is not None:
+            answer_all(flight.waiting, self._fallen)
+        else:
+            flight.departure.land()
+            self._hand_out(flight)
+        if was_cut_off:
+            wake(flight.waiting)
