@@ -44,7 +44,7 @@ from lamina.errors import (
     Unavailable,
     refusal_of,
 )
-from lamina.log.flights import IN_FLIGHT, Departure, Flight, Flights, Signal
+from lamina.log.flights import IN_FLIGHT, Departure, Flight, Flights
 from lamina.log.requests import (
     LOCK,
     Gate,
@@ -53,6 +53,7 @@ from lamina.log.requests import (
     Request,
     RequestQueue,
     RunningPulse,
+    Signal,
     answer_all,
     answer_written,
     answerer,
@@ -104,8 +105,6 @@ class Writer:
         self._failure: LaminaError | None = None
         self._closing: LaminaError | None = None
         self.pulse = RunningPulse()
-
-    # ------------------------------------------------------------------ the ways in
 
     def append(self, request: Request, timeout_s: float | None) -> Ack | None:
         """Appends and waits for the answer; with acks 0, only until there is room in the queue.

@@ -20,14 +20,13 @@ Rules.
 from __future__ import annotations
 
 import copy
-import threading
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol
 
 from lamina.errors import LaminaError
-from lamina.log.requests import Request, answer_all, wake
+from lamina.log.requests import Request, Signal, answer_all, wake
 
 IN_FLIGHT = 4
 """How many groups of a partition may be in the air: more gain nothing on the disks we know."""
@@ -41,28 +40,6 @@ class Departure(Protocol):
 
     def land(self) -> None:
         """Shows it as durable. Called in the order of departure; once more does no harm."""
-
-
-class Signal:
-    """A mutex with a condition that costs nothing while nobody waits for it, as is usual."""
-
-    def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self._changed = threading.Condition(self.mutex)
-        self.sleepers = 0
-
-    def sleep(self, timeout_s: float | None = None) -> bool:
-        """Waits for a change; returns False after the timeout. The caller holds the mutex."""
-        self.sleepers += 1
-        try:
-            return self._changed.wait(timeout_s)
-        finally:
-            self.sleepers -= 1
-
-    def tell(self) -> None:
-        """Wakes those who sleep. The caller holds the mutex."""
-        if self.sleepers:
-            self._changed.notify_all()
 
 
 class Flight:

@@ -139,6 +139,28 @@ def is_awaited(request: Request) -> bool:
     return request.waiter is not None and not isinstance(request.waiter, LOCK)
 
 
+class Signal:
+    """A mutex with a condition that costs nothing while nobody waits for it, as is usual."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self._changed = threading.Condition(self.mutex)
+        self.sleepers = 0
+
+    def sleep(self, timeout_s: float | None = None) -> bool:
+        """Waits for a change; returns False after the timeout. The caller holds the mutex."""
+        self.sleepers += 1
+        try:
+            return self._changed.wait(timeout_s)
+        finally:
+            self.sleepers -= 1
+
+    def tell(self) -> None:
+        """Wakes those who sleep. The caller holds the mutex."""
+        if self.sleepers:
+            self._changed.notify_all()
+
+
 class RequestQueue(deque[Request]):
     """Requests that wait to be written, in the order in which they came.
 
