@@ -103,7 +103,7 @@ ARGUMENTS: dict[str, Any] = {
 
 BESIDE = {
     "/health", "/ready", "/live", "/metrics", "/openapi.json", "/docs", "/", "/console",
-    "/v1/reload",
+    "/v1/reload", "/v1/cluster/promote", "/v1/cluster/handover",
     "/console/static/{path:path}", "/console/session", "/console/feed/jobs",
     "/console/feed/{name}", "/console/tail", "/console/do/{name}",
     "/console/export",
