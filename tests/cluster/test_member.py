@@ -148,6 +148,20 @@ def test_what_was_begun_is_answered_until_the_release_is_on_its_way() -> None:
     assert a.refusal(was_begun=True) is not None
 
 
+def test_a_process_that_comes_back_on_its_directory_takes_its_own_lease_at_once() -> None:
+    room = Room()
+    a, b = room.holder("a"), room.member("b")
+    room.turn(b)
+    again = room.member("a2")
+    again.ended_epoch = a.epoch
+    room.turn(again)
+    assert (again.role, again.epoch) == (Role.OPENING, 2)
+    other = room.member("c")
+    other.ended_epoch = 1
+    room.turn(other)
+    assert other.role is Role.STANDBY
+
+
 def test_a_lease_of_another_cluster_is_not_taken() -> None:
     room = Room()
     room.holder("orders/1").leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,15 @@ def test_the_manifests_select_each_other_and_the_pods_lie_on_two_nodes() -> None
     ):
         assert selector == labels
     assert MANIFESTS["StatefulSet"]["spec"]["replicas"] == 2
+
+
+def test_each_alert_is_about_metrics_of_the_page() -> None:
+    document = yaml.safe_load((DEPLOY / "cluster-alerts.yml").read_text())
+    found = [rule for group in document["groups"] for rule in group["rules"]]
+    named = set(re.findall(r"`(lamina_cluster_[a-z_]+)`", PAGE))
+    assert len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        assert parsed.is_balanced(rule["expr"])
+        assert parsed.metrics_in(rule["expr"]) - {"absent"} <= named, rule["expr"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"].keys() == {"summary", "description"}

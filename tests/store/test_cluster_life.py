@@ -13,7 +13,7 @@ import pytest
 from lamina.archive import proof
 from lamina.archive.proof import Finding
 from lamina.cluster.member import Role
-from lamina.errors import InvalidRequest, LaminaError, NotPrimary
+from lamina.errors import InvalidRequest, LaminaError, Locked, NotPrimary
 from lamina.storage import files as clocks
 from lamina.storage.objects import Objects, open_objects
 from lamina.store.cluster_life import Charter, Membership
@@ -134,6 +134,28 @@ def test_a_holder_that_is_cut_off_stops_and_sets_aside_what_it_never_shipped() -
         (kept,) = a.membership.status()["diverged"]
         assert [(each["topic"], each["end"]) for each in kept["ranges"]] == [(TOPIC, 2)]
         assert store_of(b).latest_offset(TOPIC) == 1
+
+
+def test_a_process_that_was_killed_and_comes_back_loses_nothing_and_waits_for_nobody() -> None:
+    with two() as (a, b):
+        store_of(a).create_topic(TOPIC)
+        a.append(b"x", "archived")
+        a.way.cut()
+        a.append(b"in no window", "all")
+        began = time.monotonic()
+        a.lose_power("dropped")
+        until(lambda: a.is_holder() or b.is_holder(), "one of them holds the cluster")
+        assert a.is_holder()
+        assert store_of(a).latest_offset(TOPIC) == 2
+        assert time.monotonic() - began < PATIENCE_S
+        assert a.membership.status()["diverged"] == []
+
+
+def test_two_processes_do_not_share_a_directory() -> None:
+    with two() as (a, _):
+        again = Membership(a.membership.charter, a, a.files, opening=a._opened)
+        with pytest.raises(Locked):
+            again.start()
 
 
 def test_a_clock_that_is_set_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ Rules.
 3. The object store may fail at any turn. Then the turn is over, and the next one begins with a
    look: what became of a takeover whose answer was lost, the lease itself says.
 4. A lease that names this very process, which does not hold it, is taken again at once: it was
-   taken in a turn that failed, and nobody answers by it.
+   taken in a turn that failed, and nobody answers by it. The same for one of an epoch whose process
+   is known to have ended (`ended_epoch`): an epoch is taken once.
 5. Whoever has handed over waits for a ttl before it takes the cluster back: it was to be another's.
 """
 
@@ -68,6 +69,8 @@ class Member:
     """What the last takeover found; there while the member is anything but STANDBY."""
     trouble: str = ""
     """Why the last turn failed; empty when it did not."""
+    ended_epoch: int = 0
+    """In which epoch a process that is known to have ended served our directory; 0 for none."""
     history: list[Change] = field(default_factory=list)
     _is_promoted: bool = False
     _may_finish: bool = False
@@ -156,7 +159,9 @@ class Member:
         if self.clock() < self._not_before_ms:
             return False
         lease = self.watch.lease
-        is_ours = lease is not None and lease.holder == self.me.holder
+        is_ours = lease is not None and (
+            lease.holder == self.me.holder or lease.epoch == self.ended_epoch
+        )
         return is_ours or self.watch.may_take(self.clock())
 
     def _note(self) -> None:

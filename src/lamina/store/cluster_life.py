@@ -14,6 +14,7 @@ Rules.
 3. A store that cannot be opened here is another machine's to open: the lease is released, and for a
    ttl this process does not take it. The same for one whose disk has failed.
 4. A directory that another broker has served since is set aside before anything else is done here.
+   One that nobody has served since goes on at once: its lock says that its last process has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from lamina.storage import paths
 from lamina.storage.files import Files, boot_clock_ms, wall_clock_ms
 from lamina.storage.objects import Objects, open_hasty
 from lamina.store.seat import TAIL_MS, Seat, replaced_by
-from lamina.store.seat_directory import kept_apart, part_from
+from lamina.store.seat_directory import ended_epoch, kept_apart, part_from
 
 if TYPE_CHECKING:
     from lamina.store.store import Store
@@ -243,11 +244,13 @@ class Membership:
     def start(self) -> None:
         """Begins to take turns; returns when it is known who holds the cluster, or why not.
 
-        Raises ArchiveRefused for an archive that was proved unfit: of several that write there at
-        once more than one may win, and a cluster stands on that they do not.
+        Raises InvalidRequest for an archive that was proved unfit: of several that write there at
+        once more than one may win, and a cluster stands on that they do not. Raises Locked if
+        another process has the directory.
         """
         with contextlib.suppress(ArchiveUnavailable):  # it is looked at again before it is written
             self._refuse_unfit()
+        self.member.ended_epoch = ended_epoch(self._files, self.charter.data)
         for name, run in (("lamina-member", self._take_turns), ("lamina-keeper", self._keep)):
             self._threads.append(threading.Thread(target=run, name=name, daemon=True))
             self._threads[-1].start()

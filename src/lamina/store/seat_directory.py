@@ -193,6 +193,22 @@ def local_ends(boot: Boot) -> Ends:
 # ---------------------------------------------------------------------- another history
 
 
+def ended_epoch(files: Files, data: str) -> int:
+    """Returns under which epoch a process served a directory that has ended since; 0 for none.
+
+    Nobody has it open: raises Locked otherwise.
+    """
+    boot = Boot(files, paths.absolute(data), wall_clock_ms)
+    if not files.exists(boot.path(paths.SEAT)):
+        return 0
+    lock = open_stores.lock(boot)
+    try:
+        known = read_seat(boot)
+        return 0 if known is None or known.state == MOUNTING else known.epoch
+    finally:
+        lock.release()
+
+
 def part_from(files: Files, data: str, objects: Objects, epoch: int) -> list[Diverged]:
     """Sets a directory aside that was served before an epoch which another broker has begun.
 

@@ -9,6 +9,7 @@ its successor has begun to.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
@@ -48,6 +49,11 @@ class Way:
         self._open = threading.Event()
         self._open.set()
         self._is_gone = False
+        self._left = 0
+
+    def cut_at(self, call: int) -> None:
+        """Cuts the way just before a call to come; 1 is the next one."""
+        self._left = call
 
     def cut(self) -> None:
         """Has requests wait from now on."""
@@ -63,6 +69,9 @@ class Way:
         self._open.set()
 
     def _go(self, call: Callable[[], _Result]) -> _Result:
+        self._left -= 1
+        if self._left == 0:
+            self.cut()
         was_cut = not self._open.is_set()
         self._open.wait()
         if was_cut and self._luck.random() < 0.5:
@@ -242,7 +251,7 @@ class Cluster:
         epoch = holder.membership.member.epoch
         if fate == "cut":
             holder.way.cut()
-            self._until_after(epoch, other)
+            self.until_after(epoch, other)
             holder.way.mend()
         elif fate in ("killed", "power lost"):
             holder.lose_power("kept" if fate == "killed" else "dropped")
@@ -251,7 +260,7 @@ class Cluster:
         else:
             self.forced.add(epoch)
             other.membership.promote(by_force=True)
-        self._until_after(epoch)
+        self.until_after(epoch)
 
     def _hand_over(self, holder: Machine, other: Machine) -> None:
         before = list(self.answers)
@@ -269,7 +278,8 @@ class Cluster:
         ]
         demand(not lost, "I1", f"{lost[:3]} were answered before the hand-over, and are gone")
 
-    def _until_after(self, epoch: int, *machines: Machine) -> None:
+    def until_after(self, epoch: int, *machines: Machine) -> None:
+        """Waits until a machine, of these if any are named, answers in a later epoch."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             for each in machines or self.machines:
@@ -332,7 +342,49 @@ def failovers(trial: Trial) -> None:
                 trial.counts["failovers"] += _live(trial.format, trial.luck(number))
 
 
+@row(
+    "F22",
+    "every-call",
+    formats=("keratin",),
+    invariants="I1 I2 I3 I5 I12",
+    rounds=Rounds(2, 40, 400),
+)
+def every_call(trial: Trial) -> None:
+    """A machine is paused before its n-th request: while it holds the cluster, or takes it over."""
+    for number in range(trial.rounds):
+        with trial.case(number) as wanted:
+            if wanted:
+                with used(trial.format, trial.luck(number)) as cluster:
+                    _pause(cluster, number // 2 + 1, is_taking=number % 2 == 1)
+                trial.counts["pauses"] += 1
+
+
+def _pause(cluster: Cluster, call: int, *, is_taking: bool) -> None:
+    """Cuts a machine off before a request, until another one has held the cluster."""
+    holder = cluster.holder()
+    paused = next(each for each in cluster.machines if (each is holder) != is_taking)
+    epoch = holder.membership.member.epoch
+    paused.way.cut_at(call)
+    if is_taking:
+        with contextlib.suppress(NotPrimary):  # it has lost the cluster meanwhile
+            holder.membership.hand_over(PATIENCE_S)
+        paused.membership.promote(by_force=False)
+    cluster.until_after(epoch)
+    paused.way.mend()
+    cluster.until_after(epoch)
+
+
 def _live(format_name: str, luck: random.Random) -> int:
+    with used(format_name, luck) as cluster:
+        for _ in range(FAILOVERS):
+            time.sleep(luck.random() * 0.2)
+            cluster.fail_over(luck.choice(FATES))
+    return FAILOVERS
+
+
+@contextlib.contextmanager
+def used(format_name: str, luck: random.Random) -> Iterator[Cluster]:
+    """A cluster with clients that append; in the end it is judged."""
     objects = open_objects("memory://")
     machines = [Machine(name, objects, luck) for name in ("a", "b")]
     cluster = Cluster(machines, luck)
@@ -350,9 +402,7 @@ def _live(format_name: str, luck: random.Random) -> int:
             client = threading.Thread(target=cluster.use, args=(number, acks), daemon=True)
             clients.append(client)
             client.start()
-        for _ in range(FAILOVERS):
-            time.sleep(luck.random() * 0.2)
-            cluster.fail_over(luck.choice(FATES))
+        yield cluster
         cluster.stop.set()
         for client in clients:
             client.join()
@@ -361,4 +411,3 @@ def _live(format_name: str, luck: random.Random) -> int:
         cluster.stop.set()
         for each in machines:
             each.end()
-    return FAILOVERS
