@@ -78,7 +78,7 @@ def test_the_manifests_select_each_other_and_the_pods_lie_on_two_nodes() -> None
 
 
 def test_each_alert_is_about_metrics_of_the_page() -> None:
-    document = yaml.safe_load((DEPLOY / "cluster-alerts.yml").read_text())
+    document = yaml.safe_load((DEPLOY / "cluster_alerts.yml").read_text())
     found = [rule for group in document["groups"] for rule in group["rules"]]
     named = set(re.findall(r"`(lamina_cluster_[a-z_]+)`", PAGE))
     assert len({rule["alert"] for rule in found}) == len(found)

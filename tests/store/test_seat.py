@@ -7,7 +7,7 @@ import pytest
 from lamina.api.memberships import Committed
 from lamina.cluster.steps import run
 from lamina.errors import Fenced, InvalidRequest, NotPrimary
-from tests.archive.rig import TOPIC
+from tests.archive.rig import TOPIC, opened
 from tests.store.seat_rig import TTL_MS, Brokers, Time
 
 FORMATS = ["keratin", "frame"]
@@ -47,6 +47,14 @@ def test_a_holder_that_finds_another_stops_for_good(brokers: Brokers, clock: Tim
             assert caught.value.holder == "grpc://b2"
         assert [type(each) for each in first.fenced] == [NotPrimary]
     store.close()
+
+
+def test_a_directory_of_a_cluster_is_not_written_without_it(brokers: Brokers) -> None:
+    first = brokers()
+    with first.serve() as store:
+        store.create_topic(TOPIC)
+    with pytest.raises(InvalidRequest, match="directory of a cluster's server"):
+        opened(first.files, first.objects)
 
 
 def test_topics_of_a_cluster_are_archived_and_of_a_kind_that_is_carried(brokers: Brokers) -> None:

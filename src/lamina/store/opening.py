@@ -75,6 +75,15 @@ class Boot(DataDirectory):
                 return
             folder = paths.parent(folder)
 
+    def refuse_seat(self) -> None:
+        """Refuses to write into a directory that is a cluster's: what it holds, the lease says."""
+        if self.files.exists(self.path(paths.SEAT)):
+            raise InvalidRequest(
+                f"{self.data} is the directory of a cluster's server: write through the cluster"
+                " (`lamina.connect`), or read it with read_only=True. If the cluster is no more,"
+                f" remove {self.path(paths.SEAT)}"
+            )
+
     def require_directory(self) -> None:
         """Refuses to read what is not a data directory, and one that has lost its identity."""
         if self.files.exists(self.path(paths.BROKER_ID)):

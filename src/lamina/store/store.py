@@ -149,6 +149,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         self._boot, self._identity = boot.identified()
         if self._seat is not None:
             self._seat.prepare(self._boot, memory.objects, self._recovery_report)
+        else:
+            self._boot.refuse_seat()
         return memory
 
     def _with_tier(self, boot: Boot, memory: Memory) -> tuple[Boot, Tier | None]:
