@@ -97,7 +97,7 @@ def test_values_of_a_serializer_are_read_and_bad_ones_are_kept_apart(tmp_path: P
         assert found["id"].to_pylist() == [7, 7, None, None, None, None, None]
         another = "another message of the .proto file than the topic's schema is"
         nobody = "a schema id that nobody knows, or no schema id"
-        number = "id: a number that does not end, or is out of range"
+        number = "id: a number that does not end, or is out of range; expected long"
         told = [None, None, another, another, nobody, number, nobody]
         assert found["_error"].to_pylist() == told
         with pytest.raises(SchemaError, match="offset 2: another message"):
