@@ -221,6 +221,18 @@ def test_what_is_referred_to_is_not_deleted(registry: Registry) -> None:
     assert registry.delete("street") == [1]
 
 
+def test_what_is_referred_to_after_it_was_deleted_does_not_go_for_good(registry: Registry) -> None:
+    registry.register("street", record({"name": "no", "type": "int"}, name="Street"))
+    registry.delete("street")
+    text = record({"name": "street", "type": "Street"}, name="Address")
+    named = [{"name": "Street", "subject": "street", "version": 1}]
+    registry.register("address", text, references=named)
+    assert code_of(registry.delete, "street", 1, permanent=True) == 42206
+    assert code_of(registry.delete, "street", permanent=True) == 42206
+    registry.delete("address")
+    assert registry.delete("street", permanent=True) == [1]
+
+
 # ---------------------------------------------------------------------- deleting
 
 
@@ -269,6 +281,13 @@ def test_modes_keep_a_subject_as_it_is_or_take_ids_from_elsewhere(registry: Regi
     assert registry.refused("s", MORE) == 42205
     assert code_of(registry.delete, "s") == 42205
     assert registry.refused("t", ONE, id=77) == 42205
+    registry.register("u", ONE)
+    registry.delete("u")
+    registry.write([entries.ModeSet("", "READONLY")])
+    assert code_of(registry.delete, "u", permanent=True) == 42205
+    assert code_of(registry.delete, "u", 1, permanent=True) == 42205
+    registry.write([entries.ModeSet("")])
+    registry.delete("u", permanent=True)
     registry.write(changes.setting_mode(registry.book, "t", "IMPORT", force=False))
     assert registry.register("t", STRICT, id=77, version=5).version == 5
     assert registry.refused("t", MORE, id=77, version=6) == 42205, "an id is of one schema"

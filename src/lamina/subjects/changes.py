@@ -240,16 +240,16 @@ def deleting_subject(book: Book, subject: str, *, permanent: bool) -> tuple[list
             codes.SUBJECT_NOT_DELETED,
             f"Subject '{subject}' was not deleted first before being permanently deleted",
         )
-    if permanent:
-        return [Gone(subject, each.version) for each in every], [each.version for each in every]
-    if not there:
+    if not permanent and not there:
         raise Refused(
             codes.SUBJECT_DELETED,
             f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently",
         )
     _refuse_read_only(book, subject)
-    for each in there:
+    for each in every if permanent else there:
         _refuse_referenced(book, subject, each.version)
+    if permanent:
+        return [Gone(subject, each.version) for each in every], [each.version for each in every]
     entries: list[Entry] = [SubjectDeleted(subject, there[-1].version)]
     entries += [LevelSet(subject)] if subject in book.levels else []
     entries += [ModeSet(subject)] if subject in book.modes else []
