@@ -157,6 +157,18 @@ def test_references_and_forms_of_protobuf(http: httpx.Client) -> None:
     assert same["id"] == number, "the text and its descriptor are one schema"
 
 
+def test_a_schema_is_shown_after_what_it_named_has_gone(http: httpx.Client) -> None:
+    register(http, "geo", POINT, schemaType="PROTOBUF")
+    path = 'syntax = "proto3"; import "geo.proto"; message Path { geo.Point point = 1; }'
+    named = [{"name": "geo.proto", "subject": "geo", "version": 1}]
+    register(http, "path", path, schemaType="PROTOBUF", references=named)
+    for gone in ("path", "geo", "geo?permanent=true"):
+        told(http.delete(f"/subjects/{gone}"))
+    assert told(http.get("/schemas/ids/2"))["schema"] == path
+    assert [each["id"] for each in told(http.get("/schemas?deleted=true"))] == [2]
+    assert refused(http.get("/schemas/ids/2?format=serialized")) == 42201
+
+
 def test_what_clients_keep_beside_a_schema_is_given_back(http: httpx.Client) -> None:
     beside = {"metadata": {"properties": {"owner": "ada"}}, "ruleSet": {"domainRules": []}}
     assert told(register(http, "s", ONE))["id"] == 1

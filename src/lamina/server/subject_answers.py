@@ -131,10 +131,9 @@ def _there(call: Call) -> list[Registered]:
 
 def _shown(call: Call, version: Registered) -> dict[str, Any]:
     """A schema as JSON, its text in the form that is asked for."""
-    found = described(version.schema)
-    others = call.book.texts(version.schema)
-    form = call.query.get("format", "")
-    return found | {"schema": languages.shown(version.schema, others, form)}
+    schema, form = version.schema, call.query.get("format", "")
+    text = languages.shown(schema, lambda: call.book.texts(schema), form)
+    return described(schema) | {"schema": text}
 
 
 def _by_id(call: Call) -> dict[str, Any]:

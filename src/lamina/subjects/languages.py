@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,15 +125,20 @@ def _protobuf(text: str, others: Mapping[str, str]) -> tuple[str, dict[str, Type
     return protobuf_file.text_of(file, imported), model
 
 
-def shown(schema: Schema, others: Mapping[str, str], form: str) -> str:
-    """Returns a schema's text as a client asks for it: Protobuf as text, or as a descriptor."""
+def shown(schema: Schema, others: Callable[[], Mapping[str, str]], form: str) -> str:
+    """Returns a schema's text as a client asks for it: Protobuf as text, or as a descriptor.
+
+    `others` gives the texts that it names, which only another form needs: what was sent can be
+    given back, whatever became of them.
+    """
     if schema.language != PROTOBUF:
         return schema.text
     is_text = not protobuf_schema.is_descriptor(schema.text)
     if is_text == (form != "serialized"):
         return schema.text
-    file = protobuf_schema.parse_file(schema.text, others)
-    imported = protobuf_schema.imported(file, others)
+    texts = others()
+    file = protobuf_schema.parse_file(schema.text, texts)
+    imported = protobuf_schema.imported(file, texts)
     if not is_text:
         return protobuf_file.text_of(file, imported)
     raw = protobuf_descriptor.descriptor_of(file, "default.proto", imported)
