@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from lamina.errors import ArchiveUnavailable, Unavailable
+from lamina.errors import ArchiveUnavailable, CorruptData, Unavailable
+from lamina.log.partition import Partition
 from lamina.storage.objects import Objects
+from lamina.store.window_contents import Contents
 from tests.archive.rig import TOPIC, numbered, read
 from tests.store.seat_rig import SETTINGS, Brokers, Time, filled
 from tests.support.failing_objects import FailingObjects
@@ -76,3 +78,30 @@ def test_an_append_that_waits_for_its_window_gives_up_in_time(
             store.append(TOPIC, b"x", partition=0, acks="archived", timeout_s=0.3)
         failing.fail_at = None
         store.append(TOPIC, b"y", partition=0, acks="archived")
+
+
+def test_what_is_left_out_of_windows_goes_on_to_age(
+    brokers: Brokers, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic(TOPIC)
+    store.create_topic("bad")
+    store.append("bad", b"b", partition=0)
+    whole = Contents._object
+
+    def failing(self: Contents, partition: Partition, *more: Any) -> Any:
+        if partition.place.topic == "bad":
+            raise CorruptData("a sector that cannot be read")
+        return whole(self, partition, *more)
+
+    monkeypatch.setattr(Contents, "_object", failing)
+    for _ in range(3):
+        filled(store, 0, 1)
+        clock.now_ms += 700
+        first.ship()
+    assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (2100, 1)
+    monkeypatch.undo()
+    first.ship()
+    assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (0, 0)
+    store.close()

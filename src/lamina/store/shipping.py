@@ -98,7 +98,8 @@ class Shipper:
             self.problem = str(error)
             raise
         if not draft.has_more:
-            self._covered_ms = begun_ms
+            if not self.contents.problems:  # what was left out has waited since before
+                self._covered_ms = begun_ms
             self.problem = "; ".join(self.contents.problems.values())
         return draft.has_more
 
