@@ -59,6 +59,8 @@ class Collector:
         self._size_bytes += sum(len(each.body) for each in draft.sections)
         if draft.is_full:
             self._full_seq, self._below, self.wants_full = seq, before, False
+        for place in [each for each in self._below if each[0] in draft.made_again]:
+            del self._below[place]  # nobody will archive what was below in its name
 
     def collect(self, objects: Objects) -> None:
         """Takes the next step, if one is due."""

@@ -57,6 +57,8 @@ class Draft:
     ledgers: dict[tuple[str, int], ledger.Ledger] = field(default_factory=dict)
     topics: dict[str, TopicFile] = field(default_factory=dict)
     ends: Ends = field(default_factory=dict)
+    made_again: set[str] = field(default_factory=set)
+    """Topics whose names were another topic's before: what is known of that one means nothing."""
     room_bytes: int = WINDOW_BYTES
     has_more: bool = False
     schemas_seen: int = 0
@@ -147,6 +149,7 @@ class Contents:
             draft.sections.append(Section(Kind.COPY, key, topic_file.encode(about)))
         if known is not None and not is_same(known, about):
             self._forget(about.name)
+            draft.made_again.add(about.name)
         if not about.deleted and (draft.is_full or draft.schemas_seen != self._schemas_seen):
             found = self._schemas.own_bytes(about)
             if found is not None:
