@@ -181,7 +181,7 @@ def test_no_call_of_the_schema_registry_tells_of_it_or_acts_on_it(
         place = f"/subjects/{THEIRS}-value/versions"
         number = client.post(place, auth=whole, json={"schema": secret}).json()["id"]
         store = service.broker.store
-        before = repr(store.registry.book())
+        before = repr(store.schema_registry().book())
         body = {"schema": '"int"', "compatibility": "NONE", "mode": "READONLY"}
         for row in ROWS:
             answers = {}
@@ -197,7 +197,7 @@ def test_no_call_of_the_schema_registry_tells_of_it_or_acts_on_it(
             path = row.path.replace("{subject}", "mine.a-value").replace("{version}", "latest")
             told = client.request(row.verb, f"/{path.replace('{id}', '1')}", auth=mine).text
             assert THEIRS not in told, row
-        assert repr(store.registry.book()) == before
+        assert repr(store.schema_registry().book()) == before
         if scope != "read":  # a name that begins with the prefix is not a topic that does
             referring = {
                 "schema": '["null", "qz7fixed"]',

@@ -142,11 +142,11 @@ def test_what_a_registry_answered_is_there_after_the_machine_is_lost(brokers: Br
     store = first.serve()
     found = [register(store, "s", text) for text in (ONE, TWO)]
     assert [each.id for each in found] == [1, 2]
-    book = store.registry.book()
+    book = store.schema_registry().book()
     store.create_topic("s")
     first.lose_power()  # and the machine with it
     with brokers().serve() as successor:
-        assert successor.registry.book() == book
+        assert successor.schema_registry().book() == book
         assert successor.topics() == ["_schemas"]
 
 

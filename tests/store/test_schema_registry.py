@@ -42,15 +42,19 @@ MAIL = '{"type":"object","properties":{"to":{"type":"string"}},"additionalProper
 
 def register(store: Store, subject: str, text: str, **more: Any) -> Registered:
     body = asked({"schema": text, **more})
-    return store.registry.change(lambda book: changes.registering(book, subject, body, anything))
+    return store.schema_registry().change(
+        lambda book: changes.registering(book, subject, body, anything)
+    )
 
 
 def set_level(store: Store, subject: str, level: str) -> None:
-    store.registry.change(lambda book: ([entries.LevelSet(subject, level)], None))
+    store.schema_registry().change(lambda book: ([entries.LevelSet(subject, level)], None))
 
 
 def delete(store: Store, subject: str, *, permanent: bool = False) -> None:
-    store.registry.change(lambda book: changes.deleting_subject(book, subject, permanent=permanent))
+    store.schema_registry().change(
+        lambda book: changes.deleting_subject(book, subject, permanent=permanent)
+    )
 
 
 def told(book: Book) -> dict[str, list[tuple[int, int]]]:
@@ -65,19 +69,19 @@ def ids(store: Any, topic: str) -> list[int]:
 
 def test_what_is_registered_outlives_the_store_and_is_seen_beside_it(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
-        assert store.registry.book().subjects == {}
+        assert store.schema_registry().book().subjects == {}
         assert store.topics() == [], "looking makes nothing"
         assert [register(store, "s", text).id for text in (ONE, TWO, ONE)] == [1, 2, 1]
         set_level(store, "s", "FULL")
         store.flush()
         with lamina.open(str(tmp_path / "data"), read_only=True) as reader:
-            assert reader.registry.book() == store.registry.book()
+            assert reader.schema_registry().book() == store.schema_registry().book()
             assert register(store, "t", TWO).id == 2
             store.flush()
-            assert told(reader.registry.book())["t"] == [(1, 2)], "a reader follows"
-        kept = store.registry.book()
+            assert told(reader.schema_registry().book())["t"] == [(1, 2)], "a reader follows"
+        kept = store.schema_registry().book()
     with opened(tmp_path / "data") as store:
-        assert store.registry.book() == kept
+        assert store.schema_registry().book() == kept
         assert register(store, "u", MAIL, schemaType="JSON").id == 3
 
 
@@ -102,7 +106,7 @@ def test_concurrent_registrations_of_one_schema_give_one_id(tmp_path: Path) -> N
         assert {each for _, each in found} == set(range(1, 11)), "ids are dense"
         with lamina.open(str(tmp_path / "data"), read_only=True) as reader:
             store.flush()
-            assert reader.registry.book() == store.registry.book()
+            assert reader.schema_registry().book() == store.schema_registry().book()
 
 
 KILLED = """
@@ -129,7 +133,7 @@ def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
         process.stdout.close()
         last = max(last, answered)
         with opened(tmp_path / "data") as store:
-            known = store.registry.book().versions("s")
+            known = store.schema_registry().book().versions("s")
             assert [each.id for each in known] == list(range(1, len(known) + 1))
             assert len(known) >= last
             last = len(known)
@@ -139,14 +143,14 @@ def test_what_was_answered_is_there_after_power_is_lost(tmp_path: Path) -> None:
     files, kept = SimulatedFiles(), 0
     for text in (ONE, TWO, '"int"'):
         store = Store("/data", files=files, tick_ms=NEVER_MS)
-        assert len(store.registry.book().versions("s")) == kept
+        assert len(store.schema_registry().book().versions("s")) == kept
         set_level(store, "s", "NONE")
         register(store, "s", text)
         store.create_topic(f"t{kept}")
         register(store, f"t{kept}-value", ONE)
         files, kept = files.snapshot().crash("dropped"), kept + 1
     with Store("/data", files=files, tick_ms=NEVER_MS) as store:
-        assert told(store.registry.book())["s"] == [(1, 1), (2, 2), (3, 3)]
+        assert told(store.schema_registry().book())["s"] == [(1, 1), (2, 2), (3, 3)]
         assert [ids(store, f"t{number}") for number in range(3)] == [[1]] * 3
 
 
@@ -159,7 +163,7 @@ def test_a_topics_own_schema_is_its_subject(tmp_path: Path) -> None:
         store.set_schema("orders", WIDER, compatibility="NONE")
         store.create_topic("mails", schema=MAIL, encoding="json")
         store.create_topic("rides", schema=Order, encoding="protobuf")
-        book = store.registry.book()
+        book = store.schema_registry().book()
         assert told(book) == {
             "orders-value": [(1, 1), (2, 2)], "mails-value": [(1, 3)], "rides-value": [(1, 4)]
         }  # fmt: skip
@@ -169,18 +173,18 @@ def test_a_topics_own_schema_is_its_subject(tmp_path: Path) -> None:
         assert TOPIC not in store.topics(), "until a client registers something"
         kept = told(book)
         with lamina.open(str(tmp_path / "data"), read_only=True) as reader:
-            assert told(reader.registry.book()) == kept
+            assert told(reader.schema_registry().book()) == kept
             store.create_topic("brief", schema=ONE)
-            assert told(reader.registry.book()) == kept | {"brief-value": [(1, 5)]}
+            assert told(reader.schema_registry().book()) == kept | {"brief-value": [(1, 5)]}
             store.delete_topic("brief")
     with opened(tmp_path / "data") as store:
-        assert told(store.registry.book()) == kept
+        assert told(store.schema_registry().book()) == kept
         assert register(store, "other", ONE).id == 5
         assert register(store, "orders-value", WIDER).version == 2, "it is the same schema"
     with opened(tmp_path / "data") as store:
-        assert told(store.registry.book()) == kept | {"other": [(1, 5)]}
+        assert told(store.schema_registry().book()) == kept | {"other": [(1, 5)]}
         store.set_schema("rides", pa.schema([*store.schema("rides").arrow, ("more", pa.int64())]))
-        assert told(store.registry.book())["rides-value"] == [(1, 4), (2, 6)]
+        assert told(store.schema_registry().book())["rides-value"] == [(1, 4), (2, 6)]
         assert ids(store, "rides") == [4, 6]
         store.create_topic("again", schema=WIDER)
         assert ids(store, "again") == [2]
@@ -214,13 +218,15 @@ def test_levels_of_a_topic_and_of_its_subject_are_one(tmp_path: Path) -> None:
         store.set_schema("orders", record({"name": "x", "type": "int"}))
         store.set_schema("orders", record({"name": "y", "type": "int"}), compatibility="NONE")
         store.set_schema("orders", record({"name": "y", "type": "int"}), compatibility="FULL")
-        assert store.registry.book().levels == {"orders-value": "FULL"}
+        assert store.schema_registry().book().levels == {"orders-value": "FULL"}
         strict = record(ID, {"name": "must", "type": "int"})
         with pytest.raises(SchemaIncompatible):
             store.set_schema("orders", strict)
         with pytest.raises(InvalidRequest, match="incompatible with an earlier schema"):
             register(store, "orders-value", strict)
-        store.registry.change(lambda book: changes.taking_back(book, "orders-value", is_level=True))
+        store.schema_registry().change(
+            lambda book: changes.taking_back(book, "orders-value", is_level=True)
+        )
         assert store.schema("orders").compatibility == "BACKWARD"
         set_level(store, "new-value", "NONE")
         store.create_topic("new", schema=ONE)
@@ -239,7 +245,7 @@ def test_what_has_no_columns_is_registered_and_leaves_the_topic_alone(tmp_path: 
         register(store, "orders-value", record({"name": "_offset", "type": "int"}))
         assert ids(store, "texts") == []
         assert ids(store, "orders") == [1]
-        assert len(store.registry.book().versions("orders-value")) == 3
+        assert len(store.schema_registry().book().versions("orders-value")) == 3
         register(store, "orders-value", TWO)
         assert len(ids(store, "orders")) == 2
 
@@ -253,7 +259,7 @@ def test_deleting_a_subject_leaves_records_readable_and_does_not_undo_itself(
         delete(store, "orders-value")
         delete(store, "orders-value", permanent=True)
     with opened(tmp_path / "data") as store:
-        assert told(store.registry.book()) == {}
+        assert told(store.schema_registry().book()) == {}
         assert store.read("orders").read_all().num_rows == 3
         assert register(store, "s", ONE).id == 2, "no id is given twice"
 
@@ -281,7 +287,7 @@ def test_ids_of_a_topic_from_elsewhere_that_are_anothers_here_stay_its_own(tmp_p
         )))  # fmt: skip
     with opened(tmp_path / "data") as store:
         assert ids(store, "orders") == [1]
-        assert told(store.registry.book())["s"] == [(1, 1)]
+        assert told(store.schema_registry().book())["s"] == [(1, 1)]
 
 
 # ---------------------------------------------------------------------- the topic
@@ -293,10 +299,10 @@ def test_others_may_write_the_topic_and_are_followed(tmp_path: Path) -> None:
         rows = [entries.encode(Registered("far", 1, 9, entries.Schema(TWO))), (b"\xff", b"?")]
         columns = [pa.array(each, pa.binary()) for each in zip(*rows, strict=True)]
         store.append(TOPIC, pa.RecordBatch.from_arrays(columns, ["key", "value"]))
-        assert told(store.registry.book()) == {"s": [(1, 1)], "far": [(1, 9)]}
+        assert told(store.schema_registry().book()) == {"s": [(1, 1)], "far": [(1, 9)]}
         assert register(store, "t", '"int"').id == 10
         store.delete_topic(TOPIC)
-        assert store.registry.book().subjects == {}
+        assert store.schema_registry().book().subjects == {}
 
 
 @pytest.mark.parametrize("more", [{"format": "frame", "partitions": 2}, {"format": "wal"}])
@@ -306,19 +312,21 @@ def test_a_topic_that_cannot_be_a_registry_is_named(tmp_path: Path, more: Any) -
         with pytest.raises(InvalidRequest, match="one partition"):
             register(store, "s", ONE)
         store.create_topic("orders", schema=Order)
-        assert told(store.registry.book()) == {"orders-value": [(1, 1)]}, "others do without it"
+        assert told(store.schema_registry().book()) == {"orders-value": [(1, 1)]}, (
+            "others do without it"
+        )
 
 
 def test_who_reads_a_book_is_not_disturbed_by_who_writes(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         for number, change in enumerate((register, register, set_level, delete, register)):
-            book = store.registry.book()
+            book = store.schema_registry().book()
             kept = copy.deepcopy(book)
             given = {register: (MAIL_LIKE if number else ONE,), set_level: ("NONE",)}
             change(store, "s", *given.get(change, ()))
-            assert store.registry.book() != kept
+            assert store.schema_registry().book() != kept
             assert book == kept
-        assert told(store.registry.book()) == {"s": [(3, 2)]}
+        assert told(store.schema_registry().book()) == {"s": [(3, 2)]}
 
 
 def test_what_topics_knew_before_lasts_longer_than_they_do(tmp_path: Path) -> None:
@@ -327,7 +335,7 @@ def test_what_topics_knew_before_lasts_longer_than_they_do(tmp_path: Path) -> No
         register(store, "s", MAIL, schemaType="JSON")
         store.delete_topic("orders")
     with opened(tmp_path / "data") as store:
-        assert told(store.registry.book()) == {"orders-value": [(1, 1)], "s": [(1, 2)]}
+        assert told(store.schema_registry().book()) == {"orders-value": [(1, 1)], "s": [(1, 2)]}
 
 
 def test_the_archive_has_the_registry_and_a_restore_brings_it_back(tmp_path: Path) -> None:
@@ -337,11 +345,11 @@ def test_the_archive_has_the_registry_and_a_restore_brings_it_back(tmp_path: Pat
         for text in (ONE, TWO):
             register(store, "s", text)
         set_level(store, "s", "FULL")
-        kept = store.registry.book()
+        kept = store.schema_registry().book()
         for topic in (TOPIC, "orders"):
             store.roll(topic, 0)
         store.archive()
     restore(archive, Boot(LocalFiles(), str(tmp_path / "data2"), lambda: 1))
     with opened(tmp_path / "data2", archive=archive) as store:
-        assert store.registry.book() == kept
+        assert store.schema_registry().book() == kept
         assert register(store, "t", MAIL, schemaType="JSON").id == 4

@@ -50,7 +50,7 @@ class Call:
     @property
     def book(self) -> Book:
         """What is registered now."""
-        return self.store.registry.book()
+        return self.store.schema_registry().book()
 
     @property
     def subject(self) -> str:
@@ -81,7 +81,7 @@ class Call:
 
     def change(self, decide: Callable[[Book], tuple[list[Entry], _Made]]) -> _Made:
         """Makes a change durable."""
-        return self.store.registry.change(decide)
+        return self.store.schema_registry().change(decide)
 
     def page(self, found: list[_Made]) -> list[_Made]:
         """Returns the part of a list that the query asks for."""

@@ -122,6 +122,7 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
         self._reads = Reads(self._lookup)
         self._kept = kept = SchemaFiles(boot).document
         self._typed = TypedReads(self._lookup, self._reads, kept, bury_nowhere)
+        self.schema_registry = lambda: self._registry  # for servers
 
     def _portrait(self) -> Portrait:
         return Portrait(store_title(self, self.path, is_open=not self._lookup.is_closed))
@@ -132,8 +133,7 @@ class ReadOnlyStore(StoreApi, leave=("scan", "fetch")):
         return self._boot.data
 
     @functools.cached_property
-    def registry(self) -> RegistryReads:
-        """What is registered of schemas, as Confluent's clients know them."""
+    def _registry(self) -> RegistryReads:
         from lamina.store.schema_registry import RegistryReads
 
         return RegistryReads(self._lookup, self._reads, self._kept)

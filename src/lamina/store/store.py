@@ -84,7 +84,6 @@ from lamina.store.write_ahead import WriteAhead
 
 if TYPE_CHECKING:
     from lamina.archive.tier import Tier
-    from lamina.store.schema_registry import SchemaRegistry
     from lamina.store.seat import Seat
     from lamina.wal.engine import WalEngine
     from lamina.wal.wal_partition import WalPartition
@@ -215,7 +214,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         changing = self.topic_changes.changing
         schema_files = SchemaFiles(boot, report)
         self._typed = TypedTopics(schema_files, lookup, self._reads, self._bury, self)
-        self.topic_changes.typed = self._typed
+        self.topic_changes.typed, self.schema_registry = self._typed, self._typed.schema_registry
         safe = (
             tier
             if seat is None
@@ -472,11 +471,6 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
     def seat(self) -> Seat | None:
         """The store's hold on a cluster; None without one."""
         return self._seat
-
-    @property
-    def registry(self) -> SchemaRegistry:
-        """Schemas as Confluent's clients know them."""
-        return self._typed.registry
 
     def group(self, topic: str, name: str, *, start: Start = "earliest") -> LendingGroup:
         """Returns a consumer group, which is created if there is none of this name."""

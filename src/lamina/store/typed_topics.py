@@ -122,6 +122,10 @@ class TypedTopics(TypedReads):
             home=self._home,
         )
 
+    def schema_registry(self) -> SchemaRegistry:
+        """Returns the schemas as Confluent's clients know them."""
+        return self.registry
+
     def recover(self) -> None:
         """Mends the files of topics that are being opened."""
         for about in self._lookup.topics().values():
