@@ -15,6 +15,9 @@ from lamina.subjects.refusal_codes import Refused
 
 TEXT = '{"type":"string"}'
 POINT = """syntax = "proto3"; package geo; message Point { double x = 1; double y = 2; }"""
+SHUT = '{"title":"' + "]" * 100_000 + '","not":'
+"""The beginning of a text whose brackets say, if those inside a text count, that it is shallow."""
+DEEP = json.loads('{"a":' * 300 + "1" + "}" * 300)
 
 
 def record(*fields: dict[str, Any], name: str = "R") -> str:
@@ -345,6 +348,14 @@ def test_settings_are_taken_back(registry: Registry) -> None:
         ({"schema": '{"$ref":"#/nothing/there"}', "schemaType": "JSON"}, 42201),
         ({"schema": '{"$ref":"http://127.0.0.1/x.json"}', "schemaType": "JSON"}, 42201),
         ({"schema": '{"anyOf":[]}', "schemaType": "JSON"}, 42201),
+        ({"schema": '{"type":"record","name":"R","doc":"\ud800","fields":[]}'}, 42201),
+        ({"schema": '{"const":NaN}', "schemaType": "JSON"}, 42201),
+        ({"schema": SHUT + "[" * 50_000, "schemaType": "JSON"}, 42201),
+        ({"schema": SHUT + '{"not":' * 300 + "true" + "}" * 301, "schemaType": "JSON"}, 42201),
+        ({"schema": TEXT, "metadata": 5}, 42201),
+        ({"schema": TEXT, "metadata": {"properties": {"a": float("nan")}}}, 42201),
+        ({"schema": TEXT, "metadata": {"properties": {"a": "\udc00"}, "x": DEEP}}, 42201),
+        ({"schema": TEXT, "ruleSet": DEEP}, 42201),
         ({"schema": "message {", "schemaType": "PROTOBUF"}, 42201),
         ({"schema": "AAAA", "schemaType": "PROTOBUF"}, 42201),
         ({"schema": 'import "/etc/passwd"; message A {}', "schemaType": "PROTOBUF"}, 42201),

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import SchemaError
+from lamina.formats.typed import avro_text
 from lamina.subjects import languages
 from lamina.subjects import refusal_codes as codes
 from lamina.subjects.book import MODE, MODES, Book, May, anything
 from lamina.subjects.entries import (
     AVRO,
+    BESIDE,
     LANGUAGES,
     NUMBER_MAX,
     Entry,
@@ -72,7 +74,29 @@ def asked(body: Mapping[str, Any]) -> Asked:
         if number not in (None, -1, 0) and not is_number(number):
             raise _invalid(f"{name} is a number of 31 bits")
         wanted.append(number if is_number(number) else None)
-    return Asked(Schema(text, language, references, beside_of(dict(body))), *wanted)
+    beside = _checked_beside(body)
+    _refuse_unwritable([text, beside, *(each.name for each in references)])
+    return Asked(Schema(text, language, references, beside), *wanted)
+
+
+def _checked_beside(body: Mapping[str, Any]) -> str:
+    """Returns what is kept beside a schema, as bounded as the schema's own text."""
+    for name in BESIDE:
+        if not isinstance(body.get(name) or {}, dict):
+            raise _invalid(f"{name} is an object")
+    beside = beside_of(dict(body))
+    try:
+        avro_text.loads(beside or "{}")
+    except SchemaError as error:
+        raise _invalid(f"of {' or '.join(BESIDE)}, {error}") from error
+    return beside
+
+
+def _refuse_unwritable(texts: list[str]) -> None:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise _invalid(f"a text holds half a character ({error.reason})") from error
 
 
 def _invalid(why: str) -> Refused:

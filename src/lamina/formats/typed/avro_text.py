@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,8 @@ _LOGICAL = {
     "string": (Kind.UUID,),
 }
 _LEVELS_MAX = 200
+_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+"""The texts in JSON: a bracket in one of them opens and closes nothing."""
 
 
 def parse(text: str, others: Iterable[str] = ()) -> Type:
@@ -62,14 +65,18 @@ def loads(text: str) -> Any:
     if len(text) > TEXT_MAX:
         raise SchemaError(f"a schema's text has at most {TEXT_MAX} characters, not {len(text)}")
     depth = 0
-    for character in text:
+    for character in _TEXTS.sub("", text):
         depth += (character in "[{") - (character in "]}")
         if depth > _LEVELS_MAX:
             raise SchemaError(f"the schema's JSON lies more than {_LEVELS_MAX} deep")
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word}: a number that is NaN or infinite cannot be said in JSON")
 
 
 class _Reader:
