@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from lamina.errors import ArchiveUnavailable, CorruptData, Unavailable
+from lamina.errors import ArchiveUnavailable, CorruptData, LaminaError, Unavailable
+from lamina.formats.documents import seat_file
 from lamina.log.partition import Partition
+from lamina.storage import paths
 from lamina.storage.objects import Objects
 from lamina.store.window_contents import Contents
-from tests.archive.rig import TOPIC, numbered, read
+from tests.archive.rig import DATA, TOPIC, numbered, read
 from tests.store.seat_rig import SETTINGS, Brokers, Time, filled
 from tests.support.failing_objects import FailingObjects
 
@@ -105,3 +107,28 @@ def test_what_is_left_out_of_windows_goes_on_to_age(
     first.ship()
     assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (0, 0)
     store.close()
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_what_was_only_written_is_shipped_when_the_store_is_closed(
+    brokers: Brokers, acks: Any
+) -> None:
+    with brokers().serve() as store:
+        store.create_topic(TOPIC)
+        filled(store, 0, 4, acks)
+    with brokers().serve() as successor:
+        assert read(successor) == numbered(0, 4)
+
+
+def test_a_directory_whose_records_are_not_durable_in_the_end_is_not_called_shipped(
+    brokers: Brokers,
+) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic(TOPIC)
+    filled(store, 0, 4, 1)
+    first.files.fail("sync")
+    with pytest.raises(LaminaError):
+        store.close()
+    seat = first.files.read(f"{DATA}/{paths.SEAT}")
+    assert seat_file.decode(seat).state == seat_file.SERVING

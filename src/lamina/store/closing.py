@@ -29,6 +29,13 @@ def end_appends(partition: Partition) -> None:
     partition.writer.close(Closed("the store is closed"))
 
 
+def end_durably(partition: Partition) -> None:
+    """The same; what was answered when it was written is durable then, too."""
+    end_appends(partition)
+    if not partition.is_poisoned:
+        partition.sync()
+
+
 def close_partition(partition: Partition) -> None:
     """Answers accepted requests and makes them durable; recovery does the rest after a failure."""
     end_appends(partition)

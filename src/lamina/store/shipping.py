@@ -202,4 +202,4 @@ class Shipper:
         except LaminaError as error:
             _log.warning("not everything was shipped when the store was closed: %s", error)
             return False
-        return not self.contents.problems and not self.unshipped_records()
+        return not self.contents.problems and not self.contents.unshipped("written")

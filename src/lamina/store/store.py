@@ -61,7 +61,7 @@ from lamina.storage.files import Files, Lock, steady_clock, wall_clock_ms
 from lamina.storage.kept_file import local_files
 from lamina.store import open_stores
 from lamina.store.appends import Appends
-from lamina.store.closing import close_partition, end_appends, take_all
+from lamina.store.closing import close_partition, end_durably, take_all
 from lamina.store.decided_appends import DecidedAppends
 from lamina.store.disk_reserve import Reserve
 from lamina.store.group_calls import GroupCalls
@@ -322,7 +322,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         if self._seat is not None:
             steps.insert(0, self._seat.halt)
             steps += [
-                *(functools.partial(end_appends, each) for each in partitions),
+                *(functools.partial(end_durably, each) for each in partitions),
                 self._seat.finish,
             ]
         steps += [functools.partial(close_partition, each) for each in partitions]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from lamina.api import Isolation
 from lamina.archive.encode import EncodedObject, Naming, encode_object
 from lamina.archive.tier import policy_of
 from lamina.errors import LaminaError
@@ -110,10 +111,10 @@ class Contents:
         """Returns the durable end of each partition."""
         return {_place(each): each.end_offset("durable") for each in self._open.segmented()}
 
-    def unshipped(self) -> int:
-        """Returns how many durable records are in no window yet."""
+    def unshipped(self, isolation: Isolation = "durable") -> int:
+        """Returns how many records that are durable here, or written, are in no window yet."""
         return sum(
-            max(0, each.end_offset("durable") - self.end_of(*_place(each)))
+            max(0, each.end_offset(isolation) - self.end_of(*_place(each)))
             for each in self._open.segmented()
         )
 
