@@ -71,3 +71,12 @@ def filled(store: Store, first: int, count: int, acks: Any = "all") -> None:
     """Appends numbered values, one by one."""
     for value in values(first, count):
         store.append(TOPIC, value, partition=0, acks=acks)
+
+
+def collected(broker: Broker) -> None:
+    """Ships and collects until nothing changes any more."""
+    assert broker.seat is not None
+    assert broker.seat.shipper is not None
+    for _ in range(4):
+        broker.ship()
+        broker.seat.shipper._collector.collect(broker.objects)

@@ -11,16 +11,7 @@ from lamina.storage import paths
 from lamina.storage.objects import Objects
 from lamina.store import collecting
 from tests.archive.rig import TOPIC, numbered, read
-from tests.store.seat_rig import Broker, Brokers, filled
-
-
-def collected(broker: Broker) -> None:
-    """Ships and collects until nothing changes any more."""
-    assert broker.seat is not None
-    assert broker.seat.shipper is not None
-    for _ in range(4):
-        broker.ship()
-        broker.seat.shipper._collector.collect(broker.objects)
+from tests.store.seat_rig import Brokers, collected, filled
 
 
 def first_seq(objects: Objects) -> int:

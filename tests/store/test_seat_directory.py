@@ -6,12 +6,16 @@ import json
 
 import pytest
 
+from lamina.cluster.steps import run
+from lamina.cluster.tails import boundary_of
 from lamina.errors import InvalidRequest
 from lamina.storage.objects import Objects
+from lamina.store import collecting
 from lamina.store.read_only import ReadOnlyStore
+from lamina.store.seat_directory import kept_apart
 from lamina_torture.simulated import SimulatedFiles
 from tests.archive.rig import DATA, TOPIC, numbered, opened, read
-from tests.store.seat_rig import SETTINGS, Brokers, filled
+from tests.store.seat_rig import SETTINGS, Brokers, collected, filled
 
 FORMATS = ["keratin", "frame"]
 
@@ -66,6 +70,25 @@ def test_a_directory_that_was_closed_when_all_was_shipped_is_made_anew(brokers: 
     with first.serve() as again:
         assert read(again) == numbered(0, 10)
         assert not first.files.exists(f"{DATA}/quarantine/diverged-1")
+
+
+def test_what_was_shipped_is_not_called_another_history_when_its_windows_are_gone(
+    brokers: Brokers, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "WINDOWS_MAX", 2)
+    first = brokers()
+    with first.serve() as store:
+        store.create_topic(TOPIC)
+        filled(store, 0, 5)
+    second = brokers()
+    with second.serve() as successor:
+        for value in range(5, 10):
+            filled(successor, value, 1)
+            collected(second)
+        assert run(objects, boundary_of())[0].first_seq > 2
+    with first.serve() as again:
+        assert read(again) == numbered(0, 10)
+        assert kept_apart(first.files, DATA) == []
 
 
 def test_a_directory_and_its_archive_are_adopted(brokers: Brokers, objects: Objects) -> None:

@@ -256,10 +256,10 @@ def leave_behind(
     path = paths.join(folder, paths.DIVERGED_REPORT)
     found: list[Diverged] = []
     if not boot.files.exists(path):
-        found = _never_shipped(boot, tails, known.epoch)
-        if not found and known.state == SHIPPED:
+        if known.state == SHIPPED:  # windows may be gone by now that would prove it again
             write_seat(boot, known.epoch, MOUNTING)
             return []
+        found = _never_shipped(boot, tails, known.epoch)
         boot.files.make_directory(folder)
         text = {"epoch": known.epoch, "ranges": [asdict(each) for each in found]}
         boot.files.replace(path, (json.dumps(text, indent=2) + "\n").encode())
