@@ -187,6 +187,29 @@ def test_the_fingerprint_is_that_of_what_a_schema_says() -> None:
     assert avro_text.fingerprint(other) != avro_text.fingerprint(avro_text.parse(text))
 
 
+def test_a_name_is_looked_for_in_its_own_space_first() -> None:
+    """As Avro says; and a name of no space, below one that has a space, stays what it is."""
+
+    def place(name: str, kind: str, **more: str) -> Any:
+        return {"type": "record", "name": name, **more, "fields": [field("z", kind)]}
+
+    inner = avro(
+        field("own", place("X", "string")),
+        field("again", "X"),
+        field("none", place("Y", "bytes", namespace="")),
+        field("other", place("Y", "double")),
+        name="ns.Inner",
+    )
+    made = avro_text.parse(avro(field("outer", place("X", "int")), field("in", json.loads(inner))))
+    outer, inside = (each.type for each in made.fields)
+    assert [outer.name, *(each.type.name for each in inside.fields)] == [
+        *("X", "ns.X", "ns.X", "Y", "ns.Y")
+    ]
+    kinds = [each.type.fields[0].type.kind.value for each in inside.fields]
+    assert kinds == ["string", "string", "bytes", "double"]
+    assert avro_text.parse(avro_text.text_of(made)) == made
+
+
 # ---------------------------------------------------------------- compatibility
 
 OLD = avro(field("a", "int"), field("b", "string"))

@@ -112,7 +112,7 @@ class _Reader:
     def _by_name(self, name: str, space: str, path: str) -> Type:
         if name in _PLAIN:
             return Type(_PLAIN[name])
-        for full in (name, f"{space}.{name}" if space and "." not in name else name):
+        for full in (f"{space}.{name}" if space and "." not in name else name, name):
             if full in self._known:
                 known = self._known[full]
                 return known if known is not None else Type(Kind.NAMED, name=full)
@@ -239,22 +239,22 @@ def fingerprint(kind: Type) -> str:
     return hashlib.sha256(text_of(kind).encode()).hexdigest()
 
 
-def _document(kind: Type, known: set[str]) -> Any:
+def _document(kind: Type, known: set[str], space: str = "") -> Any:
     if kind.kind == Kind.UNION:
-        return [_document(each, known) for each in kind.branches]
-    plain = _plain_document(kind, known)
+        return [_document(each, known, space) for each in kind.branches]
+    plain = _plain_document(kind, known, space)
     if not kind.is_nullable:
         return plain
     return [plain, "null"] if kind.null_is_last else ["null", plain]
 
 
-def _plain_document(kind: Type, known: set[str]) -> Any:
+def _plain_document(kind: Type, known: set[str], space: str) -> Any:
     if kind.name and (kind.kind == Kind.NAMED or kind.name in known):
         return kind.name
     if kind.items is not None:
         word = "items" if kind.kind == Kind.ARRAY else "values"
-        keys = {"lamina.keys": _document(kind.keys, known)} if kind.keys is not None else {}
-        return {"type": kind.kind.value, word: _document(kind.items, known), **keys}
+        keys = {"lamina.keys": _document(kind.keys, known, space)} if kind.keys is not None else {}
+        return {"type": kind.kind.value, word: _document(kind.items, known, space), **keys}
     if kind.kind.value in _PLAIN:
         return kind.kind.value
     stored = kind.stored
@@ -262,11 +262,14 @@ def _plain_document(kind: Type, known: set[str]) -> Any:
     if kind.name:
         known.add(kind.name)
         made["name"] = kind.name
+        if space and "." not in kind.name:  # without this it would be a name of the space around it
+            made["namespace"] = ""
     if kind.aliases:
         made["aliases"] = list(kind.aliases)
     if stored == Kind.RECORD:
         made |= {"lamina.indexes": list(kind.indexes)} if kind.indexes else {}
-        made["fields"] = [_field_document(each, known) for each in kind.fields]
+        inside = kind.name.rpartition(".")[0]
+        made["fields"] = [_field_document(each, known, inside) for each in kind.fields]
     elif stored == Kind.ENUM:
         made["symbols"] = list(kind.symbols)
         made |= {"default": kind.default_symbol} if kind.default_symbol else {}
@@ -280,8 +283,8 @@ def _plain_document(kind: Type, known: set[str]) -> Any:
     return made
 
 
-def _field_document(field: Field, known: set[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": field.name, "type": _document(field.type, known)}
+def _field_document(field: Field, known: set[str], space: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": field.name, "type": _document(field.type, known, space)}
     if field.default is not None:
         made["default"] = json.loads(field.default)
     if field.aliases:
