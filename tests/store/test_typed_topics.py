@@ -190,6 +190,23 @@ def test_bad_records_are_neither_lost_nor_stop_a_reader(tmp_path: Path) -> None:
         assert store.latest_offset("orders") == 5
 
 
+@pytest.mark.parametrize("encoding", ["avro", "json", "protobuf"])
+def test_good_bad_and_null_values_may_be_in_one_batch(tmp_path: Path, encoding: str) -> None:
+    with opened(tmp_path / "data") as store:
+        store.create_topic("orders", schema=Order, encoding=encoding)
+        store.append("orders", ROWS.slice(0, 1))
+        store.append("orders", [b"bad"])
+        store.append("orders", pa.table({"value": pa.array([None, b""], pa.binary())}))
+        store.append("orders", ROWS.slice(1))
+        found = table(store, errors="null")
+        assert found["id"].to_pylist() == [1, None, None, None, 2, 3]
+        is_bad = [told is not None for told in found["_error"].to_pylist()]
+        assert is_bad == [False, True, False, True, False, False]
+        assert table(store, errors="dead_letter")["_offset"].to_pylist() == [0, 2, 4, 5]
+        with pytest.raises(SchemaError, match="orders/0, offset 1: "):
+            table(store)
+
+
 def test_rows_before_a_bad_one_are_given_before_it_is_raised(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         store.create_topic("orders", schema=Order)

@@ -380,7 +380,11 @@ class RemoteStore(StoreApi):
         )
         scans = [(each, functools.partial(scan, partition=each)) for each in numbers]
         return typed_values.typed_batches(
-            topic, self.schemas(topic), scans, version=version, columns=columns, errors=errors
+            *(topic, self.schemas(topic), scans),
+            later=functools.partial(self.schemas, topic),
+            version=version,
+            columns=columns,
+            errors=errors,
         )
 
     def _encoded(self, topic: str, table: pa.Table | pa.RecordBatch) -> pa.Table:

@@ -36,11 +36,12 @@ def typed_batches(
     versions: Sequence[TopicSchema],
     scans: Iterable[tuple[int, Callable[[], BatchStream]]],
     *,
+    later: Callable[[], Sequence[TopicSchema]],
     version: int | None,
     columns: Iterable[str] | None,
     errors: str,
 ) -> pa.RecordBatchReader:
-    """Decodes what scans of partitions give."""
+    """Decodes what scans of partitions give; `later` returns the versions that came since."""
     from lamina.formats.typed import typed_scan, value_codec
 
     reader = value_codec.TypedReader(
@@ -49,6 +50,7 @@ def typed_batches(
         version=version,
         columns=None if columns is None else list(columns),
         with_errors=errors == "null",
+        later=later,
     )
     begun = ((partition, begin()) for partition, begin in scans)
     return typed_scan.typed_batches(reader, topic, begun, errors, _bury)

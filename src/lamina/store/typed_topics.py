@@ -93,6 +93,7 @@ class TypedReads:
             version=version,
             columns=None if columns is None else list(columns),
             with_errors=errors == "null",
+            later=functools.partial(self.schemas, topic),
         )
         numbers = range(self._lookup.topic(topic).partitions) if partition is None else [partition]
         scan = functools.partial(self._reads.scan, topic, max_records=max_records)

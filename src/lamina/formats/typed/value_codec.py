@@ -8,6 +8,7 @@ are read by the schema that the reader chose.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 from collections.abc import Callable, Sequence
@@ -57,6 +58,8 @@ FILLED_BYTES_MAX = 64 << 20
 _PREFIX = struct.Struct(">bI")
 Decode: TypeAlias = Callable[[Values], Decoded]
 """Makes columns of values that one schema wrote."""
+Later: TypeAlias = Callable[[], Sequence[TopicSchema]]
+"""Returns the versions that a topic has now: some may have come since a reader began."""
 
 
 def newest(topic: str, versions: Sequence[TopicSchema], version: int | None = None) -> TopicSchema:
@@ -84,8 +87,10 @@ class TypedReader:
         version: int | None = None,
         columns: Sequence[str] | None = None,
         with_errors: bool = False,
+        later: Later | None = None,
     ) -> None:
         chosen = newest(topic, versions, version)
+        self._later = later
         self._framing = chosen.framing
         self._encoding = chosen.encoding
         self._own = chosen.id
@@ -130,17 +135,27 @@ class TypedReader:
             return json_decode.decode(self._reader, _unframed(values))
         if self._framing == PLAIN:
             return self._run(self._own, values)
-        ids = _ids(values)
-        kinds = np.unique(ids[values.starts >= 0])
+        is_there = values.starts >= 0
+        ids = self._known(_ids(values), is_there)
+        kinds = np.unique(ids[is_there])
         if len(kinds) <= 1:
             return self._run(int(kinds[0]) if len(kinds) else self._own, values.behind(5))
-        parts = [np.flatnonzero(ids == kind) for kind in kinds]
-        parts.append(np.flatnonzero(values.starts < 0))
+        parts = [np.flatnonzero((ids == kind) & is_there) for kind in kinds]
+        parts.append(np.flatnonzero(~is_there))
         done = [
             self._run(int(kind), values.chosen(rows).behind(5))
             for kind, rows in zip((*kinds, self._own), parts, strict=True)
         ]
         return _joined(done, np.concatenate(parts))
+
+    def _known(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Returns the ids of schemas, with -1 for what is none; asks once for those that came."""
+        named = set(np.unique(ids[is_there]).tolist()) - {-1}
+        if self._later is not None and not named <= self._texts.keys():
+            self._texts |= {each.id: each.text for each in self._later()}
+        if named <= self._texts.keys():
+            return ids
+        return np.where(np.isin(ids, list(self._texts)), ids, -1)
 
     def _run(self, schema_id: int, values: Values) -> Decoded:
         """Decodes values that one schema wrote; without a schema for them they are all bad."""
@@ -158,14 +173,12 @@ class TypedReader:
 
     def _decoder(self, schema_id: int) -> Decode | None:
         """What decodes values of a schema; None where the reader's version cannot read them."""
+        if schema_id not in self._texts:
+            return None
         if schema_id not in self._decoders:
-            text = self._texts.get(schema_id)
             made = None
-            if text is not None:
-                try:
-                    made = self._compiled(avro_text.parse(text))
-                except SchemaError:  # an older version that this one does not read
-                    made = None
+            with contextlib.suppress(SchemaError):  # another version that this one does not read
+                made = self._compiled(avro_text.parse(self._texts[schema_id]))
             self._decoders[schema_id] = made
         return self._decoders[schema_id]
 
