@@ -80,3 +80,21 @@ def test_a_server_gives_the_same_table(data: str, tmp_path: Path) -> None:
     with served(Path(data)) as service, lamina.dataset(service.flight_url, "orders") as there:
         assert there.to_table().equals(expected)
         assert there.to_table(filter=pc.field("id") == 2).num_rows == 1
+
+
+def test_a_table_keeps_the_columns_of_its_version(data: str) -> None:
+    """A later version that names a column otherwise neither empties it nor fails a query."""
+    wider = {"id": pa.int64(), "cost": pa.float64(), "city": pa.string()}
+    fields = [pa.field(name, kind) for name, kind in wider.items()]
+    fields[1] = fields[1].with_metadata({"lamina.aliases": "price"})
+    with lamina.open(data) as store, lamina.dataset(store, "orders") as orders:
+        expected = orders.to_table()
+        lazy = lamina.polars.scan(store, "orders")
+        store.set_schema("orders", pa.schema(fields))
+        assert orders.to_table().equals(expected)
+        assert orders.filter(pc.field("id") > 0).to_table().equals(expected)
+        found = duckdb.sql("select price from orders where id < 3 order by id").fetchall()
+        assert found == [(1.5,), (2.5,)]
+        assert lazy.select(polars.col("price").sum()).collect().item() == 4.0
+        with lamina.dataset(store, "orders") as newer:
+            assert newer.to_table()["cost"].equals(expected["price"])

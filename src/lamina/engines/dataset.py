@@ -90,6 +90,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         fail_on_data_loss: bool = True,
         errors: str = "raise",
         owned: bool = False,
+        like: LogDataset | None = None,
     ) -> None:
         self._store = store
         self._topic = topic
@@ -100,11 +101,12 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         """What ended the last scan that failed; engines pass on its text at most."""
         format_name, _ = store.format_of(topic)
         self._errors = errors
-        self._is_typed = bool(store.schemas(topic))
+        self._version = _newest_version(store, topic) if like is None else like._version
+        """Whose columns the table has: another version may name them otherwise. None: untyped."""
         self._schema = (
-            with_microseconds(store.read(topic, errors=errors).schema)
-            if self._is_typed
-            else schema_of(format_name)
+            schema_of(format_name)
+            if self._version is None
+            else with_microseconds(store.read(topic, errors=errors, version=self._version).schema)
         )
         nowhere = pfs.PyFileSystem(_NoFiles())
         file = _FORMAT.make_fragment("topic", filesystem=nowhere)
@@ -175,10 +177,14 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
 
         def scan(first: int) -> Iterator[pa.RecordBatch]:
             where = (self._topic, stripe.partition, first)
-            if not self._is_typed:
+            if self._version is None:
                 return iter(self._store.scan(*where, end=stripe.end))
             found = self._store.read(
-                *where, end=stripe.end, columns=carried(needed), errors=self._errors
+                *where,
+                end=stripe.end,
+                columns=carried(needed),
+                errors=self._errors,
+                version=self._version,
             )
             return (numbered(batch) for batch in found)
 
@@ -186,7 +192,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
             if not isinstance(step, RecordsMissing):
                 yield (
                     typed_batch(step, self._schema)
-                    if self._is_typed
+                    if self._version is not None
                     else table_batch(step, stripe.partition, self._schema)
                 )
             elif step.reason not in NO_LOSS:
@@ -232,6 +238,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
             filter=self._both(expression),
             fail_on_data_loss=self._fail_on_data_loss,
             errors=self._errors,
+            like=self,
         )
 
     def replace_schema(self, schema: pa.Schema) -> LogDataset:
@@ -250,6 +257,11 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _newest_version(store: StoreApi, topic: str) -> int | None:
+    versions = store.schemas(topic)
+    return versions[-1].version if versions else None
 
 
 class LogFragment(pd.Fragment):  # type: ignore[misc]
