@@ -140,6 +140,27 @@ def test_a_table_follows_its_topic_and_the_versions_of_its_schema(shop: Path, ki
     assert {row["count"] for row in read_rows(kind, shop)} == {7, None}  # null for the null value
 
 
+def test_a_version_that_comes_as_a_run_begins_wrote_no_bad_records(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run reads by a version that is as new as its last record, whenever that one came."""
+    described = topic_rows.described
+    append(shop, [1], item=["a"])
+
+    def meanwhile(*asked: Any) -> topic_rows.Topic:
+        with lamina.open(shop / "data") as store:
+            store.set_schema("orders", V2)
+        append(shop, [2], article=["b"])
+        return described(*asked)
+
+    monkeypatch.setattr(topic_rows, "described", meanwhile)
+    assert keep(shop, "parquet", errors="null").totals["schema"] == 2
+    found = sorted_rows(read_table("parquet", shop))
+    assert [(row["id"], row["article"], row["_error"]) for row in found] == [
+        *((1, "a", None), (2, "b", None))
+    ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_of_the_latest_rows_has_one_per_key(shop: Path, kind: str) -> None:
     asked = {"latest": True, "buckets": 3}

@@ -4,8 +4,8 @@
          ─▶ files of new rows, and of old rows that have to be written again (executors)
          ─▶ commit ─▶ small files joined, old snapshots expired
 
-The version of the schema is chosen by the driver, once per run, before the ends of the topic are
-used: what is appended under a newer one is read under this one, as by any reader.
+The version of the schema is chosen by the driver, once per run, behind the ends of the topic: what
+a run adds was not written under a newer one.
 
 Rules.
 1. How far the topic is, its version and its rows are committed together: a run that is killed
@@ -94,9 +94,9 @@ def table(
     progress: Progress,
 ) -> Summary:
     """Adds what a topic has beyond its table to it, under the newest version of its schema."""
+    topic = topic_rows.described(place, name)
     with place.reading() as store:
         versions = store.schemas(name)
-    topic = topic_rows.described(place, name)
     if not versions:
         raise UnknownSchema(
             f"topic {name!r} has no schema: set_schema gives it one, and `lamina pipeline export`"
