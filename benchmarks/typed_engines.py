@@ -65,12 +65,12 @@ def spark_bars(
     """Typed columns beside what one would write instead, end to end, on the same cores."""
     make_topics(folder, table, documents, json.dumps(avro), json_schema(avro))
     kind = from_arrow_schema(table.schema)
-    parsed = json.dumps(fastavro.parse_schema(avro))
+    parsed = fastavro.parse_schema(avro)
     read: Callable[..., Any] = fastavro.schemaless_reader
 
     @udf(kind)
     def decoded(value: bytes) -> dict[str, Any]:
-        return dict(read(io.BytesIO(value[5:]), json.loads(parsed), None))
+        return dict(read(io.BytesIO(value[5:]), parsed, None))
 
     spark = lamina.spark.session(master="local[2]", config=QUIET)
     spark.sparkContext.setLogLevel("ERROR")
