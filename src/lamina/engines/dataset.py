@@ -101,7 +101,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         """What ended the last scan that failed; engines pass on its text at most."""
         format_name, _ = store.format_of(topic)
         self._errors = errors
-        self._version = _newest_version(store, topic) if like is None else like._version
+        self._version: int | None = _newest_version(store, topic) if like is None else like._version
         """Whose columns the table has: another version may name them otherwise. None: untyped."""
         self._schema = (
             schema_of(format_name)
