@@ -33,12 +33,13 @@ def every_kind() -> dict[str, tuple[str, bytes]]:
         [producer_journal.Entry(7, first, first, 2, 0) for first in (0, 2, 4)]
     )
     settings = TopicFile("f", "frame", partitions=1, epoch=1, created_ms=1)
+    known_topics = golden("frame-checkpoint.json").replace(b'"orders"', b'"f"')
     owner = group_copy.Owner("orders", 1, 1, 0, "billing", "5b1e")
     rows = [[7, 9]], [[5, 1_700_000_000_000, 2]]
     copied = group_copy.GroupCopy(owner, 1_700_000_000_000, 5, 5, *rows)
     return {
         "meta/broker.id": ("broker identity", golden("frame-broker.json")),
-        "meta/checkpoint.json": ("checkpoint", golden("frame-checkpoint.json")),
+        "meta/checkpoint.json": ("checkpoint", known_topics),
         "meta/snapshot-1.bin": ("metadata snapshot", golden("wal-snapshot.bin")),
         "topics/f/topic.json": ("topic settings", topic_file.encode(settings)),
         "topics/f/0/ledger.json": ("ledger of gaps", ledger.encode(gaps)),
