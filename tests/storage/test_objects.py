@@ -25,9 +25,9 @@ from lamina.errors import (
     ObjectConflict,
     ObjectMissing,
 )
-from lamina.storage import object_directory
+from lamina.storage import object_directory, paths
 from lamina.storage import objects as objects_module
-from lamina.storage.files import TEMPORARY_SUFFIX, LocalFile, LocalFiles
+from lamina.storage.files import LocalFile, LocalFiles
 from lamina.storage.object_directory import LOCK, DirectoryObjects
 from lamina.storage.objects import ObstoreObjects, open_objects
 from lamina_torture.simulated import SimulatedFiles
@@ -299,7 +299,7 @@ def test_what_a_file_system_refuses_for_good_is_refused_and_not_waited_for(tmp_p
 def test_only_objects_are_listed_in_order(directory: DirectoryObjects, tmp_path: Path) -> None:
     for key in ("b/2", "a", "b/1"):
         directory.create(key, b"12")
-    (tmp_path / "archive" / f"c{TEMPORARY_SUFFIX}").write_bytes(b"left by a crash")
+    (tmp_path / "archive" / f"c{paths.TEMPORARY_SUFFIX}").write_bytes(b"left by a crash")
     assert (tmp_path / "archive" / LOCK).exists()
     found = list(directory.list(""))
     assert [(each.key, each.size_bytes) for each in found] == [("a", 2), ("b/1", 2), ("b/2", 2)]

@@ -91,8 +91,16 @@ LAZY_MODULES = {
 """Modules that import inside functions, and what they save by it."""
 SYSTEM_LAYERS = {"storage", "cli", "lamina_torture"}
 """Where `os`, `shutil` and `open` are at home; the harness breaks machines on purpose."""
+SYSTEM_MODULES = {"os", "shutil", "tempfile", "glob", "mmap", "fcntl"}
 OWN_SYSTEM = {
     "lamina.client.remote_store": "LAMINA_API_KEY; a client imports no storage",
+}
+FILE_CALLS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "rglob"}
+"""Methods of `pathlib` that read directories and files, or write them."""
+READS_FILES = {
+    "lamina.client.trust": "certificates that a user names; a client imports no storage",
+    "lamina.formats.kernels.compile": "its own sources, which are part of the package",
+    "lamina.server.console.pages": "the console's pages, which are part of the package",
 }
 MAKES_FILES = {
     "lamina.store.archive_store": "an archive has no directory; its partitions read no local file",
@@ -108,12 +116,16 @@ MAKES_FILES = {
     "lamina.spark": "a worker has no store: it opens files where it runs",
 }
 """Modules and packages that make `LocalFiles` themselves; everybody else is given files."""
-FILE_NAME = re.compile(r"[a-z][a-z_-]*\.(json|bin|log|idx|tidx|timeidx|snap|delta|tomb|seg)")
+_SUFFIX = r"\.(json|bin|log|idx|tidx|timeidx|snap|delta|tomb|seg|data|tail|part|done|taken|tmp)"
+FILE_NAME = re.compile(rf"([a-z][a-z_-]*)?{_SUFFIX}")
+FILE_NAME_END = re.compile(rf"{_SUFFIX}$")
+"""The same as the last piece of an f-string."""
 NAMES_FILES = {
     "lamina.server.console": "what a page of the console is made of",
-    "lamina.spark.jobs.lakes": "names that Delta Lake and Iceberg give to their own files",
+    "lamina.spark.jobs.lakes": "an export, which is no data directory",
+    "lamina.spark.jobs.tables": "a table, which is no data directory",
 }
-"""Packages that name files of others."""
+"""Packages that name files beside a store's."""
 LENT = {("lamina.client.key_split", "formats"), ("lamina.client.typed_values", "formats")}
 """What a module may import beyond its layer, inside a function: kernels that split and decode."""
 KEPT = {
@@ -197,7 +209,7 @@ def side_doors(source: str, module: str) -> list[str]:
         return []
     tree, found = ast.parse(source), []
     for name, node, _ in imports_of(tree, module, is_package=False):
-        if name.split(".")[0] in ("os", "shutil") and module not in OWN_SYSTEM:
+        if name.split(".")[0] in SYSTEM_MODULES and module not in OWN_SYSTEM:
             found.append(f"{module}:{getattr(node, 'lineno', 0)}: imports {name}")
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -205,10 +217,20 @@ def side_doors(source: str, module: str) -> list[str]:
                 found.append(f"{module}:{node.lineno}: opens a file")
             if node.func.id == "LocalFiles" and not _is_listed(module, MAKES_FILES):
                 found.append(f"{module}:{node.lineno}: makes LocalFiles")
-        is_name = isinstance(node, ast.Constant) and FILE_NAME.fullmatch(str(node.value))
-        if is_name and not _is_listed(module, NAMES_FILES):
+        is_call = isinstance(node, ast.Attribute) and node.attr in FILE_CALLS
+        if is_call and module not in READS_FILES:
+            found.append(f"{module}:{getattr(node, 'lineno', 0)}: calls {ast.unparse(node)}")
+        if _names_file(node) and not _is_listed(module, NAMES_FILES):
             found.append(f"{module}:{getattr(node, 'lineno', 0)}: names a file")
     return found
+
+
+def _names_file(node: ast.AST) -> bool:
+    """Whether a text is the name of a file, or its suffix, or is made into one."""
+    if isinstance(node, ast.Constant):
+        return FILE_NAME.fullmatch(str(node.value)) is not None
+    last = node.values[-1] if isinstance(node, ast.JoinedStr) and node.values else None
+    return isinstance(last, ast.Constant) and FILE_NAME_END.search(str(last.value)) is not None
 
 
 def _is_listed(module: str, listed: Mapping[str, str]) -> bool:
@@ -244,6 +266,8 @@ def test_an_exception_is_needed() -> None:
     texts = {module_name(path): path.read_text() for path in sources()}
     for module in OWN_SYSTEM:
         assert re.search(r"^import (os|shutil)$", texts[module], re.MULTILINE), module
+    for module in READS_FILES:
+        assert any(f".{name}(" in texts[module] for name in FILE_CALLS), module
     for name in MAKES_FILES:
         assert any("LocalFiles(" in texts[each] for each in texts if _is_listed(each, {name: ""}))
     for module in LAZY_MODULES:
@@ -259,6 +283,10 @@ def test_an_exception_is_needed() -> None:
         ("lamina.server.http", "import shutil"),
         ("lamina.spark.plan", "import os.path"),
         ("lamina.wal.engine", "data = open('x').read()"),
+        ("lamina.wal.engine", "data = Path('x').read_bytes()"),
+        ("lamina.subjects.book", "import tempfile"),
+        ("lamina.cluster.member", "name = f'{number:020}.tail'"),
+        ("lamina.engines.dataset", "is_log = name.endswith('.log')"),
         ("lamina.groups.group", "files = LocalFiles()"),
         ("lamina.groups.group", "name = 'checkpoint.json'"),
     ],

@@ -28,7 +28,6 @@ from lamina.log.data_directory import DataDirectory
 from lamina.storage import paths
 from lamina.storage.files import Files
 
-TAKEN = ".taken"
 Commit: TypeAlias = Callable[[TopicFile, str, int, int], None]
 """Takes a topic, a group, a partition and an offset."""
 
@@ -44,7 +43,7 @@ def pending(boot: DataDirectory) -> Iterator[Position]:
     """Yields the positions that no store has taken over yet, changing nothing."""
     folder = boot.path(paths.POSITIONS)
     for name in boot.files.list(folder):
-        if paths.position_group(name.removesuffix(TAKEN)) is not None:
+        if paths.position_group(name.removesuffix(paths.POSITION_TAKEN)) is not None:
             found = _read(boot.files, paths.join(folder, name))
             if found is not None:
                 yield found
@@ -74,10 +73,10 @@ def take_over(boot: DataDirectory, topics: Mapping[str, TopicFile], commit: Comm
     """Commits every position that was left."""
     folder = boot.path(paths.POSITIONS)
     for name in boot.files.list(folder):
-        if paths.position_group(name.removesuffix(TAKEN)) is None:
+        if paths.position_group(name.removesuffix(paths.POSITION_TAKEN)) is None:
             continue
         path = paths.join(folder, name)
-        taken = path if name.endswith(TAKEN) else path + TAKEN
+        taken = path if name.endswith(paths.POSITION_TAKEN) else path + paths.POSITION_TAKEN
         if taken != path:
             boot.files.rename(path, taken)
         found = _read(boot.files, taken)

@@ -73,9 +73,9 @@ class Named:
         """Returns the number of the next segment beside this one; None without one."""
         if self.number is None:
             return None
-        suffix = paths.split_suffix(self.path)[1]
+        suffix = paths.suffix_of(self.path)
         beside = LocalFiles().list(paths.parent(self.path))
-        numbers = (_number_of(name) for name in beside if name.endswith(suffix))
+        numbers = (_number_of(name) for name in beside if paths.suffix_of(name) == suffix)
         later = (number for number in numbers if number is not None and number > self.number)
         return min(later, default=None)
 
@@ -145,7 +145,10 @@ def with_holes(path: str, found: Salvaged, findings: Iterable[Finding]) -> list[
     return sorted(named, key=lambda each: each.position)
 
 
-_OF_THE_MOMENT = (".tmp", f"/{paths.LOCK}", f"/{paths.RESERVE}", f"/{paths.RECOVERY_REPORT}")
+_OF_THE_MOMENT = (
+    paths.TEMPORARY_SUFFIX,
+    *(f"/{name}" for name in (paths.LOCK, paths.RESERVE, paths.RECOVERY_REPORT)),
+)
 """How the names of files end that hold nothing: the reserve is zeros, the report is for people."""
 
 

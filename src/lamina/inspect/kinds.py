@@ -77,7 +77,7 @@ class IndexFile:
 
     def verify(self, path: str, data: Buffer) -> Iterator[Finding]:
         """Compares the entries with those of the log beside it; missing last ones are no damage."""
-        log = f"{paths.split_suffix(path)[0]}.{self.log_suffix}"
+        log = paths.beside(path, self.log_suffix)
 
         def recomputed(entries: Entries, facts: Named) -> Entries | None:
             if not machine.exists(log):
@@ -279,7 +279,7 @@ def recognise(path: str, head: bytes) -> FileKind | None:
         return _JOURNALS[name]
     if paths.transaction_file(name) is not None:
         return _TRANSACTION
-    if name.endswith(".seg"):
+    if paths.suffix_of(name) == "seg":
         return object_files.STRM
     for magic, kind in _BY_MAGIC.items():
         if head.startswith(magic) and _may_be(path, kind):
@@ -313,8 +313,7 @@ def _may_be(path: str, kind: FileKind) -> bool:
 
 def _segment_kind(path: str, suffix: str) -> FileKind | None:
     """A segment's file without a magic number: its neighbours show which format it has."""
-    stem = paths.split_suffix(path)[0]
-    keratin = machine.exists(stem + ".tidx") or machine.exists(
+    keratin = machine.exists(paths.beside(path, "tidx")) or machine.exists(
         paths.join(paths.parent(paths.parent(path)), paths.MANIFEST)
     )
     if suffix == "log":

@@ -43,11 +43,10 @@ def check_segment(path: str) -> Checked | None:
 
     Raises InvalidRequest when the log cannot be read.
     """
-    stem = paths.split_suffix(path)[0]
-    beside = {
+    indexes = {
         suffix: raw
-        for suffix in ("idx", "timeidx", "tidx")
-        if (raw := _read(f"{stem}.{suffix}")) is not None
+        for suffix in paths.INDEX_SUFFIXES
+        if (raw := _read(paths.beside(path, suffix))) is not None
     }
     found = salvage_file(path)
     data = found.data
@@ -67,8 +66,8 @@ def check_segment(path: str) -> Checked | None:
     findings = with_holes(path, found, findings)
     entries = {"idx": index.offsets(), codec.time_suffix: index.times()}
     is_sound = not findings
-    for suffix, raw in beside.items():
-        index_path = f"{stem}.{suffix}"
+    for suffix, raw in indexes.items():
+        index_path = paths.beside(path, suffix)
         index_kind = kinds.kind_of(index_path, raw)
         if suffix in entries and isinstance(index_kind, kinds.IndexFile):
             made = entries[suffix]

@@ -53,7 +53,7 @@ from lamina.log.settling import Settling, cut_behind
 from lamina.log.stops import describe_stop
 from lamina.storage import bad_pages, paths
 from lamina.storage.bad_pages import DEVICE_ERROR, OUT_OF_REACH, Salvaged
-from lamina.storage.files import TEMPORARY_SUFFIX, File
+from lamina.storage.files import File
 from lamina.storage.paths import SegmentFile, segment_file
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ class Recovery:
         """Removes temporary files that a crash has left; returns the other names."""
         names = self.place.files.list(folder)
         for name in names:
-            if name.endswith(TEMPORARY_SUFFIX):
+            if name.endswith(paths.TEMPORARY_SUFFIX):
                 self.place.files.remove(paths.join(folder, name))
-        return [name for name in names if not name.endswith(TEMPORARY_SUFFIX)]
+        return [name for name in names if not name.endswith(paths.TEMPORARY_SUFFIX)]
 
     def _finish_deletions(self, names: list[str]) -> list[str]:
         """Finishes the deletion of each segment that has a tombstone; returns the names left.

@@ -28,7 +28,7 @@ from io import FileIO
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lamina.errors import PASSING
-from lamina.storage import locks
+from lamina.storage import locks, paths
 from lamina.storage.locks import LocalLock
 from lamina.storage.open_files import OPEN_FILES, OpenFiles, within_limit
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _Result = TypeVar("_Result")
-TEMPORARY_SUFFIX = ".tmp"
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -209,7 +208,7 @@ def replace_file(files: Files, path: str, *pieces: bytes, more: Iterable[Buffer]
     Fails before the rename without a trace: a full disk is not filled by what could not be done.
     What fails behind it is never an error that passes: the new file is there, maybe not for good.
     """
-    temporary = path + TEMPORARY_SUFFIX
+    temporary = path + paths.TEMPORARY_SUFFIX
     if files.exists(temporary):  # left by a crash
         files.remove(temporary)
     file = files.create(temporary)

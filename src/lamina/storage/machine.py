@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 ENVIRONMENT: MutableMapping[str, str] = os.environ
@@ -81,6 +83,11 @@ def files_below(
     for folder, folders, names in os.walk(root, onerror=on_error):
         folders[:] = [name for name in folders if name != leave]
         yield from (os.path.join(folder, name) for name in sorted(names))
+
+
+def temporary_directory(prefix: str) -> AbstractContextManager[str]:
+    """Makes a directory that is removed, with all that is in it, at the end of a `with` block."""
+    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def remove_tree(root: str) -> None:

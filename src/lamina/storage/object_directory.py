@@ -21,7 +21,8 @@ from lamina.errors import (
     ObjectConflict,
     ObjectMissing,
 )
-from lamina.storage.files import TEMPORARY_SUFFIX, Files
+from lamina.storage import paths
+from lamina.storage.files import Files
 from lamina.storage.objects import ObjectInfo, Stored, refuse_cut_off
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class DirectoryObjects:
             path = self._path(key)
             if self._files.is_directory(path):
                 yield from self._walk(key)
-            elif name != LOCK and not name.endswith(TEMPORARY_SUFFIX):
+            elif name != LOCK and not name.endswith(paths.TEMPORARY_SUFFIX):
                 yield ObjectInfo(key, self._files.size(path), self._files.modified_ms(path))
 
     def _alone(self, doing: str, key: str, action: Callable[[], _Result]) -> _Result:

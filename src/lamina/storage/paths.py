@@ -13,6 +13,7 @@
       transactions/<number:020>.{staged,commit}
       sink/of-<application>/{state.json,<number>/{commit.json,<uuid>.part}}
       sink/inbox/<uuid>.{json,done}
+      positions/of-<group>.json                                those of readers without a store
       quarantine/diverged-<epoch>/                             a directory, and its report.json
       quarantine/
       erasing/<topic>/<partition>/<base:020>/                  copies that an erasure is making
@@ -44,7 +45,7 @@ from urllib.parse import unquote_to_bytes
 
 from lamina.errors import InvalidRequest
 
-join, split, split_suffix = os.path.join, os.path.split, os.path.splitext
+join, split = os.path.join, os.path.split
 parent, base_name = os.path.dirname, os.path.basename
 absolute, relative = os.path.abspath, os.path.relpath
 SEPARATOR = os.sep
@@ -56,6 +57,7 @@ WAL = "wal"
 QUARANTINE = "quarantine"
 DIVERGED_REPORT = "report.json"
 POSITIONS = "positions"
+POSITION_TAKEN = ".taken"
 ERASING = "erasing"
 TRANSACTIONS = "transactions"
 STAGED, DECIDED = "staged", "commit"
@@ -64,6 +66,7 @@ SINK_INBOX = "sink/inbox"
 SINK_LOCK = "sink/lock"
 SINK_STATE = "state.json"
 SINK_COMMIT = "commit.json"
+SINK_PART, SINK_ASKED, SINK_ANSWERED = ".part", ".json", ".done"
 JOB_PLAN = "plan.json"
 BROKER_ID = "meta/broker.id"
 CHECKPOINT = "meta/checkpoint.json"
@@ -96,8 +99,12 @@ ARCHIVE_STATE = "state"
 
 TOPIC_NAME_MAX = 249
 SEGMENT_SUFFIXES = ("log", "idx", "timeidx", "tidx", "tomb")
+INDEX_SUFFIXES = SEGMENT_SUFFIXES[1:4]
+RECORD_SUFFIXES = ("log", "data", "seg")
+"""Of files that hold records: a segment, a wal topic's segment, an archived object."""
+TEMPORARY_SUFFIX = ".tmp"
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
-FILE_NAME_MAX = 255 - len(".tmp")
+FILE_NAME_MAX = 255 - len(TEMPORARY_SUFFIX)
 """What file systems allow, with room for the temporary name of a replacement."""
 _NUMBER_END = 1 << 63
 _SEGMENT = re.compile(rf"([0-9]{{20}})\.({'|'.join(SEGMENT_SUFFIXES)})")
@@ -113,6 +120,16 @@ _OBJECT = re.compile(
 )
 
 _TAIL = re.compile(rf"{TAILS}/([0-9]{{20}})\.tail")
+
+
+def suffix_of(path: str) -> str:
+    """Returns what is behind the last dot of a file's name; "" if there is none."""
+    return os.path.splitext(path)[1][1:]
+
+
+def beside(path: str, suffix: str) -> str:
+    """Names the file of the same segment or group that has another suffix."""
+    return f"{os.path.splitext(path)[0]}.{suffix}"
 
 
 def topic_name(name: str) -> str:
@@ -319,7 +336,7 @@ def sink_application(name: str) -> str | None:
 def position_file(group: str) -> str:
     """Names the file that a reader without a store leaves its position in."""
     name = f"of-{_encoded(group)}.json" if _is_text(group) else ""
-    if not group or not name or len(name) > FILE_NAME_MAX - len(".taken"):
+    if not group or not name or len(name) > FILE_NAME_MAX - len(POSITION_TAKEN):
         raise InvalidRequest(
             f"group {group!r} is refused: it must be text, not empty, and short enough"
             f" for a file name of {FILE_NAME_MAX} bytes"
@@ -424,11 +441,16 @@ def archive_ledger(topic: str, partition: int) -> str:
 
 def archived_ledger(key: str) -> tuple[str, int] | None:
     """Parses the key of the archived copy of a ledger: (topic, partition)."""
+    found = _in_partition(key, 1)
+    return found[:2] if found is not None and archive_ledger(*found[:2]) == key else None
+
+
+def _in_partition(key: str, depth: int) -> tuple[str, int, str] | None:
+    """Parses what lies so many names below an archived partition: with the last of the names."""
     parts = key.split("/")
-    if len(parts) != 4 or not parts[2].isdecimal() or not _is_topic_name(parts[1]):
+    if len(parts) != 3 + depth or not re.fullmatch("[0-9]{1,19}", parts[2]):
         return None
-    parsed = parts[1], int(parts[2])
-    return parsed if archive_ledger(*parsed) == key else None
+    return (parts[1], int(parts[2]), parts[-1]) if _is_topic_name(parts[1]) else None
 
 
 def archive_state(topic: str, partition: int, name: str) -> str:
@@ -449,23 +471,23 @@ def archive_offsets(topic: str, partition: int) -> str:
 
 def archived_group(key: str) -> tuple[str, int, str] | None:
     """Parses the key of the archived copy of a group's state: (topic, partition, group)."""
-    parts = key.split("/")
-    if len(parts) != 5 or not parts[2].isdecimal() or not parts[4].endswith(".json"):
+    found = _in_partition(key, 2)
+    if found is None or not found[2].endswith(".json"):
         return None
     try:
-        parsed = parts[1], int(parts[2]), unquote_to_bytes(parts[4][: -len(".json")]).decode()
+        parsed = *found[:2], unquote_to_bytes(found[2].removesuffix(".json")).decode()
     except UnicodeDecodeError:
         return None
-    return parsed if archive_group(*parsed) == key and _is_topic_name(parsed[0]) else None
+    return parsed if archive_group(*parsed) == key else None
 
 
 def archived_state(key: str) -> tuple[str, int, str] | None:
     """Parses the key of an archived file of a group: (topic, partition, the file's name)."""
-    parts = key.split("/")
-    if len(parts) != 5 or not parts[2].isdecimal() or parts[3] != ARCHIVE_STATE:
+    found = _in_partition(key, 2)
+    if found is None:
         return None
     try:
-        parsed = parts[1], int(parts[2]), unquote_to_bytes(parts[4]).decode()
+        parsed = *found[:2], unquote_to_bytes(found[2]).decode()
     except UnicodeDecodeError:
         return None
-    return parsed if archive_state(*parsed) == key and _is_topic_name(parsed[0]) else None
+    return parsed if archive_state(*parsed) == key else None

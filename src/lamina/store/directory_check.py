@@ -47,7 +47,6 @@ from lamina.wal.segments import ENTRY_BYTES
 from lamina.wal.topics_view import WalView
 
 _MAGICS = {b"KLOG": "keratin", b"\x01\x5e\x0b\xb1": "frame", b"STRM": "strm"}
-_SEGMENT_SUFFIXES = (".log", ".data", ".seg")
 
 
 def belonging(files: Files, root: str, names: Iterable[str]) -> list[Finding]:
@@ -87,7 +86,7 @@ def _as_known(finding: Finding) -> Finding:
 def _ledger_of(boot: Boot, path: str) -> str | None:
     """Returns where the ledger of a segment's partition is."""
     folder, name = paths.split(path)
-    if name.endswith(".log"):
+    if paths.suffix_of(name) == "log":
         return paths.join(paths.parent(folder), paths.LEDGER)
     topic_id = paths.wal_topic_id(paths.base_name(folder))
     try:
@@ -126,7 +125,7 @@ def _unread(path: str) -> Iterator[Finding]:
         or paths.object_key(f"data/any/0/{name}")
         or name in (paths.PRODUCERS, paths.base_name(paths.COMMITTED_OFFSETS))
     )
-    lies_among = folder == paths.SEGMENTS or name.endswith(_SEGMENT_SUFFIXES)
+    lies_among = folder == paths.SEGMENTS or paths.suffix_of(name) in paths.RECORD_SUFFIXES
     if lies_among and not is_ours:
         yield Finding(path, 0, "no file of a store has such a name: nobody reads it", severity=NOTE)
 
@@ -365,6 +364,6 @@ def _archive_list(files: Files, path: str, names: list[str]) -> Iterator[Finding
         for first, end in known.unexplained(before.max_offset + 1, after.base_offset):
             problem = f"offsets {first} to {end} are in no object, and no reason is known"
             yield Finding(path, 0, problem)
-    for name in sorted(each for each in there if each.endswith(".seg")):
+    for name in sorted(each for each in there if paths.suffix_of(each) == "seg"):
         problem = "no list names this object: nobody reads it"
         yield Finding(paths.join(folder, name), 0, problem, severity=NOTE)

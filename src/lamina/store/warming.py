@@ -8,10 +8,8 @@ kernel sees the types of real calls. A test checks that programs compile nothing
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +20,8 @@ from lamina.errors import LaminaError
 from lamina.formats.kafka import batch as kafka_batch
 from lamina.formats.kernels import compile as kernels
 from lamina.formats.kernels.first_use import compiled_first
+from lamina.storage import machine, paths
+from lamina.storage.kept_file import local_files
 from lamina.store.archive_store import ArchiveStore
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
@@ -37,7 +37,7 @@ def is_warm() -> bool:
 
 def warm() -> Iterator[tuple[int, int]]:
     """Compiles everything; yields how many steps are done, of how many."""
-    with tempfile.TemporaryDirectory(prefix="lamina-warm-") as folder:
+    with machine.temporary_directory("lamina-warm-") as folder:
         steps = list(_steps(folder))
         for done, step in enumerate(steps):
             yield done, len(steps)
@@ -48,7 +48,7 @@ def warm() -> Iterator[tuple[int, int]]:
 
 
 def _steps(folder: str) -> Iterator[Callable[[], None]]:
-    data, cold = str(Path(folder, "data")), str(Path(folder, "cold"))
+    data, cold = paths.join(folder, "data"), paths.join(folder, "cold")
     for log in _LOGS:
         for step in (_write, _read, _consume):
             yield partial(step, data, cold, log)
@@ -124,12 +124,12 @@ def _consume(data: str, cold: str, log: str) -> None:
 
 def _damage(data: str, cold: str) -> None:
     """Flips a bit in every file that holds records, and reads what is left."""
-    for folder in (data, cold):
-        for path in Path(folder).rglob("*"):
-            if path.suffix in (".log", ".data", ".seg") and path.stat().st_size > 1_000:
-                content = bytearray(path.read_bytes())
-                content[len(content) // 2] ^= 1
-                path.write_bytes(content)
+    files = local_files()
+    for path in (*machine.files_below(data), *machine.files_below(cold)):
+        if paths.suffix_of(path) in paths.RECORD_SUFFIXES and machine.size_of(path) > 1_000:
+            content = bytearray(files.read(path))
+            content[len(content) // 2] ^= 1
+            files.replace(path, bytes(content))
     with contextlib.suppress(LaminaError), Store(data, archive=open_archive(cold)) as store:
         for log in _LOGS:
             with contextlib.suppress(LaminaError):

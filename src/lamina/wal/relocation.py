@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from lamina.storage import paths
-from lamina.storage.files import TEMPORARY_SUFFIX, Files
+from lamina.storage.files import Files
 from lamina.wal import ownership
 from lamina.wal.ground import Ground
 from lamina.wal.segments import Segment
@@ -58,7 +58,7 @@ def clear(ground: Ground, topic_id: int, cold: str, names: Container[str]) -> No
     gone = False
     for name in files.list(cold):
         path, twin = paths.join(cold, name), paths.join(hot, name)
-        if name.endswith(TEMPORARY_SUFFIX) or (name in names and _is_same(files, path, twin)):
+        if name.endswith(paths.TEMPORARY_SUFFIX) or (name in names and _is_same(files, path, twin)):
             files.remove(path)
             gone = True
     if gone:
@@ -71,7 +71,7 @@ def _is_same(files: Files, path: str, other: str) -> bool:
 
 def _copy_file(ground: Ground, source: str, target: str) -> None:
     files = ground.files
-    temporary = target + TEMPORARY_SUFFIX
+    temporary = target + paths.TEMPORARY_SUFFIX
     if files.exists(temporary):
         files.remove(temporary)
     origin = files.open_read_only(source)

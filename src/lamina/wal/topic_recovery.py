@@ -313,8 +313,8 @@ class TopicRecovery:
             if self.repair and len(frames.sequences) and frames.sequences[-1] > marked:
                 self.ground.files.sync_directory(directory)  # a killed checkpoint made new names
             for name in self.ground.files.list(directory):
-                parsed = paths.wal_segment_file(name) if name.endswith(".data") else None
-                if parsed is not None:
+                parsed = paths.wal_segment_file(name)
+                if parsed is not None and parsed.suffix == "data":
                     found[parsed.first_sequence] = directory
         return sorted(found.items())
 

@@ -36,7 +36,6 @@ from lamina.store.store import Store
 
 LOGGER = logging.getLogger("lamina.spark")
 LOOK_S = 0.01
-ASKED, ANSWERED = ".json", ".done"
 
 
 def publish(data: str, transaction: Transaction, *, files: Files, timeout_ms: int) -> bool:
@@ -69,11 +68,11 @@ def _ask(data: str, transaction: Transaction, files: Files, deadline_s: float) -
     inbox = paths.join(data, paths.SINK_INBOX)
     files.make_directory(inbox)
     question = paths.join(inbox, uuid.uuid4().hex)
-    files.replace(question + ASKED, encode_transaction(transaction))
-    while not files.exists(question + ANSWERED):
+    files.replace(question + paths.SINK_ASKED, encode_transaction(transaction))
+    while not files.exists(question + paths.SINK_ANSWERED):
         if not files.is_locked(paths.join(data, paths.SINK_LOCK)):
             with contextlib.suppress(FileNotFoundError):
-                files.remove(question + ASKED)
+                files.remove(question + paths.SINK_ASKED)
             return None
         if time.monotonic() > deadline_s:
             raise Unavailable(
@@ -81,9 +80,9 @@ def _ask(data: str, transaction: Transaction, files: Files, deadline_s: float) -
                 " is stored is not known; repeat it, a repeat is stored once"
             )
         time.sleep(LOOK_S)
-    answer = json.loads(files.read(question + ANSWERED))
+    answer = json.loads(files.read(question + paths.SINK_ANSWERED))
     with contextlib.suppress(FileNotFoundError):
-        files.remove(question + ANSWERED)
+        files.remove(question + paths.SINK_ANSWERED)
     if answer["error"] is not None:
         raise Unavailable(f"the process that has {data} open could not commit: {answer['error']}")
     return bool(answer["stored"])
@@ -105,7 +104,7 @@ class Inbox:
         """Finishes what was decided before, then begins to take transactions over."""
         self._publisher.go_on()
         for name in self._files.list(self._inbox):
-            if name.endswith(ANSWERED):  # nobody waits for it any more
+            if name.endswith(paths.SINK_ANSWERED):  # nobody waits for it any more
                 self._files.remove(paths.join(self._inbox, name))
         self._thread.start()
 
@@ -119,7 +118,7 @@ class Inbox:
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_S):
             for name in self._files.list(self._inbox):
-                if name.endswith(ASKED):
+                if name.endswith(paths.SINK_ASKED):
                     self._answer(paths.join(self._inbox, name))
 
     def _answer(self, path: str) -> None:
@@ -134,8 +133,8 @@ class Inbox:
             LOGGER.warning("a transaction could not be committed: %s", error)
             answer = {"error": f"{type(error).__name__}: {error}", "stored": False}
         with contextlib.suppress(OSError):  # whoever asked will ask again
-            question = path.removesuffix(ASKED)
-            self._files.replace(question + ANSWERED, json.dumps(answer).encode())
+            question = path.removesuffix(paths.SINK_ASKED)
+            self._files.replace(question + paths.SINK_ANSWERED, json.dumps(answer).encode())
             self._files.remove(path)
 
 

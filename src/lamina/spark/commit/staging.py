@@ -71,7 +71,7 @@ class Stager:
         self._topic = topic
         self._now_ms = now_ms
         self._turn = turn
-        self._name = f"{now_ms:013}-{uuid.uuid4().hex}.part"
+        self._name = f"{now_ms:013}-{uuid.uuid4().hex}{paths.SINK_PART}"
         self._file: File | None = None
         self._position = 0
         self._runs: list[Run] = []

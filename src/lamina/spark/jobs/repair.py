@@ -242,7 +242,7 @@ class _Mending:
             created_ms = 0
         headers = codec.index_headers(file.base_offset, created_ms)
         row = 0 if file.suffix == "idx" else 1
-        path = f"{paths.split_suffix(log)[0]}.{file.suffix}"
+        path = paths.beside(log, file.suffix)
         partition.place.files.replace(path, headers[row] + checked.index.all_bytes()[row])
         return "the index is made again from the log"
 

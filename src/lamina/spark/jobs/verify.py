@@ -48,7 +48,6 @@ FINDINGS = "path string, position long, problem string, resumes_at long, severit
 LOOKS = 4
 PAUSE_S = 0.05
 TASK_BYTES = 1 << 30
-_INDEXES = (".idx", ".timeidx", ".tidx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +169,14 @@ def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
     there = set(names)
     found = []
     for name in names:
-        stem, suffix = paths.split_suffix(name)
-        if suffix in _INDEXES and f"{stem}.log" in there:
+        suffix = paths.suffix_of(name)
+        if suffix in paths.INDEX_SUFFIXES and paths.beside(name, "log") in there:
             continue
         segment = paths.segment_file(paths.base_name(name))
-        kind = "segment" if segment is not None and suffix == ".log" else "file"
-        size = _size(name) + sum(_size(stem + each) for each in _INDEXES if kind == "segment")
-        grows = is_live and (name in last or suffix in (".delta", ".idx", ".data"))
+        kind = "segment" if segment is not None and suffix == "log" else "file"
+        indexes = paths.INDEX_SUFFIXES if kind == "segment" else ()
+        size = _size(name) + sum(_size(paths.beside(name, each)) for each in indexes)
+        grows = is_live and (name in last or suffix in ("delta", "idx", "data"))
         base = segment.base_offset if segment is not None else 0
         found.append(
             Descriptor(name, paths.relative(name, boot.data), base, size, Look(kind, grows))
@@ -186,7 +186,7 @@ def local_files(data: str) -> tuple[list[Descriptor[Look]], list[Finding]]:
 
 def _last_files(names: list[str]) -> set[str]:
     """The last log of each directory: what a live writer appends to."""
-    logs = [name for name in names if name.endswith(".log")]
+    logs = [name for name in names if paths.suffix_of(name) == "log"]
 
     def number(name: str) -> int:
         base = paths.base_name(name)
