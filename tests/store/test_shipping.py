@@ -90,14 +90,7 @@ def test_what_is_left_out_of_windows_goes_on_to_age(
     store.create_topic(TOPIC)
     store.create_topic("bad")
     store.append("bad", b"b", partition=0)
-    whole = Contents._object
-
-    def failing(self: Contents, partition: Partition, *more: Any) -> Any:
-        if partition.place.topic == "bad":
-            raise CorruptData("a sector that cannot be read")
-        return whole(self, partition, *more)
-
-    monkeypatch.setattr(Contents, "_object", failing)
+    monkeypatch.setattr(Contents, "_object", unreadable("bad"))
     for _ in range(3):
         filled(store, 0, 1)
         clock.now_ms += 700
@@ -107,6 +100,39 @@ def test_what_is_left_out_of_windows_goes_on_to_age(
     first.ship()
     assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (0, 0)
     store.close()
+
+
+def unreadable(topic: str) -> Any:
+    """Makes records of windows of every topic but this one."""
+    whole = Contents._object
+
+    def made(self: Contents, partition: Partition, *more: Any) -> Any:
+        if partition.place.topic == topic:
+            raise CorruptData("a sector that cannot be read")
+        return whole(self, partition, *more)
+
+    return made
+
+
+def test_what_was_left_out_of_windows_is_forgotten_with_its_topic(
+    brokers: Brokers, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = brokers()
+    store = first.serve()
+    store.create_topic(TOPIC)
+    store.create_topic("bad")
+    store.append("bad", b"b", partition=0)
+    monkeypatch.setattr(Contents, "_object", unreadable("bad"))
+    first.ship()
+    store.delete_topic("bad")
+    clock.now_ms += 700
+    first.ship()
+    filled(store, 0, 1)
+    clock.now_ms += 100
+    assert (store.seat.ship_lag_ms(), store.seat.unshipped_records()) == (100, 1)
+    store.close()
+    seat = first.files.read(f"{DATA}/{paths.SEAT}")
+    assert seat_file.decode(seat).state == seat_file.SHIPPED
 
 
 @pytest.mark.parametrize("acks", [0, 1])

@@ -134,6 +134,8 @@ class Contents:
         for about in topics.values():
             self._describe(draft, replace(about, topic_ids=[]))
         partitions = self._open.segmented()
+        there = {each.place.name for each in partitions}
+        self.problems = {name: why for name, why in self.problems.items() if name in there}
         turn = self._turn % max(1, len(partitions))  # none always comes last
         for partition in partitions[turn:] + partitions[:turn]:
             about = draft.topics.get(partition.place.topic) or self._topics[partition.place.topic]
