@@ -10,6 +10,7 @@ import pytest
 from lamina.cluster import member as product
 from lamina.cluster.lease import Identity
 from lamina.cluster.member import Member, Role
+from lamina.cluster.steps import Create
 from lamina.errors import ArchiveUnavailable, Fenced
 from lamina.formats.tail_file import Kind, Section
 from lamina.storage import paths
@@ -25,9 +26,10 @@ class Room:
         self.code = code
         self.world = World()
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str, host: str = "") -> Member:
+        host = host or name
         made: Member = self.code.Member(
-            Identity(name, f"grpc://{name}:9300,http://{name}:9301", TTL_MS),
+            Identity(name, f"grpc://{host}:9300,http://{host}:9301", TTL_MS),
             lambda: self.world.now_ms,
         )
         return made
@@ -152,14 +154,48 @@ def test_a_process_that_comes_back_on_its_directory_takes_its_own_lease_at_once(
     room = Room()
     a, b = room.holder("a"), room.member("b")
     room.turn(b)
-    again = room.member("a2")
+    again = room.member("a2", host="a")
     again.ended_epoch = a.epoch
     room.turn(again)
     assert (again.role, again.epoch) == (Role.OPENING, 2)
-    other = room.member("c")
+    other = room.member("a3", host="a")
     other.ended_epoch = 1
     room.turn(other)
     assert other.role is Role.STANDBY
+
+
+def test_a_copy_of_a_holders_directory_on_another_machine_takes_nothing_from_it() -> None:
+    room = Room()
+    a, copy = room.holder("a"), room.member("copy")
+    copy.ended_epoch = a.epoch
+    room.pass_ms(3 * TTL_MS, a, copy)
+    assert (a.role, a.epoch, copy.role) == (Role.HOLDER, 1, Role.STANDBY)
+
+
+def test_epochs_that_were_taken_in_turns_that_failed_were_nobodys() -> None:
+    room = Room()
+    room.holder("a").leave()
+    again = room.member("a2", host="a")
+    again.ended_epoch = 1
+    for _ in range(2):
+        actor = Actor("a2", again.turn())
+        while not isinstance(actor.request, Create):
+            actor.ask(room.world)
+        actor.take(ArchiveUnavailable("the answer was lost"))
+        assert again.role is Role.STANDBY
+    room.turn(again)
+    assert again.taken is not None
+    assert (again.epoch, again.taken.last_epoch) == (4, 1)
+    again.lost(Fenced("another broker's slot"))
+    room.turn(again)
+    assert again.taken is not None
+    assert (again.epoch, again.taken.last_epoch) == (5, 4)
+    again.opened()
+    room.turn(other := room.member("b"))
+    other.promote()
+    room.turn(other)
+    assert other.taken is not None
+    assert (other.epoch, other.taken.last_epoch) == (6, 5)
 
 
 def test_a_lease_of_another_cluster_is_not_taken() -> None:

@@ -102,7 +102,7 @@ CLUSTER_MUTANTS = (
         "cluster-fork-kept",
         "a directory that another broker has served since is set aside",
         "store/seat_directory.py",
-        "        leave_behind(boot, tails, known, report)\n    if not",
+        "        leave_behind(boot, taken.tails, known, report)\n    if not",
         "        write_seat(boot, epoch, SERVING)\n"
         "        return Ground(history, ends_of(objects, history, _local(boot)))\n    if not",
         ("tests/store/test_seat_directory.py",),

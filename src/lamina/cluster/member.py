@@ -19,13 +19,14 @@ Rules.
    look: what became of a takeover whose answer was lost, the lease itself says.
 4. A lease that names this very process, which does not hold it, is taken again at once: it was
    taken in a turn that failed, and nobody answers by it. The same for one of an epoch whose process
-   is known to have ended (`ended_epoch`): an epoch is taken once.
+   is known to have ended (`ended_epoch`), at our address: elsewhere may be a copy of its directory.
+   Nobody has served in an epoch that was taken in a turn that failed (`vain_epoch`).
 5. Whoever has handed over waits for a ttl before it takes the cluster back: it was to be another's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lamina.cluster.lease import RENEWALS_A_TTL, Clock, Holding, Identity, Watch
@@ -71,7 +72,10 @@ class Member:
     """Why the last turn failed; empty when it did not."""
     ended_epoch: int = 0
     """In which epoch a process that is known to have ended served our directory; 0 for none."""
+    vain_epoch: int = 0
+    """From which epoch on all were taken by this process in turns that failed; 0 for none."""
     history: list[Change] = field(default_factory=list)
+    _last_epoch: int = 0
     _is_promoted: bool = False
     _may_finish: bool = False
     """Whether calls that were begun before it left are still answered."""
@@ -146,9 +150,12 @@ class Member:
         if self.watch.lease is not None:
             self.me.check_cluster(self.watch.lease)
         self._note()
+        self._note_vain()
         if not self._is_to_take():
             return
-        self.taken = yield from take_over(self.watch, self.me, self.clock)
+        taken = yield from take_over(self.watch, self.me, self.clock)
+        self._last_epoch = epoch = taken.holding.epoch
+        self.taken = replace(taken, vain=epoch - self.vain_epoch if self.vain_epoch else 0)
         self.role = Role.OPENING
         self._is_promoted = False
         self._note()
@@ -160,9 +167,17 @@ class Member:
             return False
         lease = self.watch.lease
         is_ours = lease is not None and (
-            lease.holder == self.me.holder or lease.epoch == self.ended_epoch
+            lease.holder == self.me.holder
+            or (lease.epoch, lease.url) == (self.ended_epoch, self.me.url)
         )
         return is_ours or self.watch.may_take(self.clock())
+
+    def _note_vain(self) -> None:
+        lease = self.watch.lease
+        if lease is None or lease.holder != self.me.holder or lease.epoch <= self._last_epoch:
+            self.vain_epoch = 0
+        elif not self.vain_epoch:
+            self.vain_epoch = lease.epoch
 
     def _note(self) -> None:
         lease = self.watch.lease if self.holding is None else self.holding.lease

@@ -182,13 +182,20 @@ def _decoded(seq: int, data: bytes) -> Tail:
 # ---------------------------------------------------------------------- taking over
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Takeover:
     """What a broker has when it has taken over: the lease, the log's end, and what is in it."""
 
     holding: Holding
     log: TailLog
     tails: tuple[Tail, ...]
+    vain: int = 0
+    """How many epochs just before were taken by the same process, which answered in none."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch in which anybody may have answered."""
+        return self.holding.epoch - 1 - self.vain
 
 
 def take_over(watch: Watch, me: Identity, clock: Clock) -> Steps[Takeover]:

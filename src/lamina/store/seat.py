@@ -68,11 +68,12 @@ class Seat:
         self.tail_ms = tail_ms
         self.failure: LaminaError | None = None
         """Why the seat is lost, if it is."""
-        self._tails = taken.tails
+        self._taken = taken
         self._clock = clock
         self._on_fenced = on_fenced
         self._failing = threading.Lock()
         self._ground: Ground | None = None
+        self._first_seq = 0
         self._boot: Boot | None = None
         self.shipper: Shipper | None = None
 
@@ -131,8 +132,9 @@ class Seat:
         if objects is None:
             raise InvalidRequest("a broker of a cluster needs the cluster's archive")
         self._boot = boot
-        holder = self.holding.lease.holder
-        self._ground = prepare(boot, objects, self._tails, self.epoch, holder, report)
+        self._first_seq = min([self.log.next_seq, *(tail.seq for tail in self._taken.tails)])
+        self._ground = prepare(boot, objects, self._taken, report)
+        self._taken.tails = ()  # their records are on disk now, and may be large
 
     def board(
         self,
@@ -151,10 +153,9 @@ class Seat:
         contents = Contents(open_topics, groups, offsets, schemas, changes.changing, now_ms)
         offsets.gate, changes.seat = self.refusal, self
         contents.begin(self._ground.history, self._ground.ends)
-        first_seq = self._tails[0].seq if self._tails else self.log.next_seq
-        collector = Collector(tier, open_topics.segmented, contents, self.log, first_seq)
+        collector = Collector(tier, open_topics.segmented, contents, self.log, self._first_seq)
         self.shipper = Shipper(self, tier.objects, contents, collector, self._clock)
-        self._tails, self._ground = (), None  # their records are on disk now
+        self._ground = None
         return self.shipper
 
     def topic_config(self, format_name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any
 from lamina.api import RecoveryReport
 from lamina.archive.object_list import Shelf
 from lamina.cluster.steps import run
-from lamina.cluster.tails import live_windows
+from lamina.cluster.tails import Takeover, live_windows
 from lamina.config import TopicSettings, WriterSettings
 from lamina.errors import CorruptData, InvalidRequest
 from lamina.formats.documents import seat_file
@@ -85,25 +85,23 @@ def write_seat(boot: Boot, epoch: int, state: str) -> None:
 def prepare(
     boot: Boot,
     objects: Objects,
-    tails: tuple[Tail, ...],
-    epoch: int,
-    writer: str,
+    taken: Takeover,
     report: RecoveryReport,
 ) -> Ground:
     """Makes a directory hold the cluster's log, and returns how far that goes."""
-    history, known = history_of(tails), read_seat(boot)
+    epoch, history, known = taken.holding.epoch, history_of(taken.tails), read_seat(boot)
     if known is None and _has_topics(boot):
         return _adopt(boot, objects, history, epoch)
     if known is not None and known.state != MOUNTING:
-        if known.epoch == epoch - 1:
+        if known.epoch == taken.last_epoch:
             write_seat(boot, epoch, SERVING)
             return Ground(history, ends_of(objects, history, _local(boot)))
-        leave_behind(boot, tails, known, report)
+        leave_behind(boot, taken.tails, known, report)
     if not history.is_begun:
         history = adopted(objects)
     write_seat(boot, epoch, MOUNTING)
     _clear(boot)
-    mount(boot, objects, history, epoch, writer)
+    mount(boot, objects, history, epoch, taken.holding.lease.holder)
     write_seat(boot, epoch, SERVING)
     return Ground(history, ends_of(objects, history, _local(boot)))
 
