@@ -16,7 +16,10 @@ from typing import Any
 from tests.server.rig import ServerProcess
 from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, free_port
 
-TTL_MS = 1500
+TTL_MS = 2500
+"""Where a test waits for its end: longer than a slow machine keeps a process waiting."""
+STEADY_MS = 10_000
+"""Where no ttl passes: nobody loses the cluster because the machine is slow."""
 NAME = "orders"
 PATIENCE_S = 40
 
@@ -24,14 +27,16 @@ PATIENCE_S = 40
 class Node(ServerProcess):
     """One server of a cluster; its directory outlives its process."""
 
-    def __init__(self, folder: Path, name: str, archive: str, *settings: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, archive: str, *settings: str, ttl_ms: int = TTL_MS
+    ) -> None:
         self.kafka_port = free_port()
         super().__init__(
             folder / name,
             *(
                 f"archive={archive}",
                 f"cluster.name={NAME}",
-                f"cluster.ttl.ms={TTL_MS}",
+                f"cluster.ttl.ms={ttl_ms}",
                 "tail.ms=100",
             ),
             *(f"kafka.port={self.kafka_port}", *settings),

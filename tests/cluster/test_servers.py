@@ -26,7 +26,7 @@ from lamina.client.remote_store import RemoteStore
 from lamina.server.clustered import advertised, charter_of
 from lamina.server.setting_table import ServerSettings
 from lamina_torture.histories import Operation, judge
-from tests.cluster.servers import TTL_MS, Node, archive_of, holder_of, in_reach_of, until
+from tests.cluster.servers import STEADY_MS, TTL_MS, Node, archive_of, holder_of, in_reach_of, until
 from tests.support.fault_proxy import FaultProxy
 from tests.support.s3_servers import S3Server, moto_server
 
@@ -50,6 +50,28 @@ def nodes(bucket: S3Server, tmp_path: Path) -> Iterator[Nodes]:
         yield a, b
 
 
+@pytest.fixture
+def steady(bucket: S3Server, tmp_path: Path) -> Iterator[Nodes]:
+    """The same, where no ttl passes."""
+    archive = archive_of(tmp_path.name)
+    with (
+        Node(tmp_path, "a", archive, ttl_ms=STEADY_MS) as a,
+        Node(tmp_path, "b", archive, ttl_ms=STEADY_MS) as b,
+    ):
+        yield a, b
+
+
+@pytest.fixture
+def idle(bucket: S3Server, tmp_path: Path) -> Iterator[Nodes]:
+    """The same, where nothing is shipped by itself."""
+    archive = archive_of(tmp_path.name)
+    with (
+        Node(tmp_path, "a", archive, "tail.ms=60000") as a,
+        Node(tmp_path, "b", archive, "tail.ms=60000") as b,
+    ):
+        yield a, b
+
+
 def connected(*nodes: Node) -> RemoteStore:
     return lamina.connect(",".join(each.url for each in nodes), timeout_s=60)
 
@@ -70,32 +92,35 @@ def test_a_killed_holder_is_succeeded_and_clients_follow(nodes: Nodes) -> None:
         a.kill()
         assert store.append("t", b"10", acks="all").base_offset == 10
         assert values(store) == [b"%d" % number for number in range(11)]
-    assert b.told()["epoch"] == 2
+    epoch = b.told()["epoch"]
+    assert epoch > 1
     a.start()
-    until(lambda: a.told()["epoch"] == 2, "a sees who holds the cluster")
+    until(lambda: a.told().get("epoch", 0) >= epoch, "a sees who holds the cluster")
     assert a.told()["role"] == "standby"
 
 
-def test_a_holder_that_ends_hands_over_what_it_has(nodes: Nodes) -> None:
-    a, b = nodes
+def test_a_holder_that_ends_hands_over_what_it_has(steady: Nodes) -> None:
+    a, b = steady
     with connected(a, b) as store:
         store.create_topic("t")
         store.append("t", [b"%d" % number for number in range(100)])
         assert a.end(signal.SIGTERM) == 0
-        assert until(b.is_holder, "b takes what was released") < 5
+        until(b.is_holder, "b takes what was released")
         assert len(values(store)) == 100
     assert holder_of(b) is b
 
 
 def test_a_holder_that_was_paused_answers_nothing_and_sets_aside_what_it_never_shipped(
-    nodes: Nodes,
+    idle: Nodes,
 ) -> None:
-    a, b = nodes
+    a, b = idle
     with connected(a, b) as store:
         store.create_topic("t")
         store.append("t", b"shipped", acks="archived")
     with lamina.connect(a.url, timeout_s=30) as alone:
-        unshipped(a, alone)
+        alone.append("t", b"never shipped")
+        a.pause()
+        until(b.is_holder, "b takes over")
         a.go_on()
         until(lambda: a.told().get("role") == "standby", "a stands by")
         with pytest.raises(lamina.LaminaError):
@@ -110,15 +135,8 @@ def test_a_holder_that_was_paused_answers_nothing_and_sets_aside_what_it_never_s
     assert a.told()["role"] == "standby"
 
 
-def unshipped(holder: Node, store: RemoteStore) -> None:
-    """Appends what is durable on a holder, and stops it before it is in a window; waits."""
-    store.append("t", b"never shipped")
-    holder.pause()
-    time.sleep(2.5 * TTL_MS / 1000)
-
-
 def until_diverged(node: Node) -> dict[str, Any]:
-    until(lambda: bool(node.told()["diverged"]), "what was never shipped is set aside")
+    until(lambda: bool(node.told().get("diverged")), "what was never shipped is set aside")
     found: dict[str, Any] = node.told()["diverged"][0]
     return found
 
@@ -138,25 +156,27 @@ def test_of_two_that_are_started_at_once_one_holds(bucket: S3Server, tmp_path: P
             each.__exit__()
 
 
-def test_promoting_a_standby_loses_nothing(nodes: Nodes) -> None:
-    a, b = nodes
+def test_promoting_a_standby_loses_nothing(steady: Nodes) -> None:
+    a, b = steady
     with connected(a, b) as store:
         store.create_topic("t")
         store.append("t", [b"%d" % number for number in range(50)])
         said = cli("cluster", "promote", "--url", b.http_url)
         assert "holds the cluster in epoch 2" in said
         assert len(values(store)) == 50
+        holder = b.told()["holder"]
+        until(lambda: a.told().get("holder") == holder, "a sees who holds the cluster")
         rows = cli("cluster", "status", "--url", f"{a.http_url},{b.http_url}", "--json")
         roles = [json.loads(row)["role"] for row in rows.splitlines()]
         assert roles == ["standby", "holder"]
         row = json.loads(cli("cluster", "status", "--archive", a.archive, "--json"))
-        assert (row["epoch"], row["holder"]) == (2, b.told()["holder"])
+        assert (row["epoch"], row["holder"]) == (2, holder)
         cli("cluster", "promote", "--url", a.http_url, "--force")
         assert store.append("t", b"50", acks="archived").base_offset == 50
 
 
-def test_a_promotion_from_the_archive_alone(nodes: Nodes) -> None:
-    a, b = nodes
+def test_a_promotion_from_the_archive_alone(steady: Nodes) -> None:
+    a, b = steady
     assert "epoch 1 has ended" in cli("cluster", "promote", "--archive", a.archive)
     assert holder_of(b) is b
 
@@ -209,7 +229,7 @@ def test_http_and_kafka_clients_are_sent_to_the_holder(nodes: Nodes) -> None:
 
 
 def wait_until_shipped(node: Node) -> None:
-    until(lambda: node.told()["unshipped_records"] == 0, "everything is shipped")
+    until(lambda: node.told().get("unshipped_records") == 0, "everything is shipped")
 
 
 def test_a_bucket_that_answers_503_for_two_ttls_loses_nothing(
@@ -260,10 +280,10 @@ def test_a_host_is_told_with_the_ports_that_the_server_has() -> None:
     assert advertised("grpc://a:1,http://a:2", listening) == "grpc://a:1,http://a:2"
 
 
-def test_each_metric_of_a_cluster_is_in_the_table_of_the_page(nodes: Nodes) -> None:
+def test_each_metric_of_a_cluster_is_in_the_table_of_the_page(steady: Nodes) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     named = set(re.findall(r"`(lamina_cluster_[a-z_]+)`", page))
-    with urllib.request.urlopen(f"{nodes[0].http_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{steady[0].http_url}/metrics", timeout=10) as answer:
         found = set(re.findall(r"^(lamina_cluster_[a-z_]+)", answer.read().decode(), re.MULTILINE))
     assert found - {"lamina_cluster_takeovers_created"} <= named
     assert named - found <= {"lamina_cluster_replica_lag_seconds"}, "a holder has no replica"

@@ -18,7 +18,7 @@ import lamina
 import lamina.spark
 from lamina.errors import NotPrimary
 from lamina.wire import messages
-from tests.cluster.servers import Node, archive_of, in_reach_of, until
+from tests.cluster.servers import STEADY_MS, Node, archive_of, in_reach_of, until
 from tests.spark.conftest import QUICK
 from tests.support.s3_servers import S3Server, moto_server
 
@@ -39,6 +39,17 @@ def nodes(bucket: S3Server, tmp_path: Path) -> Iterator[Nodes]:
     """Two servers: the first holds the cluster, the second is read."""
     archive = archive_of(tmp_path.name)
     with Node(tmp_path, "a", archive) as a, Node(tmp_path, "b", archive) as b:
+        yield a, b
+
+
+@pytest.fixture
+def steady(bucket: S3Server, tmp_path: Path) -> Iterator[Nodes]:
+    """The same, and so they stay."""
+    archive = archive_of(tmp_path.name)
+    with (
+        Node(tmp_path, "a", archive, ttl_ms=STEADY_MS) as a,
+        Node(tmp_path, "b", archive, ttl_ms=STEADY_MS) as b,
+    ):
         yield a, b
 
 
@@ -67,8 +78,8 @@ def end_of(store: Any) -> int:
     return int(store.latest_offset("t", 0)) if "t" in store.topics() else 0
 
 
-def test_a_standby_is_read_while_the_holder_appends(nodes: Nodes) -> None:
-    a, b = nodes
+def test_a_standby_is_read_while_the_holder_appends(steady: Nodes) -> None:
+    a, b = steady
     appended: list[bytes] = []
     stopping = threading.Event()
 
@@ -142,8 +153,8 @@ def test_a_standby_goes_on_answering_when_the_holder_is_killed_and_then_takes_ov
         assert "read from a standby" not in repr(replica)
 
 
-def test_spark_and_a_dataset_read_from_a_standby(nodes: Nodes, spark: SparkSession) -> None:
-    a, b = nodes
+def test_spark_and_a_dataset_read_from_a_standby(steady: Nodes, spark: SparkSession) -> None:
+    a, b = steady
     with lamina.connect(a.url, timeout_s=30) as store:
         store.create_topic("t", partitions=2)
         for number in range(20):
