@@ -3,7 +3,7 @@
 The leader of a group shares the partitions out among all members, Kafka's own among them. Which
 assignor counts is what the members agree on.
 
-    range                neighbouring partitions of each topic; members give all up and begin anew
+    range                neighbouring partitions of each topic; members give up all and begin again
     roundrobin           one partition after the other to the next member; likewise
     cooperative-sticky   members keep what they have as far as shares stay even; what moves is
                          given up in one rebalance and taken in the next (KIP-429)
@@ -150,7 +150,7 @@ class _Balance:
             self.give(member, audience, place)
 
     def level(self) -> None:
-        """Moves partitions from who has most to who has fewest, until no move makes it evener."""
+        """Moves partitions from the fullest member to the emptiest until they are level."""
         while (move := self._next_move()) is not None:
             giver, taker, audience = move
             self._load[giver] -= 1

@@ -5,16 +5,16 @@
                                                    Holding.may_answer, until ttl less a margin
 
 Rules.
-1. Each side counts by its own clock, which only goes forward, and no two clocks are compared. The
-   holder counts from the moment at which it *began* the last write that succeeded: nobody can have
-   seen that write earlier. A standby counts from the moment at which it *had* the answer in which
-   the lease was another one than before: the write cannot have been later.
-2. The margin is what clocks of different speed, and an answer on its way, may take.
-3. No content is written twice, also not by a renewal whose outcome is not known: the next one
-   counts further. A holder that finds its own earlier try in place has not proved anything by the
-   later one, and writes again.
-4. The lease is never deleted, and its epoch only grows: it is what everything else is compared by.
-   If it is gone all the same, the next epoch is above every one that left a trace (`floor`).
+1. Each side measures by its own monotonic clock, and no two clocks are compared. The holder counts
+   from the moment at which it *began* its last successful write: nobody can have seen that write
+   earlier. A standby counts from the moment at which it *received* an answer with a changed lease:
+   the write cannot have happened later.
+2. The margin allows for clocks that run at different speeds, and for answers on their way.
+3. No content is written twice, not even by a renewal whose outcome is unknown: the next one has a
+   higher number. A holder that finds its own earlier try in place has proved nothing by the later
+   one, and writes again.
+4. The lease is never deleted, and its epoch only grows: everything else is compared with it. If it
+   is lost all the same, the next epoch is above every epoch that left a trace (`floor`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Clock: TypeAlias = Callable[[], int]
 """Milliseconds by a clock that only goes forward."""
 RENEWALS_A_TTL = 3
 MARGIN_SHARE = 5
-"""The margin is one part in so many of the ttl."""
+"""The margin is the ttl divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A broker as the lease names it; `holder` is another one each time the process starts.
+    """A broker as the lease names it; `holder` is different each time the process starts.
 
-    `cluster/…`: what is before the first slash is the cluster's name, the same for all its brokers.
+    What precedes its first slash is the cluster's name, which all brokers of a cluster share.
     """
 
     holder: str
@@ -67,7 +67,7 @@ class Watch:
     changed_ms: int | None = None
 
     def saw(self, found: Stored | None, now_ms: int) -> None:
-        """Takes note of an answer, at the moment at which it is there."""
+        """Notes an answer, and when it arrived."""
         etag = None if found is None else found.etag
         if self.changed_ms is None or etag != self.etag:
             self.changed_ms = now_ms
@@ -83,7 +83,7 @@ class Watch:
         self.saw(found, clock())
 
     def may_take(self, now_ms: int) -> bool:
-        """Returns whether whoever holds it has stopped answering for sure."""
+        """Returns whether the holder has certainly stopped answering."""
         if self.changed_ms is None:
             return False
         if self.lease is None or self.lease.is_released:
@@ -93,7 +93,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Holding:
-    """The lease in our hands: until when we may answer, and what renewing it takes."""
+    """The lease that we hold: how long we may answer by it, and how to renew it."""
 
     lease: Lease
     etag: str
@@ -102,34 +102,34 @@ class Holding:
     written: int = 0
     """The number of the last content that was sent, whatever became of it."""
     successor: Lease | None = None
-    """Who was found in our place: from then on we neither answer nor write."""
+    """The lease of the broker that replaced us: from then on we neither answer nor write."""
 
     @property
     def epoch(self) -> int:
-        """Ours, as long as we hold it."""
+        """The epoch of our lease."""
         return self.lease.epoch
 
     def renewal_due_ms(self) -> int:
-        """When the next renewal is to be begun."""
+        """When the next renewal is due."""
         return self.proven_ms + self.lease.ttl_ms // RENEWALS_A_TTL
 
     def may_answer(self, now_ms: int) -> bool:
-        """Returns whether nobody else can hold the lease yet."""
+        """Returns whether it is still certain that nobody else holds the lease."""
         return self.left_ms(now_ms) > 0
 
     def left_ms(self, now_ms: int) -> int:
-        """Returns for how long that is so without another renewal; 0 for no longer."""
+        """Returns for how long that stays certain without another renewal; 0 if it no longer is."""
         margin_ms = self.lease.ttl_ms // MARGIN_SHARE
         if self.successor is not None:
             return 0
         return max(0, self.lease.ttl_ms - margin_ms - (now_ms - self.proven_ms))
 
     def renew(self, clock: Clock) -> Steps[None]:
-        """Renews the lease; raises Fenced if somebody else holds the lease."""
+        """Renews the lease; raises Fenced if another broker holds it."""
         yield from self._write(clock, is_released=False)
 
     def release(self, clock: Clock) -> Steps[None]:
-        """Lets the next one take over at once. Whoever calls this has stopped answering."""
+        """Lets another broker take over at once. The caller has stopped answering."""
         yield from self._write(clock, is_released=True)
 
     def _write(self, clock: Clock, *, is_released: bool) -> Steps[None]:
@@ -151,10 +151,10 @@ class Holding:
 
 
 def take(watch: Watch, me: Identity, clock: Clock, floor: int = 0) -> Steps[Holding]:
-    """Takes the lease that was last seen, in the next epoch; raises Fenced if another is faster.
+    """Takes the lease, in the epoch after the last one seen; raises Fenced if another was faster.
 
-    `floor` is the highest epoch that is known from elsewhere. Whether it may be taken is for the
-    caller to ask (`Watch.may_take`): a person may know that the holder is gone.
+    `floor` is the highest epoch known from elsewhere. The caller decides whether the lease may be
+    taken (`Watch.may_take`): an operator may know that the holder is gone.
     """
     last = max(floor, watch.lease.epoch if watch.lease is not None else 0)
     wanted = Lease(last + 1, me.holder, me.url, me.ttl_ms)
@@ -166,7 +166,7 @@ def take(watch: Watch, me: Identity, clock: Clock, floor: int = 0) -> Steps[Hold
 
 
 def _replaced(wanted: Lease, etag: str | None) -> Steps[Stored]:
-    """Puts a lease in the place of what a tag names; returns what is there then, ours or not."""
+    """Replaces the lease that has a tag; returns the one that is there then, ours or not."""
     data = lease_file.encode(wanted)
     try:
         return Stored(data, (yield Replace(paths.LEASE, data, etag)))

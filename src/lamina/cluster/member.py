@@ -1,6 +1,6 @@
 """A member's part in its cluster, turn by turn: it watches, takes over, holds, hands over.
 
-                nobody holds, or a person says so
+                nobody holds, or an operator asks
       STANDBY ────────────────────────────────────▶ OPENING ──opened──▶ HOLDER
         ▲ ▲ ▲                                          │                  │  │
         │ │ └──── fenced, or it cannot be opened ──────┘                  │  │ to end, or asked to
@@ -12,16 +12,16 @@ member gives it turns, opens a store when it has become OPENING, closes it when 
 and asks it before each answer.
 
 Rules.
-1. It answers as HOLDER only, and only until its time by the lease is up (`Holding.may_answer`). A
-   renewal that succeeds later makes it answer again: nobody has held the cluster in between.
-2. It renews while a store is opened or closed, too: both may take longer than a ttl.
-3. The object store may fail at any turn. Then the turn is over, and the next one begins with a
-   look: what became of a takeover whose answer was lost, the lease itself says.
+1. It answers as HOLDER only, and only until its time by the lease is up (`Holding.may_answer`). If
+   a later renewal succeeds, it answers again: nobody has held the cluster in between.
+2. It also renews while a store is being opened or closed: either may take longer than a ttl.
+3. The object store may fail in any turn, which ends the turn. The next one begins by reading the
+   lease: it shows what became of a takeover whose answer was lost.
 4. A lease that names this very process, which does not hold it, is taken again at once: it was
    taken in a turn that failed, and nobody answers by it. The same for one of an epoch whose process
    is known to have ended (`ended_epoch`), at our address: elsewhere may be a copy of its directory.
    Nobody has served in an epoch that was taken in a turn that failed (`vain_epoch`).
-5. Whoever has handed over waits for a ttl before it takes the cluster back: it was to be another's.
+5. A member that has handed over waits for a ttl before it takes the cluster back.
 """
 
 from __future__ import annotations

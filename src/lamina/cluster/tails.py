@@ -1,21 +1,21 @@
 """The windows of a cluster's log, one object each: committed, fenced, read and collected.
 
-    … 41  42  43 │ 44 │        create 44 with nothing in it: whoever else wants 44 is fenced
+    … 41  42  43 │ 44 │        create an empty 44: any other broker that wants 44 is fenced
     └ boundary         └ next
 
-A window is committed when its object is there. Its slot is the next one after the last, so of two
-writers one finds it taken. Tails whose content is in the archive are collected: the boundary moves
-first, then they go.
+Creating a window's object commits it. Its slot follows the last one, so of two writers one finds
+the slot taken. Windows whose content is in the archive are collected: first the boundary moves,
+then they are deleted.
 
 Rules.
 1. An object in a slot below the boundary means nothing. Therefore the boundary is read after each
-   window that was read, and each fence that was created, not before: what was moved since counts.
-2. A window whose outcome is not known is settled before another one is begun: the same bytes into
-   the same slot, until they are there or somebody else's are.
-3. Nothing is deleted but slots below a boundary that is known to be in place; and a fence never is.
-   The slot behind an epoch's last window holds the next epoch's fence for good, and a holder that
-   wakes up late finds it there. So a window that could be created is committed, and nothing has to
-   be read after it.
+   window is read and each fence is created, never before: it may have moved in between.
+2. A window whose outcome is unknown is settled before another one is begun: the same bytes go into
+   the same slot until they are there, or another broker's are.
+3. Only slots below a boundary that is known to be in place are deleted, and a fence never is. The
+   slot after an epoch's last window holds the next epoch's fence for good, and a holder that wakes
+   up late finds it there. So a window that could be created is committed: nothing has to be read
+   afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lamina.storage.objects import Stored
 
 
 class Collected(Exception):
-    """A window that was wanted is in the archive by now: read that first, then go on behind it."""
+    """A wanted window is in the archive by now: read it there, then go on after it."""
 
 
 @dataclass(slots=True)
@@ -52,8 +52,8 @@ class TailLog:
     def commit(self, sections: tuple[Section, ...]) -> Steps[int]:
         """Commits one window; returns its slot. Raises Fenced if the log is not ours any more.
 
-        After ArchiveUnavailable the window may be committed or not: `settle` finds out. Raises Busy
-        while that is open.
+        After ArchiveUnavailable the window may or may not be committed: `settle` finds out. Until
+        then this raises Busy.
         """
         if self._pending:
             raise Busy("the outcome of the last window is not known yet")
@@ -119,7 +119,7 @@ def _require_live(seq: int) -> Steps[None]:
 def windows(first: int, end: int, tend: Callable[[], Steps[None]]) -> Steps[list[Tail]]:
     """Reads the windows from a slot up to another; raises Collected if one is in the archive.
 
-    `tend` is what has to be done meanwhile, however many there are.
+    `tend` runs before each of them: reading many takes long, and the lease has to be renewed.
     """
     found = []
     for seq in range(first, end):
@@ -134,7 +134,7 @@ def windows(first: int, end: int, tend: Callable[[], Steps[None]]) -> Steps[list
 
 
 def live_windows() -> Steps[list[Tail]]:
-    """Reads all windows that are there, for whoever holds nothing and only looks."""
+    """Reads all windows that are there, without holding the cluster."""
     while True:
         first = (yield from boundary_of())[0].first_seq
         found: list[Tail] = []
@@ -184,7 +184,7 @@ def _decoded(seq: int, data: bytes) -> Tail:
 
 @dataclass(slots=True)
 class Takeover:
-    """What a broker has when it has taken over: the lease, the log's end, and what is in it."""
+    """The result of a takeover: the lease, the end of the log, and its windows."""
 
     holding: Holding
     log: TailLog
@@ -201,7 +201,7 @@ class Takeover:
 def take_over(watch: Watch, me: Identity, clock: Clock) -> Steps[Takeover]:
     """Takes the lease, fences the log, and reads its windows; raises Fenced.
 
-    The lease is renewed while windows are read: there may be many, and the way to them slow.
+    The lease is renewed while windows are read: there may be many, and the network may be slow.
     """
     floor = 0 if watch.lease is not None else (yield from epochs_seen())
     holding = yield from take(watch, me, clock, floor)
@@ -221,7 +221,7 @@ def _renewed(holding: Holding, clock: Clock) -> Steps[None]:
 
 
 def epochs_seen() -> Steps[int]:
-    """Returns the highest epoch that left a trace in the log: for a lease that is gone."""
+    """Returns the highest epoch that left a trace in the log, in case the lease is lost."""
     boundary, _ = yield from boundary_of()
     highest = boundary.epoch
     for seq in _seqs((yield List(paths.TAILS))):
@@ -250,7 +250,7 @@ def boundary_of() -> Steps[tuple[TailBoundary, str | None]]:
 
 
 def collect(first_seq: int, log: TailLog) -> Steps[None]:
-    """Removes the windows below a slot, all of which are in the archive, also their copies."""
+    """Removes the windows below a slot. All they hold must be in the archive or in later ones."""
     while True:
         boundary, etag = yield from boundary_of()
         if boundary.first_seq >= first_seq:
@@ -267,7 +267,7 @@ def collect(first_seq: int, log: TailLog) -> Steps[None]:
 
 
 def _is_to_go(seq: int, log: TailLog) -> Steps[bool]:
-    """Returns whether a slot holds no fence; what is damaged may be one."""
+    """Returns whether a slot may be deleted: it holds no fence. A damaged one might be a fence."""
     if seq >= log.first_seq:
         return True
     try:

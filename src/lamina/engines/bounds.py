@@ -1,15 +1,15 @@
 """What a filter allows, found by asking Arrow: which partitions, which offsets, since when.
 
-Arrow can prove that a filter is false for everything that fulfils a guarantee (`_offset <= 7`): it
-does so to leave out files of a partitioned dataset. A guarantee about one column holds for more
-records the further its bound is moved, so the last bound for which the proof succeeds is found by
-bisection, in some sixty questions of about 50 microseconds each. No filter is ever taken apart
-here, and whatever Arrow learns to simplify is pruned. What is known of a layer (its offsets, its
-least and its greatest time) is a guarantee, too: all layers are asked about at once.
+Arrow can prove that a filter is false for all records that fulfil a guarantee (`_offset <= 7`):
+that is how it skips files of a partitioned dataset. Moving the bound of such a guarantee makes it
+cover more records, so the last bound for which the proof succeeds is found by bisection, in some
+sixty questions of about 50 microseconds each. Filters are never parsed here, so that pruning gets
+better whenever Arrow learns to simplify more. What is known of a layer (its offsets, its least and
+its greatest time) is a guarantee, too, and one question covers all layers.
 
 Rules.
 1. A bound is returned only if Arrow proved that nothing beyond it can match.
-2. Nothing is read: a question is about a file that does not exist, and that nobody opens.
+2. Nothing is read: the files in a question do not exist, and are never opened.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Bounds:
 
     @property
     def first_ms(self) -> int:
-        """The first time in milliseconds, or just before it; the least one if there is none."""
+        """The first time, rounded down to milliseconds; the least there is without a bound."""
         return (TIMES_US[0] if self.first_us is None else self.first_us) // 1000
 
     def within(self, extent: tuple[int, int]) -> tuple[int, int]:
-        """Returns the offsets of an extent, which may be none."""
+        """Returns the part of an extent that lies within; `first >= end` if there is none."""
         return max(self.first, extent[0]), min(self.end, extent[1])
 
     def is_searched_in(self, range: tuple[int, int], layers: Sequence[SegmentFacts]) -> bool:
-        """Returns whether a search by the first time begins among some offsets.
+        """Returns whether a search for the first time would begin within a range of offsets.
 
-        It reads records of the first layer that is new enough: if that one is left out, or lies far
-        before what is left, the search would read more than it saves.
+        The search reads records of the first layer that is new enough. If that layer is outside the
+        range, searching would read more than it saves.
         """
         if self.first_us is None:
             return False
@@ -71,7 +71,7 @@ class Bounds:
 
 
 class Pruner:
-    """A filter over a topic's columns, or none, and what can be proved of it."""
+    """A filter over a topic's columns, or none, and what can be proved about it."""
 
     def __init__(self, schema: pa.Schema, filter: Expression | None) -> None:
         self._schema = schema
@@ -81,7 +81,7 @@ class Pruner:
 
     @property
     def is_about_time(self) -> bool:
-        """Whether the filter names the time: then what is known of layers may leave some out."""
+        """Whether the filter is about time: then the times of layers may exclude some of them."""
         return is_filtered_by(self._schema, self._filter, TIMESTAMP)
 
     def bounds(self, partition: int) -> Bounds | None:
@@ -103,9 +103,9 @@ class Pruner:
     def ranges(
         self, partition: int, extent: tuple[int, int], layers: Sequence[SegmentFacts]
     ) -> list[tuple[int, int]]:
-        """Returns which offsets of an extent may match, by what is known of the layers there.
+        """Returns which offsets of an extent may match, by what is known of its layers.
 
-        What no layer is known to hold may match. Neighbours are joined.
+        Offsets outside all layers may match. Adjacent ranges are joined.
         """
         here = pc.field(PARTITION) == pa.scalar(partition, pa.int32())
         kind = self._schema.field(TIMESTAMP).type
@@ -154,7 +154,7 @@ class Pruner:
 
 
 def is_filtered_by(schema: pa.Schema, filter: Expression | None, name: str) -> bool:
-    """Returns whether a filter names a column: then it means nothing without it."""
+    """Returns whether a filter refers to a column: without the column it cannot be applied."""
     if filter is None:
         return False
     without = pa.schema([field for field in schema if field.name != name])
@@ -185,8 +185,8 @@ def narrowed(
 ) -> tuple[int, int] | None:
     """Returns the offsets of a partition that bounds leave of its extent; None if there are none.
 
-    `offset_for_time` finds the first record at or after a time in milliseconds: everything before
-    the first record that is not too old is too old.
+    `offset_for_time` finds the first record at or after a time in milliseconds: all records before
+    that one are too old.
     """
     first, end = bounds.within(extent)
     if first < end and bounds.first_us is not None:

@@ -1,20 +1,20 @@
 """Groups on their way to the disk: written, but not synced yet; several at a time.
 
-A disk takes several flushes at once, and waiting for one before the next group is written is most
-of what a small durable append costs. So whoever has written a group hands the tail on, and only
-then syncs it; meanwhile the next owner of the tail writes the next group.
+A disk can flush several groups at once, and most of what a small durable append costs is waiting
+for one flush before the next group is written. So the thread that has written a group first hands
+the tail to the next leader, and only then syncs; meanwhile that leader writes the next group.
 
     written ──depart──▶ in the air: being synced ──▶ down: its sync returned ──▶ landed: answered
                         at most `in_flight` groups                     in the order of departure
 
 Rules.
-1. Nothing lands before all that departed before it: a watermark moves over a finished prefix only,
-   and answers leave in order. Whose thread lands a flight does not matter; one at a time does so.
-2. A flight whose sync failed fails, and with it every flight behind it: an error of the disk is
-   told once, and nobody knows whose bytes it meant. Those before it had syncs of their own.
-3. Every flight is synced through a descriptor that no other sync uses meanwhile: the kernel tells
-   an error to each descriptor once, so of two syncs through the same one the other would miss it.
-4. A flight always comes down: one whose thread is cut off fails (`abandon`).
+1. A flight lands only when every earlier one has landed: the durable watermark covers a finished
+   prefix, and answers leave in order. Any thread may land a flight, but only one does at a time.
+2. A flight whose sync fails takes every later flight down with it: the disk reports an error only
+   once, and nobody knows whose bytes it was about. Earlier flights had syncs of their own.
+3. Every flight is synced through a descriptor that no other sync uses meanwhile: the kernel reports
+   an error once per descriptor, so of two syncs through the same one, one would miss it.
+4. A flight always comes down: one whose thread is interrupted fails (`abandon`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lamina.errors import LaminaError
 from lamina.log.requests import Request, Signal, answer_all, wake
 
 IN_FLIGHT = 4
-"""How many groups of a partition may be in the air: more gain nothing on the disks we know."""
+"""How many groups of a partition may be in the air; more gained nothing on any disk we tried."""
 
 
 class Departure(Protocol):
-    """What was written when a flight departed, as its log sees it."""
+    """What a log had written when a flight departed."""
 
     def sync(self) -> None:
-        """Makes it durable; from any thread, while more is written behind it."""
+        """Makes it durable. Called from any thread, while more is being written behind it."""
 
     def land(self) -> None:
-        """Shows it as durable. Called in the order of departure; once more does no harm."""
+        """Shows it to readers as durable. Called in the order of departure; may be repeated."""
 
 
 class Flight:
@@ -92,7 +92,7 @@ class Flights:
         return next((flight for flight in self.air if flight.owner is owner), None)
 
     def settle(self) -> None:
-        """Waits until nothing is in the air; raises why something fell, if it did."""
+        """Waits until nothing is in the air; raises the error of the first flight that failed."""
         with self._signal.mutex:
             while self.air:
                 self._signal.sleep()
@@ -100,7 +100,7 @@ class Flights:
             raise copy.copy(self._fallen)
 
     def fly(self, flight: Flight, failing: Callable[[BaseException], LaminaError]) -> None:
-        """Syncs a flight that has departed, and comes back when it has landed."""
+        """Syncs a flight that has departed, and returns when it has landed."""
         began_ns = perf_counter_ns()
         try:
             if self._failing is not None:
@@ -112,19 +112,19 @@ class Flights:
         self.land(flight)
 
     def land(self, flight: Flight) -> None:
-        """Takes a flight down, its sync having returned; comes back when it has landed."""
+        """Notes that a flight's sync has returned; returns when the flight has landed."""
         while first := self._next_to_land(flight):
             self._answer(first)
             first.has_landed = True
 
     def abandon(self, flight: Flight, error: LaminaError) -> None:
-        """Lands the flight of a thread that was cut off: as a failure, unless its sync returned."""
+        """Lands the flight of an interrupted thread: as failed, unless its sync had returned."""
         if not flight.is_down:
             flight.error = error
         self.land(flight)
 
     def _next_to_land(self, flight: Flight) -> Flight | None:
-        """Waits for the flight's turn; returns what it has to land, None when it has landed."""
+        """Waits for its turn; returns the flight to land next, None when this one has landed."""
         with self._signal.mutex:
             flight.is_down = True
             self._drop_landed(flight)
@@ -144,7 +144,7 @@ class Flights:
         self._signal.tell()
 
     def _answer(self, flight: Flight) -> None:
-        """Answers a group. If an earlier try was cut off, whoever has no answer gets one now."""
+        """Answers a group. If an earlier try was interrupted, answers whatever it left."""
         was_cut_off, flight.is_being_answered = flight.is_being_answered, True
         self._fallen = self._fallen or flight.error
         if self._fallen is not None:

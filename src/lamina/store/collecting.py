@@ -1,10 +1,10 @@
-"""Lets windows go whose content is elsewhere, so that a takeover reads few of them.
+"""Removes windows that are no longer needed, so that a takeover reads few of them.
 
-    many windows ──▶ a full one ──▶ what is before it is archived ──▶ the boundary ──▶ they go
+    many windows ──▶ a full one ──▶ earlier records are archived ──▶ boundary moves ──▶ removed
 
-A full window repeats every copy and every producer, so that the windows before it are needed for
-their records alone. Those are sealed and archived first: the archive's lists must reach as far as
-the windows did when the full one was made.
+A full window repeats every copy and every producer, so earlier windows are needed for their records
+only. These are sealed and archived first: the archive's lists must reach as far as the windows did
+when the full one was made.
 
 Rule: the boundary is moved to a full window, and only when every record below it is listed.
 """
@@ -22,13 +22,13 @@ from lamina.store.seat_directory import Ends
 from lamina.store.window_contents import Contents, Draft
 
 WINDOWS_MAX = 300
-"""How many windows there are before the older ones are let go."""
+"""With more windows than this, the older ones are removed."""
 BYTES_MAX = 64 << 20
-"""How many bytes of windows there are before that."""
+"""The same, in bytes."""
 
 
 class Collector:
-    """Watches how many windows there are, and lets the older ones go."""
+    """Counts the windows, and removes the older ones."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Collector:
         self._size_bytes = 0
         self._full_seq: int | None = None
         self._below: Ends = {}
-        """How far the windows before the full one went."""
+        """How far the windows before the full one reached."""
         self.wants_full = False
 
     @property
@@ -55,7 +55,7 @@ class Collector:
         return self._log.next_seq - self._first_seq
 
     def note(self, draft: Draft, before: Ends, seq: int) -> None:
-        """Takes note of a window that is there."""
+        """Notes a window that was committed."""
         self._size_bytes += sum(len(each.body) for each in draft.sections)
         if draft.is_full:
             self._full_seq, self._below, self.wants_full = seq, before, False

@@ -1,12 +1,12 @@
-"""What the windows of a cluster's log say, followed one by one by whoever does not hold it.
+"""What the windows of a cluster's log say, as a standby reads them, one by one.
 
     boundary ─▶ full window ─▶ window ─▶ … ─▶ the last one there is
                     └ topics, schemas, ledgers: `History`    └ records: stretches
 
 Rules.
 1. The first window above the boundary is a full one, so nothing before it is needed.
-2. Of groups, offsets and producers nothing is kept: they are the holder's.
-3. A topic that was deleted, or made again, takes its stretches with it.
+2. Groups, offsets and producers are not kept: only the holder needs them.
+3. When a topic is deleted, or created again, its stretches are dropped.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lamina.store.window_history import History
 from lamina.store.window_objects import HeldWindows, Stretch, stretches_of
 
 Life: TypeAlias = tuple[str, int, int]
-"""Which topic of a name: its name, its epoch, and when it was made."""
+"""Which of the topics that had a name in turn: its name, its epoch, and its time of creation."""
 
 
 def life_of(about: TopicFile) -> Life:
-    """Returns which life of its name a topic is."""
+    """Returns which of the topics of its name this is."""
     return about.name, about.epoch, about.created_ms
 
 
 @dataclass(slots=True)
 class Following:
-    """The log from its boundary on, as far as it was read."""
+    """The log from its boundary on, as far as it has been read."""
 
     first_seq: int
     next_seq: int
@@ -47,7 +47,7 @@ class Following:
     _ledgers: dict[tuple[Life, int], Ledger] = field(default_factory=dict)
 
     def take(self, tail: Tail) -> None:
-        """Takes the next window in; raises CorruptData, and takes no record, for a bad one."""
+        """Adds the next window; raises CorruptData for a bad one, and then adds no record of it."""
         records = stretches_of(tail, self.held)
         copies = tuple(each for each in tail.sections if _is_kept(each))
         known = self.history.topics.keys() | {

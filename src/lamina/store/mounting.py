@@ -1,16 +1,18 @@
-"""Makes a data directory of a cluster's log: what is archived is mounted, the rest is written.
+"""Makes a data directory from a cluster's log: what is archived is mounted, the rest is written.
 
     list of each partition ──▶ ledger: archived up to its end      (no record is copied)
     windows above that end ──▶ local segments, at their offsets
     copies, producers ──▶ the small files                          topic.json of each topic last
 
-So it costs by partitions, and by what the windows hold; how much is archived does not matter.
+So the cost grows with the number of partitions and with what the windows hold, and not with how
+much is archived.
 
 Rules.
-1. Each partition's list is claimed before it is read: whoever held it before changes it no more.
-2. Nothing is left out in silence: a range that neither the archive nor a window has stops the
-   takeover, and is named.
-3. It may be killed at any step, and begins again from nothing: see `seat_directory`.
+1. Each partition's list is claimed before it is read: from then on its former holder cannot change
+   it.
+2. Nothing is left out silently: a range that neither the archive nor a window has stops the
+   takeover with an error that names it.
+3. It may be killed at any step, and is then done again from the beginning: see `seat_directory`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from lamina.store.window_history import History, PartHistory, TopicHistory, batc
 
 SEGMENT_BYTES = 64 << 20
 EPOCH_IDS = 1 << 40
-"""How many ids for Kafka's producers an epoch has: no other epoch hands out the same ones."""
+"""How many ids of Kafka producers each epoch has, so that no two epochs hand out the same one."""
 _EVERYTHING = Ledger((Gap(0, 1 << 62, ARCHIVED, 0),))
 
 

@@ -1,13 +1,13 @@
-"""Ships what is durable: one window for all partitions, every `tail.ms` or at once for who waits.
+"""Ships what is durable: one window for all partitions, every `tail.ms`, or at once if one waits.
 
-    durable here ──draft──▶ window ──create──▶ committed ──▶ whoever waits for it is answered
+    durable here ──draft──▶ window ──create──▶ committed ──▶ waiting appends are answered
 
-One thread of its own. Appends that wait while a window is on its way share the next one.
+A thread of its own does this. Appends that come while a window is being sent share the next one.
 
 Rules.
-1. A window whose outcome is not known is settled before another one is drafted.
-2. A slot that is somebody else's ends the seat; an object store that does not answer does not.
-3. Nobody waits for collecting: it runs behind the windows, and fails without them.
+1. A window whose outcome is unknown is settled before another one is drafted.
+2. A slot that another broker has taken ends the seat; an object store that is away does not.
+3. Nothing waits for collecting: it runs after shipping, and its failures do not affect windows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Seated(Protocol):
     failure: LaminaError | None
 
     def fenced(self, objects: Objects, error: LaminaError) -> None:
-        """Ends the seat: a slot was somebody else's."""
+        """Ends the seat: another broker has taken a slot."""
 
 
 class Shipper:
@@ -66,12 +66,12 @@ class Shipper:
         self._has_begun = False
         self.windows = 0
         self.problem = ""
-        """Why the last window could not be made, or is not known to be there."""
+        """Why the last window could not be made, or may not have been committed."""
 
     # ------------------------------------------------------------------ one window
 
     def ship(self) -> None:
-        """Ships all that is durable now; raises what kept it from that."""
+        """Ships everything that is durable now; raises the error that prevents it."""
         with self._shipping:
             while self._ship_one():
                 pass
@@ -98,13 +98,13 @@ class Shipper:
             self.problem = str(error)
             raise
         if not draft.has_more:
-            if not self.contents.problems:  # what was left out has waited since before
+            if not self.contents.problems:  # what was left out has been waiting for longer
                 self._covered_ms = begun_ms
             self.problem = "; ".join(self.contents.problems.values())
         return draft.has_more
 
     def _accept(self, draft: Draft) -> None:
-        """The window is there: what is in it is shipped."""
+        """Counts what a committed window holds as shipped."""
         self._pending, self._has_begun = None, True
         before = dict(self.contents.ends)
         self.contents.accept(draft)
@@ -118,7 +118,7 @@ class Shipper:
     def wait_archived(
         self, partition: Archivable, end_offset: int, timeout_s: float | None
     ) -> None:
-        """Waits until a window holds the records below an offset; raises why it does not."""
+        """Waits until windows hold the records below an offset; raises why they do not."""
         place = partition.place
 
         def is_shipped() -> bool:
@@ -144,7 +144,7 @@ class Shipper:
         raise Unavailable(f"{where} in time: {self.problem or 'shipping'}")
 
     def wake(self) -> None:
-        """Has everybody who waits look again."""
+        """Wakes all waiting threads, so that they look again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -153,7 +153,7 @@ class Shipper:
         return self.contents.unshipped()
 
     def lag_ms(self) -> int:
-        """Returns how long the oldest of them may have been there; 0 if all are shipped."""
+        """Returns how long the oldest of them may have been waiting; 0 if all are shipped."""
         return max(1, self._clock() - self._covered_ms) if self.unshipped_records() else 0
 
     # ------------------------------------------------------------------ the thread
@@ -185,7 +185,7 @@ class Shipper:
                 _log.exception("shipping failed; it is tried again")
 
     def halt(self) -> None:
-        """Stops the thread, after the window that is under way."""
+        """Stops the thread, after the window that is being sent."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread.is_alive():

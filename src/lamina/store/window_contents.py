@@ -8,7 +8,7 @@ Rules.
 1. A window holds a prefix of each partition's durable records, nothing above the durable watermark,
    and what groups have done no further than its records go.
 2. A draft changes nothing here: only a window that is committed counts as shipped.
-3. A full window holds every copy and every remembered producer: what is before it is needed for
+3. A full window holds every copy and every remembered producer: earlier ones are needed for their
    records only.
 4. A batch of an idempotent producer is in one window, with its entry.
 5. A partition that cannot be read now is left out, with the reason; the others go on.
@@ -45,7 +45,7 @@ from lamina.store.window_history import History, is_same
 
 BATCH = Limit(max_records=1 << 18, max_bytes=4 << 20)
 WINDOW_BYTES = 16 << 20
-"""About how many bytes of records a window has: what is above goes into the next one."""
+"""About how many bytes of records a window holds; the rest goes into the next one."""
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """What a cluster's log says of each topic: its windows, applied one after the other.
 
 The first window of an epoch, and the first one above the boundary, hold a copy of every small file
-and every remembered producer. So a history needs nothing from before it but the archived records.
+and every remembered producer. So nothing before it is needed but the archived records.
 
 Rules.
-1. A later section wins. A topic of another epoch than before begins from nothing.
-2. Records may come again: those below the end that is known are the same ones.
-3. Nothing here reads or writes anything, but for the copies of an archive that no cluster has
-   written to yet (`adopted`).
+1. A later section wins. A topic whose epoch has changed starts empty.
+2. Records may be repeated: those below the known end are the same ones.
+3. Nothing here reads or writes, except for `adopted`, which reads the copies in an archive that no
+   cluster has written to yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PartHistory:
         return max((each.next_offset for each in self.records), default=0)
 
     def add_producers(self, body: bytes) -> None:
-        """Takes in entries of the journal; the last word on a batch is at the end."""
+        """Adds entries of the journal; the newest entry of a batch is the last one."""
         for entry in producer_journal.decode(body):
             key = entry.producer_id, entry.epoch, entry.sequence
             self.producers.pop(key, None)

@@ -1,12 +1,12 @@
-"""What the records of a registry say together: subjects, versions, schemas by id, levels and modes.
+"""The state of a registry: subjects, versions, schemas by id, levels and modes.
 
-Derived: made from the records of `_schemas`, and made anew when a store is opened.
+Derived: rebuilt from the records of `_schemas` whenever a store is opened.
 
 Rules.
-1. An id belongs to one schema for good. A record that gives it to another one is passed over.
-2. Ids count up, and one that was ever given is not given again, whatever was deleted since.
-3. A version's number is above all that its subject has, deleted ones included.
-4. What is inside a dictionary is never changed, only replaced: a copy costs little (`copy`).
+1. An id belongs to one schema for good. A record that gives it to another schema is ignored.
+2. Ids count up, and none is ever reused, whatever has been deleted since.
+3. A new version's number is above all others of its subject, deleted ones included.
+4. The values of the dictionaries are replaced, never changed, so that a copy is cheap (`copy`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lamina.subjects.entries import (
 from lamina.subjects.refusal_codes import INVALID_SCHEMA, Refused
 
 May: TypeAlias = Callable[[str], bool]
-"""Says whether whoever asks may see a subject."""
+"""Returns whether the caller may see a subject."""
 TEXTS_MAX = 1 << 22
-"""How many characters the texts that a schema names may have in all."""
+"""How many characters the texts that a schema refers to may have in total."""
 LEVEL, MODE = "BACKWARD", "READWRITE"
 
 
 def anything(subject: str) -> bool:
-    """Sees every subject."""
+    """Allows every subject."""
     del subject
     return True
 
@@ -51,7 +51,7 @@ class Book:
     levels: dict[str, str] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
     _places: dict[int, dict[tuple[str, int], None]] = field(default_factory=dict)
-    """Under which subjects and versions each schema is there, by its id."""
+    """The subjects and versions of each schema, by its id."""
     _identities: dict[int, str] = field(default_factory=dict)
     _ids: dict[str, int] = field(default_factory=dict)
     _highest_id: int = 0
@@ -59,7 +59,7 @@ class Book:
     # ------------------------------------------------------------------ what a record says
 
     def copy(self) -> Book:
-        """Returns a book that takes in more while others read this one."""
+        """Returns a copy that can change while others read this one."""
         return Book(
             **{name: dict(known) for name, known in self._dicts()}, _highest_id=self._highest_id
         )
@@ -68,7 +68,7 @@ class Book:
         return ((name, known) for name, known in vars(self).items() if isinstance(known, dict))
 
     def apply(self, entry: Entry) -> None:
-        """Takes in what the next record says; nobody else may be reading the book."""
+        """Applies the next record; nobody else may be reading the book."""
         if isinstance(entry, Registered):
             self._register(entry)
         elif isinstance(entry, Gone):
@@ -128,18 +128,18 @@ class Book:
     def _identity(self, schema: Schema) -> str:
         try:
             return languages.read(schema, self.texts(schema)).identity
-        except (SchemaError, Refused):  # of others, who may know more languages
+        except (SchemaError, Refused):  # written by others, which may know more languages
             return languages.identity_of(schema, schema.text)
 
     # ------------------------------------------------------------------ schemas
 
     @property
     def next_id(self) -> int:
-        """The id of the next schema that is new."""
+        """The id that the next new schema gets."""
         return self._highest_id + 1
 
     def id_of(self, identity: str) -> int | None:
-        """Returns the id of a schema that is there."""
+        """Returns the id of a schema by its identity; None for a schema that is not there."""
         return self._ids.get(identity)
 
     def was_given(self, schema_id: int) -> bool:
@@ -147,18 +147,18 @@ class Book:
         return schema_id in self._identities
 
     def identity(self, schema_id: int) -> str:
-        """Returns by what a schema is known."""
+        """Returns the identity of a schema by its id."""
         return self._identities[schema_id]
 
     def places(self, schema_id: int, may: May = anything) -> list[Registered]:
-        """Returns the versions that a schema is, of subjects that may be seen."""
+        """Returns the versions that have a schema, of the subjects that the caller may see."""
         found = self._places.get(schema_id, {})
         return [self.subjects[name][number] for name, number in found if may(name)]
 
     def texts(self, schema: Schema, may: May = anything) -> dict[str, str]:
-        """Returns the texts that a schema names, by those names; what they name is in front.
+        """Returns the texts that a schema refers to, by name; each after those that it refers to.
 
-        Raises Refused for a name that is not there, or not to be seen.
+        Raises Refused for a reference to what is not there, or may not be seen.
         """
         found: dict[str, str] = {}
         self._collect(schema, may, found, ())

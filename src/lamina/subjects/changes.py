@@ -1,9 +1,9 @@
-"""What a request writes: entries that make it so, or a refusal. Nothing is written here.
+"""What a request writes: the entries that carry it out, or a refusal. Nothing is written here.
 
 Rules.
 1. The same schema has the same id under every subject, and registering it again changes nothing.
-2. What others refer to is not deleted, and for good goes only what was deleted before.
-3. Whoever registers may name only what they may see.
+2. A version that others refer to is not deleted, and only a soft-deleted one is deleted for good.
+3. A schema may refer only to subjects that its sender may see.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A schema that a client sent, with the id and the version that it wants, if it does."""
+    """A schema that a client sent, with the id and the version that it asks for, if any."""
 
     schema: Schema
     id: int | None = None
@@ -56,7 +56,7 @@ class Asked:
 
 
 def asked(body: Mapping[str, Any]) -> Asked:
-    """Reads the body of a request with a schema; raises Refused for what is none."""
+    """Parses the body of a request that holds a schema; raises Refused for a bad one."""
     strange = [name for name in body if name not in _KNOWN and body[name] and name not in _UNUSED]
     if strange:
         raise _invalid(f"{strange[0][:80]!r} is not kept here")
@@ -80,7 +80,7 @@ def asked(body: Mapping[str, Any]) -> Asked:
 
 
 def _checked_beside(body: Mapping[str, Any]) -> str:
-    """Returns what is kept beside a schema, as bounded as the schema's own text."""
+    """Returns what is kept beside a schema; its limits are those of the schema's text."""
     for name in BESIDE:
         if not isinstance(body.get(name) or {}, dict):
             raise _invalid(f"{name} is an object")
@@ -104,7 +104,7 @@ def _invalid(why: str) -> Refused:
 
 
 def checked_subject(subject: str) -> str:
-    """Returns a subject's name without the default context in front; raises Refused for none."""
+    """Returns a subject's name without the default context; raises Refused for a bad name."""
     name = subject.removeprefix(":.:")
     if not is_subject(name):
         told = "there is one context" if name.startswith(":.") else "it is no name"
@@ -116,7 +116,7 @@ def checked_subject(subject: str) -> str:
 
 
 def checked_version(text: str) -> int | None:
-    """Reads a version: a number, or None for the latest; raises Refused for what is neither."""
+    """Parses a version: its number, or None for the latest; raises Refused otherwise."""
     if text in (LATEST, "-1"):
         return None
     if text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) <= NUMBER_MAX:
@@ -132,7 +132,7 @@ def checked_version(text: str) -> int | None:
 
 
 def found(book: Book, subject: str, version: int | None, *, deleted: bool = False) -> Registered:
-    """Returns a version of a subject, the latest for None; raises Refused if it is not there."""
+    """Returns a version of a subject (None is the latest); raises Refused if it is not there."""
     known = book.versions(subject, deleted=deleted)
     if not known:
         raise no_subject(subject)
@@ -143,7 +143,7 @@ def found(book: Book, subject: str, version: int | None, *, deleted: bool = Fals
 
 
 def read(book: Book, schema: Schema, may: May = anything) -> Meaning:
-    """Reads a schema with what it names; raises Refused for what is none."""
+    """Parses a schema with what it refers to; raises Refused for an invalid one."""
     try:
         return languages.read(schema, book.texts(schema, may))
     except SchemaError as error:
@@ -153,7 +153,7 @@ def read(book: Book, schema: Schema, may: May = anything) -> Meaning:
 def looked_up(
     book: Book, subject: str, schema: Schema, may: May, *, deleted: bool = False
 ) -> Registered:
-    """Returns the version of a subject that a schema is; raises Refused if it is none of them."""
+    """Returns the version of a subject that has a schema; raises Refused if none has it."""
     known = book.versions(subject, deleted=deleted)
     if not known:
         raise no_subject(subject)
@@ -168,7 +168,7 @@ def looked_up(
 
 
 def registering(book: Book, subject: str, given: Asked, may: May) -> tuple[list[Entry], Registered]:
-    """Returns what registers a schema under a subject, and the version that it is then."""
+    """Returns the entries that register a schema under a subject, and the version it gets."""
     meaning = read(book, given.schema, may)
     mode = book.mode(subject)
     known = book.id_of(meaning.identity)
@@ -196,7 +196,7 @@ def registering(book: Book, subject: str, given: Asked, may: May) -> tuple[list[
 def _importing(
     book: Book, subject: str, given: Asked, known: int | None
 ) -> tuple[list[Entry], Registered]:
-    """Takes the id and the version that a client brings, unless they are another schema's."""
+    """Registers a schema with the client's id and version, unless another schema has them."""
     schema_id = given.id or known or book.next_id
     if schema_id != known and book.was_given(schema_id):
         why = f"Overwrite new schema with id {schema_id} is not permitted."
@@ -222,13 +222,13 @@ def _entered(
 def adopting(
     book: Book, subject: str, schema: Schema, wanted_id: int | None = None
 ) -> tuple[list[Entry], Registered] | None:
-    """Returns what registers a topic's own schema, which the topic's own rules have let in.
+    """Returns the entries that register a typed topic's schema, which the topic has accepted.
 
-    With an id, which values carry already: None if that is another schema's here.
+    `wanted_id` is one that values carry already; None is returned if another schema has it here.
     """
     try:
         identity = languages.read(schema, book.texts(schema)).identity
-    except SchemaError:  # a name that one language has and the other has not
+    except SchemaError:  # a name that is valid in a topic's schema, and not in the registry
         identity = languages.identity_of(schema, schema.text)
     known = book.id_of(identity) if wanted_id is None else wanted_id
     if wanted_id is not None and book.was_given(wanted_id) and book.identity(wanted_id) != identity:
@@ -241,7 +241,7 @@ def adopting(
 
 
 def compared(book: Book, new: Meaning, former: list[Registered], level: str) -> list[str]:
-    """Returns what keeps a schema from following versions of a subject, oldest first."""
+    """Returns why a schema may not follow versions of a subject, which are given oldest first."""
     chosen = former if level.endswith("TRANSITIVE") else former[-1:]
     old = [] if level == languages.NONE else [read(book, each.schema) for each in chosen]
     try:
@@ -254,7 +254,7 @@ def compared(book: Book, new: Meaning, former: list[Registered], level: str) -> 
 
 
 def deleting_subject(book: Book, subject: str, *, permanent: bool) -> tuple[list[Entry], list[int]]:
-    """Returns what deletes a subject, and which versions that takes."""
+    """Returns the entries that delete a subject, and the versions that are deleted with it."""
     every = book.versions(subject, deleted=True)
     if not every:
         raise no_subject(subject)
@@ -283,7 +283,7 @@ def deleting_subject(book: Book, subject: str, *, permanent: bool) -> tuple[list
 def deleting_version(
     book: Book, subject: str, version: int | None, *, permanent: bool
 ) -> tuple[list[Entry], int]:
-    """Returns what deletes a version, and its number."""
+    """Returns the entries that delete a version, and its number."""
     known = found(book, subject, version, deleted=version is not None)
     told = f"Subject '{subject}' Version {known.version} was"
     _refuse_read_only(book, subject)
@@ -318,7 +318,7 @@ def _refuse_referenced(book: Book, subject: str, version: int) -> None:
 
 
 def checked_level(given: Any) -> str:
-    """Returns a compatibility level as it is spelt; raises Refused for an unknown one."""
+    """Returns a compatibility level in capitals; raises Refused for an unknown one."""
     word = given.upper() if isinstance(given, str) else ""
     if word not in languages.LEVELS:
         known = ", ".join(each.lower() for each in languages.LEVELS)
@@ -328,7 +328,7 @@ def checked_level(given: Any) -> str:
 
 
 def checked_mode(given: Any) -> str:
-    """Returns a mode as it is spelt; raises Refused for an unknown one."""
+    """Returns a mode in capitals; raises Refused for an unknown one."""
     word = given.upper() if isinstance(given, str) else ""
     if word not in MODES:
         why = f"Invalid mode. Valid values are {', '.join(MODES)}"
@@ -337,7 +337,7 @@ def checked_mode(given: Any) -> str:
 
 
 def setting_mode(book: Book, subject: str, mode: str, *, force: bool) -> list[Entry]:
-    """Returns what sets a mode; ids are brought along only to where there are none."""
+    """Returns the entries that set a mode. IMPORT needs `force` where there are schemas already."""
     if mode == IMPORT and book.mode(subject) != IMPORT and not force:
         has = bool(book.versions(subject)) if subject else any(map(book.versions, book.subjects))
         if has:
@@ -347,7 +347,7 @@ def setting_mode(book: Book, subject: str, mode: str, *, force: bool) -> list[En
 
 
 def taking_back(book: Book, subject: str, *, is_level: bool) -> tuple[list[Entry], str]:
-    """Returns what takes a level or a mode back, and what it was."""
+    """Returns the entries that unset a level or a mode, and what it was."""
     known = book.levels if is_level else book.modes
     if subject and subject not in known:
         what = "compatibility" if is_level else "mode"

@@ -13,8 +13,8 @@
 subject of null is the whole registry; no value takes a level or a mode back.
 
 Rules.
-1. The last record of a key is what counts: the topic may be compacted.
-2. `decode` never raises: what it does not know is None, and changes nothing.
+1. Only the last record of a key counts: the topic may be compacted.
+2. `decode` never raises: for a record that it does not understand it returns None.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import Any, TypeAlias, TypeGuard
 
 TOPIC = "_schemas"
 VALUE, KEY = "-value", "-key"
-"""What stands behind a topic's name in the subjects of its values and its keys."""
+"""What the subjects of a topic's values and keys append to its name."""
 NUMBER_MAX = (1 << 31) - 1
 SUBJECT_MAX = 1024
 """How many characters a subject's name may have."""
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 LANGUAGES = (JSON, PROTOBUF, AVRO)
 BESIDE = ("metadata", "ruleSet")
-"""What clients keep beside a schema; it is stored and given back, and not looked into."""
+"""What clients keep beside a schema: stored and returned as it is, never interpreted."""
 REFERENCES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one names: under which name, and which version of which subject."""
+    """A reference to another schema: a name, and the version of a subject that it stands for."""
 
     name: str
     subject: str
@@ -57,7 +57,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A version of a subject, there or deleted in a way that can be taken back."""
+    """A version of a subject, which may be soft-deleted."""
 
     subject: str
     version: int
@@ -68,7 +68,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A version of a subject is deleted for good."""
+    """A version of a subject is deleted permanently."""
 
     subject: str
     version: int
@@ -76,7 +76,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDeleted:
-    """A subject is deleted up to a version, in a way that can be taken back."""
+    """A subject is soft-deleted up to a version."""
 
     subject: str
     version: int

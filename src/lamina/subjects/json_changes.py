@@ -1,13 +1,12 @@
 """Whether one JSON Schema accepts what another one allowed, keyword by keyword.
 
-As Confluent's registry judges: a property that is new is a problem where the former schema left
-room for any property of that name ("open", `additionalProperties` not false), because documents may
-have it already, as something else. A keyword that cannot be compared (`if`, `contains`, …) must
-stay as it is.
+The rules are those of Confluent's registry: a new property is a problem if the former schema was
+open (`additionalProperties` not false), because documents may already have a property of that name
+with another meaning. A keyword that cannot be compared (`if`, `contains`, …) must not change.
 
 Rules.
-1. Documents are hostile: references may go in circles, and the work is bounded.
-2. What is not understood is a problem, never compatible.
+1. Documents may be hostile: references may form circles, so the work is bounded.
+2. What is not understood counts as a problem, never as compatible.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ANNOTATIONS = (
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"),
     *("$defs", "definitions", "readOnly", "writeOnly"),
 )
-"""What says nothing about which values are accepted."""
+"""Keywords that do not affect which values are accepted."""
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _SUMS = ("anyOf", "oneOf")
 _AS_IT_IS = (
@@ -34,7 +33,7 @@ _AS_IT_IS = (
     *("patternProperties", "dependencies", "dependentRequired", "dependentSchemas", "pattern"),
     *("unevaluatedProperties", "unevaluatedItems"),
 )
-"""Keywords that may go, or stay as they are."""
+"""Keywords that may be removed, but not added or changed."""
 _AT_MOST = ("maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties")
 _AT_LEAST = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
 Node: TypeAlias = Any
@@ -43,13 +42,13 @@ Node: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Document:
-    """A text with the texts that it names, each under the name that it is referred to by."""
+    """A parsed text, with those that it refers to by name."""
 
     root: Node
     others: Mapping[str, Node]
 
     def target(self, reference: str) -> Node:
-        """Returns what a `$ref` means; raises SchemaError where it means nothing."""
+        """Returns the schema that a `$ref` leads to; raises SchemaError if it leads nowhere."""
         base, _, inside = reference.partition("#")
         found = self.root
         if base and base != self._own:

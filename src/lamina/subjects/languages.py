@@ -1,10 +1,10 @@
-"""A schema's text in one of three languages: what it means, and what another one cannot read of it.
+"""A schema's text in one of three languages: its meaning, and what others cannot read of it.
 
-Texts that a schema names (its references) are parsed with it: records that Avro's text has no
-definition of, files that a `.proto` file imports, documents that `$ref` leads to.
+The texts that a schema refers to are parsed together with it: records that an Avro schema does not
+define itself, files that a `.proto` file imports, documents that a `$ref` leads to.
 
-`identity` is the same for texts that differ in layout only. Two schemas are one if their identities
-are, and their references, and what clients keep beside them.
+`identity` does not depend on a text's layout. Two schemas are the same if their identities,
+their references and what clients keep beside them are equal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEVELS = evolution.LEVELS
 
 @dataclass(frozen=True)
 class Meaning:
-    """A text that was read: by what it is known, and what comparisons need of it."""
+    """A parsed text: its identity, and the model by which it is compared."""
 
     language: str
     identity: str
@@ -45,7 +45,7 @@ class Meaning:
 
 
 def read(schema: Schema, others: Mapping[str, str]) -> Meaning:
-    """Reads a schema's text, with those that it names; raises SchemaError for what is none."""
+    """Parses a schema with the texts that it refers to; raises SchemaError if one is invalid."""
     canonical: str
     model: Any
     if schema.language == PROTOBUF:
@@ -58,14 +58,14 @@ def read(schema: Schema, others: Mapping[str, str]) -> Meaning:
 
 
 def identity_of(schema: Schema, canonical: str) -> str:
-    """Returns what a schema is known by, as a short text."""
+    """Returns the identity of a schema: a digest of its canonical text, references and so on."""
     named = [[each.name, each.subject, each.version] for each in schema.references]
     whole = json.dumps([schema.language, canonical, named, schema.beside])
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
 def problems(new: Meaning, old: Sequence[Meaning], level: str) -> list[str]:
-    """Returns what keeps a schema from following others, oldest first; nothing if it may."""
+    """Returns why a schema may not follow others (oldest first); nothing if it may."""
     if level == NONE:
         return []
     former = old if level.endswith("TRANSITIVE") else old[-1:]
@@ -106,7 +106,7 @@ def _avro(text: str, others: Mapping[str, str]) -> tuple[str, Type]:
 
 
 def _once(others: Mapping[str, str]) -> list[str]:
-    """Texts under different names may be the same: what they define is defined once."""
+    """Returns each text once: what several names refer to must not be defined twice."""
     return list(dict.fromkeys(others.values()))
 
 

@@ -1,8 +1,8 @@
 """Waiting for appends without a thread: a bell that the log's writers ring in the event loop.
 
 Rules.
-1. The bell says which partitions have rung: who waits for many looks again at those alone.
-2. A rope is let go before its partition is looked at: an append that comes meanwhile rings again.
+1. The bell says which partitions have rung, so that a fetch of many looks again at those only.
+2. A rope is released before its partition is looked at: an append that comes meanwhile rings again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lamina.server.kafka.sessions import Call
 
 
 class _Rope(threading.Event):
-    """What a partition's writer sets; it rings once until somebody has heard it."""
+    """The event that a partition's writer sets: rings once, and again after it was cleared."""
 
     def __init__(self, bell: Bell, number: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Listened(Protocol):
 
 
 def logs_of(call: Call, places: Iterable[tuple[str, int]]) -> list[Any]:
-    """Returns the partitions of some places that are there."""
+    """Returns those of some partitions that exist."""
     wanted = set(places)
     topics = {topic for topic, _ in wanted}
     every: list[Any] = [*call.store.segmented(topics), *call.store.wal_partitions(topics)]
@@ -51,7 +51,7 @@ def logs_of(call: Call, places: Iterable[tuple[str, int]]) -> list[Any]:
 
 
 class Bell:
-    """Listens to some partitions while the context lasts."""
+    """Listens to some partitions inside a `with` block."""
 
     def __init__(self, call: Call, partitions: Sequence[Listened]) -> None:
         self._loop = asyncio.get_running_loop()

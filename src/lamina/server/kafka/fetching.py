@@ -4,16 +4,16 @@
                           └─yes─▶ read and encode in the pool ─▶ [head, records, …] to the socket
 
 Rules.
-1. An answer leaves at `max_wait_ms` at the latest, and not before there are `min_bytes`, unless
-   something is wrong with a partition: then at once.
-2. The first record is sent whole, however few bytes are asked for.
-3. Offsets without a record are spanned by an empty batch: a reader never stands still at a hole.
-   Where records are lost, damaged say, a client is told first: the answer to its first fetch there
-   is CORRUPT_MESSAGE, which programs see, and the next one of the connection goes on behind it.
-   What the disk does not deliver just now is no hole: it may be read another time.
-4. Bytes are reserved before records are read, and given back when the answer was taken.
-5. A fetch session is never opened: answers say session 0, and clients go on without.
-6. One long poll of a connection waits at a time: each would be rung by every append.
+1. An answer leaves as soon as there are `min_bytes`, and at `max_wait_ms` at the latest. If
+   something is wrong with a partition, it leaves at once.
+2. The first record is sent whole, even if fewer bytes were asked for.
+3. Offsets without a record are spanned by an empty batch, so that no reader gets stuck at a hole.
+   Where records are lost (damaged, say), a connection's first fetch there is answered with
+   CORRUPT_MESSAGE, which programs see, and its next one continues after the loss.
+   Bytes that the disk cannot deliver just now are no hole: they may be readable later.
+4. Memory is reserved before records are read, and released when the answer has been sent.
+5. Fetch sessions are never opened: answers have session 0, and clients do without.
+6. Only one long poll per connection waits at a time: every append would wake each of them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LEAST_BYTES = 64 << 10
 _log = logging.getLogger("lamina.server")
 _RECORDS_MAX = 1 << 20
 _BATCHES_MAX = 1000
-"""Of a partition with append times, where each append is a batch: the next answer has the rest."""
+"""Per partition with append times, where each append is a batch; the next answer has the rest."""
 _SPAN_MAX = (1 << 31) - 1
 _LOSSES_MAX = 1000
-"""How many losses a connection remembers to have told."""
+"""How many reported losses a connection remembers."""
 _BUSY_PAUSE_S = 0.02
 _MEASURED_BYTES = 1 << 20
 """How much is read at once to learn how large it is."""
@@ -53,7 +53,7 @@ _MEASURED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Wanted:
-    """A partition of a request, and what was found there."""
+    """A partition of a request, and what was found in it."""
 
     topic: str
     topic_id: bytes

@@ -1,12 +1,12 @@
-"""ShareAcknowledge, and the acknowledgements that ride on ShareFetch.
+"""ShareAcknowledge, and the acknowledgements that are part of ShareFetch.
 
     ranges with verdicts ─▶ rows of what the session holds ─▶ one change of the group ─▶ durable
 
 Rules.
-1. What is answered without an error is durable.
-2. The acknowledgements of a partition are settled all or none: one record that its member does not
-   hold (any more) refuses them with INVALID_RECORD_STATE.
-3. Nothing is made for each offset that a client names: ranges are looked up in what is held.
+1. An acknowledgement that is answered without an error is durable.
+2. The acknowledgements of a partition are settled all together or not at all: one record that the
+   member does not hold (any more) makes all of them fail with INVALID_RECORD_STATE.
+3. A range is never expanded into its offsets: what is held is searched for the range's records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def leader_of(call: Call) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """What a client says of ranges of offsets: one verdict for a range, or one for each offset."""
+    """A client's verdicts on ranges of offsets: one for a whole range, or one per offset."""
 
     firsts: Numbers
     lasts: Numbers
@@ -59,7 +59,7 @@ class Acks:
 
 
 def parsed(batches: list[Message], *, renews: bool) -> Acks | None:
-    """Reads the acknowledgements of a partition; None for what no client may say."""
+    """Parses the acknowledgements of a partition; None if they are invalid."""
     firsts = np.array([each["first_offset"] for each in batches], dtype=np.int64)
     lasts = np.array([each["last_offset"] for each in batches], dtype=np.int64)
     kinds = [each["acknowledge_types"] for each in batches]

@@ -1,16 +1,16 @@
-"""ShareFetch: records for one member, each with it alone, waiting for them without a thread.
+"""ShareFetch: records for one member, which nobody else gets; waiting for them takes no thread.
 
-    session ─▶ acknowledgements, durable ─▶ anything deliverable? ─no─▶ wait: an append, an ack of
-                                              │                        somebody, the end of a lease
+    session ─▶ acknowledgements, durable ─▶ anything deliverable? ─no─▶ wait: for an append, another
+                                              │                        member's ack, a lease's end
                                               └─yes─▶ acquire and encode in the pool ─▶ answer
 
 Rules.
-1. A session's epoch is judged in the order in which requests come, before anything waits.
-2. An answer has exactly the records that were acquired, and a range for each run of consecutive
-   ones that were delivered equally often.
-3. What is acquired is in the session before it is answered. Where the session has ended meanwhile
+1. Session epochs are checked in the order of requests, before anything waits.
+2. An answer holds exactly the records that were acquired, with one range per run of consecutive
+   records that have the same delivery count.
+3. What is acquired is noted in the session before it is sent. If the session has ended meanwhile,
    it is released again.
-4. Partitions take turns in being first, and bytes are reserved before records are read.
+4. Partitions take turns at being first, and memory is reserved before records are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Share groups (KIP-932) for Kafka clients: membership, and what administrators ask.
+"""Share groups (KIP-932) for Kafka clients: membership, and the requests of administrators.
 
-A share group is Lamina's own: a group of each topic that its members subscribe to, made when the
-first of them comes, at the group's `share.auto.offset.reset`. `store.group(...)` under the same
-name shares the same records.
+A share group is one of Lamina's own groups per topic that its members subscribe to. It is created
+when its first member joins, and begins at the group's `share.auto.offset.reset`. `store.group(...)`
+with the same name shares the same records.
 
 Rule: a key with a prefix uses groups and topics whose names begin with it; a group that reaches
 other topics is neither shown to it nor deleted by it.

@@ -1,13 +1,13 @@
-"""Where share groups stand, for administrators: told, moved and forgotten (KIP-932, KIP-1226).
+"""The offsets of share groups: described, altered and deleted (KIP-932, KIP-1226).
 
-The start offset of a share group is what Lamina calls acked until: all records before it are done.
+The start offset of a share group is Lamina's `acked until`: all records before it are acked.
 
 Rules.
-1. A group is moved or forgotten while it has no members: NON_EMPTY_GROUP otherwise.
-2. A move is `reset_group`: durable, within what is there, and what was acked ahead or counted as
-   delivered is forgotten. It begins the group in topics that it has not read yet.
-3. As at the other doors, looking takes scope `read`, moving and forgetting scope `admin`, of the
-   group and of each topic.
+1. Offsets are altered or deleted only while the group has no members: NON_EMPTY_GROUP otherwise.
+2. Altering is `reset_group`: it is durable, limited to the offsets that exist, and forgets delivery
+   counts and acks ahead. It creates the group in topics that it has not read yet.
+3. As at the other doors, describing needs the scope `read`, altering and deleting need `admin`, for
+   the group and for each topic.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _changed(call: Call, change: Callable[[Call, str, Message], Message]) -> Mes
 def _answered(
     call: Call, group: str, asked: Message, change: Callable[[Call, str, Message], Message]
 ) -> Message:
-    """Changes a topic of a group; an error is told for the topic, or each partition of it."""
+    """Changes a topic of a group; an error is returned for the topic, or each of its partitions."""
     name = asked["topic_name"]
     try:
         call.caller.require("admin", name, call.name)

@@ -1,15 +1,15 @@
 """Share sessions: what each share consumer looks at, and what it holds.
 
-    epoch 0 opens ──▶ 1, 2, 3, … each names the next ──▶ -1 closes
-                        └── its connection ends, or its membership: closed as well
+    epoch 0 opens ──▶ 1, 2, 3, … one per request ──▶ -1 closes
+                        └── closed as well when the connection or the membership ends
 
 Rules.
-1. A session belongs to a member of a group, and to the connection that has opened it: whichever
-   ends first ends it, and what it holds is released.
-2. Only what is in a session can be settled by its member.
-3. Records that were acquired for a session that has ended meanwhile are released by whoever
-   acquired them: `hold` says so.
-4. How many sessions there are is bounded.
+1. A session belongs to a member of a group, and to the connection that opened it. When either ends,
+   the session ends, and the records that it holds are released.
+2. A member can settle only records that its session holds.
+3. If a session ends while records are being acquired for it, the thread that acquired them releases
+   them: `hold` returns False.
+4. The number of sessions is bounded.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Place = tuple[str, int]
 
 
 class ShareSession:
-    """One session; its columns are changed by the pool's threads, one at a time."""
+    """One session. The pool's threads change it, one at a time."""
 
     def __init__(self, group: str, member_id: str, owner: object) -> None:
         self.group = group
         self.member_id = member_id
         self.owner = owner
         self.epoch = 1
-        """The epoch that the next request has to name."""
+        """The epoch that the next request must have."""
         self.partitions: dict[tuple[bytes, int], None] = {}
-        """What is looked at, by topic id and partition, in the order in which it came."""
+        """The partitions that are fetched, by topic id and number, in order of arrival."""
         self.turn = 0
         self.settling = threading.Lock()
         """Held while acknowledgements are settled: two requests may be at work at once."""
@@ -48,7 +48,7 @@ class ShareSession:
         self._is_over = False
 
     def hold(self, place: Place, chosen: Chosen, deadline_ms: int, now_ms: int) -> bool:
-        """Notes what was acquired; False if the session has ended meanwhile."""
+        """Notes acquired records; returns False if the session has ended meanwhile."""
         with self._changing:
             if not self._is_over:
                 known = self._held.get(place, Holding())
@@ -61,7 +61,7 @@ class ShareSession:
             return self._held.get(place, Holding())
 
     def settled(self, place: Place, done: Chosen, renewed: Chosen, deadline_ms: int) -> None:
-        """Notes what is held no more, and what is held longer."""
+        """Notes which records are no longer held, and which leases were extended."""
         with self._changing:
             known = self._held.get(place)
             if known is None:

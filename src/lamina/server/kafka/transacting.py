@@ -1,11 +1,11 @@
-"""Transactions for Kafka clients: the messages around the store's own (`store.transactions`).
+"""Transactions for Kafka clients: messages in front of the store's own (`store.transactions`).
 
 Rules.
-1. A transactional id is named like a topic to a key: scope `write`, and the key's prefix. So are
-   the topics and groups in a transaction, each by itself.
-2. Who is fenced is told so in the word that its version knows: PRODUCER_FENCED, or
-   INVALID_PRODUCER_EPOCH before there was one.
-3. What may pass is told as the coordinator's trouble, which every client tries again.
+1. Keys treat a transactional id like a topic: it takes the scope `write`, and must begin with the
+   key's prefix. The same is checked for each topic and group in a transaction.
+2. A fenced producer gets the code that the version of its request knows: PRODUCER_FENCED, or
+   INVALID_PRODUCER_EPOCH in versions before that existed.
+3. A failure that may pass is returned as COORDINATOR_NOT_AVAILABLE, which every client retries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FENCED_FROM = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn":
 
 
 def code_of(call: Call, error: LaminaError) -> int:
-    """Returns the number for what a transactional producer is refused with."""
+    """Returns the error code with which a transactional producer is refused."""
     told, _ = call.told(error)
     if isinstance(error, TransactionRefused):
         if error.refusal is not TransactionRefusal.PRODUCER_FENCED:
@@ -38,7 +38,7 @@ def code_of(call: Call, error: LaminaError) -> int:
 
 
 def claim_of(request: Message) -> Claim:
-    """Returns who a request is of."""
+    """Returns the producer that a request claims to come from."""
     names = ("transactional_id", "producer_id", "producer_epoch")
     return Claim(*(request[name] for name in names))
 

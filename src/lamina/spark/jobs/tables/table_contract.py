@@ -97,7 +97,7 @@ class Commit:
     added: Sequence[TableFile]
     removed: Sequence[TableFile]
     has_new_rows: bool = True
-    """False where the same rows were only arranged anew."""
+    """False where the same rows were only rearranged."""
 
 
 @dataclass(frozen=True, slots=True)
