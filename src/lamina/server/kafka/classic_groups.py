@@ -16,7 +16,7 @@ from typing import Any
 
 from lamina.api.memberships import Identity, JoinRequest, Membership, Refusal
 from lamina.errors import LaminaError
-from lamina.server.kafka.cluster_metadata import broker_of
+from lamina.server.kafka.cluster_metadata import broker_of, operations_on_group
 from lamina.server.kafka.sessions import Call
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
@@ -155,8 +155,9 @@ def leave_group(call: Call) -> Message:
     group = request["group_id"]
     if not may_use(call, group):
         return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    named = request["members"] or [{"member_id": request["member_id"], "group_instance_id": None}]
-    members = [(each["member_id"], each["group_instance_id"]) for each in named]
+    members = [(each["member_id"], each["group_instance_id"]) for each in request["members"]]
+    if call.version < 3:
+        members = [(request["member_id"], None)]
     try:
         answers = call.store.coordinator.leave(group, members)
     except LaminaError as error:
@@ -202,11 +203,13 @@ def _described(call: Call, name: str) -> Message:
     if not may_use(call, name, "read"):
         return {"group_id": name, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     about: Membership | None = call.store.coordinator.describe(name)
+    allowed = operations_on_group(call)
     if about is None:
-        return {"group_id": name, "group_state": _DEAD}
+        return {"group_id": name, "group_state": _DEAD, "authorized_operations": allowed}
     return {
         "group_id": name,
         "group_state": about.state,
+        "authorized_operations": allowed,
         "protocol_type": about.protocol_type,
         "protocol_data": about.protocol,
         "members": [

@@ -26,6 +26,9 @@ _READS = (3, 8, 10)  # READ, DESCRIBE, DESCRIBE_CONFIGS
 _WRITES = (*_READS, 4)
 _ADMINISTERS = (*_WRITES, 5, 6, 7, 11)  # CREATE, DELETE, ALTER, ALTER_CONFIGS
 _OPERATIONS = {"read": _READS, "write": _WRITES, "admin": _ADMINISTERS}
+_LOOKS = (8, 10)  # DESCRIBE, DESCRIBE_CONFIGS
+_JOINS = (*_LOOKS, 3)  # READ: to be a member, and to commit
+_OF_GROUPS = {"read": _LOOKS, "write": _JOINS, "admin": (*_JOINS, 6, 11)}  # DELETE, ALTER_CONFIGS
 _NOT_ASKED = -(1 << 31)
 
 
@@ -151,6 +154,13 @@ def _led_by(node_id: int, partitions: int) -> list[Message]:
 
 def _operations(call: Call) -> int:
     return sum(1 << bit for bit in _OPERATIONS[call.caller.scope])
+
+
+def operations_on_group(call: Call) -> int:
+    """Returns what the caller may do with a group that it may look at, if the request asks."""
+    if not call.request["include_authorized_operations"]:
+        return _NOT_ASKED
+    return sum(1 << bit for bit in _OF_GROUPS[call.caller.scope])
 
 
 def describe_cluster(call: Call) -> Message:

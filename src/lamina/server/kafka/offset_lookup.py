@@ -2,9 +2,14 @@
 
 Leader epochs never change here, and readers never see a record that vanishes: whatever a client
 read in epoch 0 is still there, up to the end.
+
+Rule: a request asks once for each partition, as in Kafka. A search by time reads, and a short
+request could otherwise ask for it thousands of times.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from lamina.errors import LaminaError
 from lamina.server.kafka.cluster_metadata import LEADER_EPOCH
@@ -15,7 +20,7 @@ from lamina.wire.kafka.error_codes import ErrorCode
 
 LATEST, EARLIEST, NEWEST_TIME, LOCAL_START, LAST_ARCHIVED = -1, -2, -3, -4, -5
 _NOWHERE = (-1, -1)
-_TIME_MAX_MS = 1 << 52
+_TIME_MIN_MS, _TIME_END_MS = -(1 << 63), 1 << 63
 
 
 async def list_offsets(call: Call) -> Message:
@@ -25,19 +30,27 @@ async def list_offsets(call: Call) -> Message:
 
 
 def _list_offsets(call: Call) -> Message:
+    topics = call.request["topics"]
+    asked = [(topic["name"], each) for topic in topics for each in topic["partitions"]]
+    times = Counter((name, each["partition_index"]) for name, each in asked)
+    twice = {place for place, count in times.items() if count > 1}
     return {
         "topics": [
             {
                 "name": topic["name"],
-                "partitions": [_found(call, topic["name"], each) for each in topic["partitions"]],
+                "partitions": [
+                    _found(call, topic["name"], each, twice) for each in topic["partitions"]
+                ],
             }
-            for topic in call.request["topics"]
+            for topic in topics
         ]
     }
 
 
-def _found(call: Call, topic: str, asked: Message) -> Message:
+def _found(call: Call, topic: str, asked: Message, twice: set[tuple[str, int]]) -> Message:
     partition = asked["partition_index"]
+    if (topic, partition) in twice:
+        return {"partition_index": partition, "error_code": ErrorCode.INVALID_REQUEST}
     try:
         call.caller.require("read", topic, "list offsets")
         offset, timestamp = _lookup(call.store, topic, partition, asked["timestamp"])
@@ -94,21 +107,37 @@ def _at_or_after(store: Store, topic: str, partition: int, time_ms: int) -> tupl
     found = store.fetch(topic, partition, offset, max_records=1)
     if not found.num_rows:
         return _NOWHERE
-    return found["offset"][0].as_py(), found["timestamp"].cast("int64")[0].as_py()
+    return found["offset"][0].as_py(), int(found["timestamp"][0].value)
 
 
 def _newest(store: Store, topic: str, partition: int) -> tuple[int, int]:
-    """Returns the first record of the newest time: by halves, each asked of the time index."""
-    best = _at_or_after(store, topic, partition, 0)
-    low, high = best[1], _TIME_MAX_MS
+    """Returns the first record of the newest time.
+
+    That is mostly the time of the last record. A later one is looked for in steps that double,
+    then by halves, each asked of the time index.
+    """
+    best = _at_or_after(store, topic, partition, _last_time(store, topic, partition))
+    low, high, step = best[1], _TIME_END_MS, 1
     while best[0] >= 0 and low + 1 < high:
-        middle = (low + high) // 2
+        middle = min(low + step, (low + high) // 2)
         found = _at_or_after(store, topic, partition, middle)
         if found[0] < 0:
             high = middle
         else:
-            best, low = found, found[1]
+            best, low, step = found, found[1], step * 2
     return best
+
+
+def _last_time(store: Store, topic: str, partition: int) -> int:
+    """Returns the time of the last record; the earliest time there is where that one is gone."""
+    last = store.latest_offset(topic, partition) - 1
+    if last < store.earliest_offset(topic, partition):
+        return _TIME_MIN_MS
+    try:
+        found = store.fetch(topic, partition, last, max_records=1)
+    except LaminaError:  # it is only where to begin: reading on says what is wrong
+        return _TIME_MIN_MS
+    return int(found["timestamp"][0].value) if found.num_rows else _TIME_MIN_MS
 
 
 def offsets_for_leader_epoch(call: Call) -> Message:

@@ -20,6 +20,7 @@ from lamina.groups.lending import LendingGroup
 from lamina.groups.share_membership import JOINS, LEAVES, ShareBeat, ShareMember
 from lamina.server.kafka import classic_groups
 from lamina.server.kafka.classic_groups import answered, may_use, refusal_of
+from lamina.server.kafka.cluster_metadata import operations_on_group
 from lamina.server.kafka.sessions import Call, at_work
 from lamina.server.kafka.share_sessions import release
 from lamina.server.kafka.topic_ids import NO_ID, topic_id
@@ -29,7 +30,6 @@ from lamina.wire.kafka.error_codes import ErrorCode
 
 MEMBER_ID_MAX = 36
 ASSIGNOR = "simple"
-_NOT_ASKED = -(1 << 31)
 
 
 async def share_group_heartbeat(call: Call) -> Message:
@@ -171,7 +171,7 @@ def _described(call: Call, name: str, topics: list[str]) -> Message:
         "assignment_epoch": about.epoch,
         "assignor_name": ASSIGNOR,
         "members": [_member(call.store, each) for each in about.members],
-        "authorized_operations": _NOT_ASKED,
+        "authorized_operations": operations_on_group(call),
     }
 
 

@@ -33,7 +33,7 @@ FIXED = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
 }
-_SET, _DELETE = 0, 1
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT, _DYNAMIC_GROUP = 1, 4, 5, 8
 _LISTS = frozenset({"cleanup.policy"})
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 3}
@@ -216,7 +216,8 @@ async def describe_configs(call: Call) -> Message:
 
 
 def _describe(call: Call, asked: Message) -> Message:
-    kind, name, keys = asked["resource_type"], asked["resource_name"], asked["configuration_keys"]
+    kind, name = asked["resource_type"], asked["resource_name"]
+    keys = asked["configuration_keys"] or None  # none named is all, as null is
     answer: Message = {"resource_type": kind, "resource_name": name, "error_message": None}
     try:
         if kind == TOPIC:
@@ -270,16 +271,38 @@ async def incremental_alter_configs(call: Call) -> Message:
 
 
 def _alter_some(call: Call, asked: Message) -> Message:
+    is_topic = asked["resource_type"] == TOPIC
     changes: dict[str, str | None] = {}
     for each in asked["configs"]:
-        if each["config_operation"] not in (_SET, _DELETE):
-            said = f"{each['name']} is set or deleted as a whole"
-            return _altered(asked, ErrorCode.INVALID_REQUEST, said)
-        deleted = each["config_operation"] == _DELETE
-        changes[each["name"]] = _default(each["name"]) if deleted else each["value"]
-    if asked["resource_type"] == GROUP:
-        return _alter_group(call, asked, changes)
-    return _alter(call, asked, changes)
+        name, operation, value = each["name"], each["config_operation"], each["value"]
+        if name in changes:
+            return _altered(asked, ErrorCode.INVALID_REQUEST, f"{name} is named twice")
+        if operation == _DELETE:
+            changes[name] = _default(name)
+        elif operation not in (_SET, _APPEND, _SUBTRACT):
+            return _altered(asked, ErrorCode.INVALID_REQUEST, f"there is no operation {operation}")
+        elif value is None:
+            return _altered(asked, ErrorCode.INVALID_REQUEST, f"{name} cannot be null")
+        elif operation == _SET:
+            changes[name] = value
+        elif is_topic and name in _LISTS:
+            changes[name] = _relisted(call, asked["resource_name"], each)
+        else:
+            said = f"{name} is no list: it is set or deleted as a whole"
+            return _altered(asked, ErrorCode.INVALID_CONFIG, said)
+    return (_alter if asked["resource_type"] != GROUP else _alter_group)(call, asked, changes)
+
+
+def _relisted(call: Call, topic: str, change: Message) -> str:
+    """Returns a setting that is a list with values added to it, or taken out."""
+    try:
+        now = str(call.store.describe_topic(topic).settings[change["name"]]).split(",")
+    except LaminaError:
+        now = []  # whoever changes the topic is told what is wrong with it
+    given = change["value"].split(",")
+    if change["config_operation"] == _SUBTRACT:
+        return ",".join(each for each in now if each not in given)
+    return ",".join(dict.fromkeys([*now, *given]))
 
 
 async def alter_configs(call: Call) -> Message:
@@ -294,6 +317,8 @@ def _alter_all(call: Call, asked: Message) -> Message:
     defaults = _GROUP_DEFAULTS if is_group else _DEFAULTS
     changes = {key: str(value) for key, value in defaults.items()}
     given = {each["name"]: each["value"] for each in asked["configs"]}
+    if None in given.values():
+        return _altered(asked, ErrorCode.INVALID_REQUEST, "a setting cannot be null")
     return (_alter_group if is_group else _alter)(call, asked, {**changes, **given})
 
 
