@@ -162,6 +162,46 @@ def test_each_level_of_compatibility(
         assert len(registry.numbers("s")) == len(texts) - 1
 
 
+ENUM = {"type": "enum", "symbols": ["A"]}
+FIXED = {"type": "fixed", "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_fine"),
+    [
+        (record(name="A"), record(name="B"), False),
+        (record(name="a.A"), record(name="b.A"), True),
+        (record(name="A"), json.dumps(json.loads(record(name="B")) | {"aliases": ["A"]}), True),
+        (json.dumps({**ENUM, "name": "E"}), json.dumps({**ENUM, "name": "F"}), False),
+        (json.dumps({**FIXED, "name": "E"}), json.dumps({**FIXED, "name": "F"}), False),
+        (
+            record({"name": "a", "type": {**ENUM, "name": "E"}}),
+            record({"name": "a", "type": {**ENUM, "name": "x.E"}}),
+            True,
+        ),
+        (
+            record({"name": "a", "type": {**ENUM, "name": "E"}}),
+            record({"name": "a", "type": ["null", {**ENUM, "name": "F"}]}),
+            False,
+        ),
+        # Of an Arrow schema, which has no names.
+        (
+            record({"name": "a", "type": {**FIXED, "name": "record_a"}}, name="record"),
+            record({"name": "a", "type": {**FIXED, "name": "F"}}, name="Order"),
+            True,
+        ),
+    ],
+)
+def test_types_keep_the_names_that_readers_of_avro_go_by(
+    registry: Registry, old: str, new: str, is_fine: bool
+) -> None:
+    registry.register("s", old)
+    if is_fine:
+        assert registry.register("s", new).version == 2
+    else:
+        assert registry.refused("s", new) == 409
+
+
 def test_a_schema_of_another_language_follows_only_where_nothing_is_asked(
     registry: Registry,
 ) -> None:
@@ -169,6 +209,33 @@ def test_a_schema_of_another_language_follows_only_where_nothing_is_asked(
     assert registry.refused("s", POINT, schemaType="PROTOBUF") == 409
     registry.write([entries.LevelSet("s", "NONE")])
     assert registry.register("s", POINT, schemaType="PROTOBUF").version == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "is_fine"),
+    [
+        ("int", 1, True),
+        ("int", "one", False),
+        ("int", 1.5, False),
+        ("double", 1, True),
+        (["null", "int"], None, True),
+        (["int", "string"], "one", True),
+        (["int", "string"], True, False),
+        ({"type": "array", "items": "R"}, [], True),
+        ({**ENUM, "name": "E"}, "A", True),
+        ({**ENUM, "name": "E"}, "B", False),
+    ],
+)
+def test_a_default_that_does_not_fit_is_refused(
+    registry: Registry, kind: Any, default: Any, is_fine: bool
+) -> None:
+    schema = record({"name": "a", "type": kind, "default": default})
+    if not is_fine:
+        assert registry.refused("s", schema) == 42201
+    registry.write(
+        changes.setting_mode(registry.book, "s", "READWRITE" if is_fine else "IMPORT", force=False)
+    )
+    assert registry.register("s", schema).version == 1, "what others let in is taken over"
 
 
 # ---------------------------------------------------------------------- references

@@ -181,6 +181,10 @@ def registering(book: Book, subject: str, given: Asked, may: May) -> tuple[list[
         return _importing(book, subject, given, known)
     if given.id not in (None, known) or given.version not in (None, book.next_version(subject)):
         raise Refused(codes.NOT_PERMITTED, f"Subject {subject} is not in import mode")
+    try:
+        languages.refuse_unfit_defaults(meaning)
+    except SchemaError as error:
+        raise _invalid(str(error)) from error
     level = book.level(subject)
     problems = compared(book, meaning, book.versions(subject), level)
     if problems:

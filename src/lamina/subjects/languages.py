@@ -25,6 +25,7 @@ from lamina.formats.typed import (
     protobuf_numbers,
     protobuf_rules,
     protobuf_schema,
+    schema_defaults,
 )
 from lamina.formats.typed.schema_model import Type
 from lamina.subjects import json_changes
@@ -55,6 +56,12 @@ def read(schema: Schema, others: Mapping[str, str]) -> Meaning:
     else:
         canonical, model = _avro(schema.text, others)
     return Meaning(schema.language, identity_of(schema, canonical), model)
+
+
+def refuse_unfit_defaults(meaning: Meaning) -> None:
+    """Raises SchemaError for a default of Avro's that its field cannot have."""
+    if meaning.language == AVRO:
+        schema_defaults.refuse_unfit_defaults(meaning.model, is_json=False)
 
 
 def identity_of(schema: Schema, canonical: str) -> str:
@@ -93,7 +100,7 @@ def _both_ways(new: Meaning, other: Meaning, level: str) -> list[str]:
 def _unreadable(reader: Meaning, writer: Meaning) -> list[str]:
     if reader.language == JSON:
         return json_changes.unreadable(reader.model, writer.model)
-    return evolution.unreadable(reader.model, writer.model)
+    return evolution.unreadable(reader.model, writer.model, by_names=True)
 
 
 # ---------------------------------------------------------------------- the three languages

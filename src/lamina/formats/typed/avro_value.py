@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from typing import Any
@@ -27,6 +28,8 @@ def _encode(value: Any, kind: Type, path: str) -> bytes:
         body = b"" if is_null else _encode(value, kind.or_null(is_nullable=False), path)
         return _varint(branch) + body
     stored = kind.stored
+    if stored == Kind.UNION:
+        return _encode_branch(value, kind, path)
     if stored == Kind.NULL:
         _require(value is None)
         return b""
@@ -35,7 +38,8 @@ def _encode(value: Any, kind: Type, path: str) -> bytes:
         return bytes([value])
     if stored in (Kind.INT, Kind.LONG):
         bits = 31 if stored == Kind.INT else 63
-        _require(isinstance(value, int) and -(1 << bits) <= value < 1 << bits)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        _require(is_number and -(1 << bits) <= value < 1 << bits)
         return _varint(value)
     if stored in (Kind.FLOAT, Kind.DOUBLE):
         _require(isinstance(value, int | float) and not isinstance(value, bool))
@@ -53,6 +57,14 @@ def _encode(value: Any, kind: Type, path: str) -> bytes:
     return _encode_nested(value, kind, path)
 
 
+def _encode_branch(value: Any, kind: Type, path: str) -> bytes:
+    """Takes the first branch that the value fits; the types of a union have no columns."""
+    for number, branch in enumerate(kind.branches):
+        with contextlib.suppress(SchemaError):
+            return _varint(number) + encode_default(value, branch, path)
+    raise ValueError("no branch of the union has such values")
+
+
 def _encode_nested(value: Any, kind: Type, path: str) -> bytes:
     if kind.kind == Kind.RECORD:
         made = b""
@@ -63,7 +75,8 @@ def _encode_nested(value: Any, kind: Type, path: str) -> bytes:
             inner = value[field.name] if field.name in value else _loaded(field.default)
             made += _encode(inner, field.type, here)
         return made
-    assert kind.items is not None
+    if kind.items is None:
+        raise ValueError("a type that contains itself")
     items = kind.items
     if kind.kind == Kind.MAP:
         _require(isinstance(value, dict))

@@ -11,6 +11,7 @@ its scale.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from lamina.errors import InvalidRequest
@@ -27,6 +28,8 @@ _WIDENS = {
     Kind.STRING: {Kind.BYTES},
     Kind.BYTES: {Kind.STRING},
 }
+MADE_UP = re.compile(r"record(_\w*)?")
+"""The names that types of an Arrow schema are given (`arrow_types.from_schema`)."""
 PROBLEMS_MAX = 20
 """How many problems are told at once."""
 
@@ -60,9 +63,14 @@ def problems(
     return found[:PROBLEMS_MAX]
 
 
-def unreadable(reader: Type, writer: Type) -> list[str]:
-    """Returns what a reader's schema cannot read of a writer's, each with the field's path."""
-    return _Comparison().differences(reader, writer, "")
+def unreadable(reader: Type, writer: Type, *, by_names: bool = False) -> list[str]:
+    """Returns what a reader's schema cannot read of a writer's, each with the field's path.
+
+    Columns need no names of records, enums and fixed types, but other readers of Avro do: with
+    `by_names` these must be the same, without their spaces, or aliases of the reader's. Those of an
+    Arrow schema, which has none, were made up and match any.
+    """
+    return _Comparison(by_names=by_names).differences(reader, writer, "")
 
 
 def writer_field(field: Field, writer: Type) -> Field | None:
@@ -77,7 +85,8 @@ def writer_field(field: Field, writer: Type) -> Field | None:
 class _Comparison:
     """One comparison; pairs of named types that are under way are taken as equal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_names: bool) -> None:
+        self._by_names = by_names
         self._open: set[tuple[str, str]] = set()
         self._named: tuple[dict[str, Type], dict[str, Type]] = ({}, {})
 
@@ -104,6 +113,12 @@ class _Comparison:
         return kind
 
     def _same_shape(self, reader: Type, writer: Type, path: str) -> list[str]:
+        if (
+            self._by_names
+            and reader.stored == writer.stored
+            and not _is_named_alike(reader, writer)
+        ):
+            return [f"{path or 'schema'}: {writer.name} cannot be read as {reader.name}"]
         if reader.kind == writer.kind == Kind.RECORD:
             return self._records(reader, writer, path)
         if reader.items is not None and writer.items is not None and reader.kind == writer.kind:
@@ -147,6 +162,13 @@ def fits(reader: Type, writer: Type) -> bool:
     if is_plain and reader.stored == writer.stored:
         return True
     return reader.kind in _WIDENS.get(writer.kind, ())
+
+
+def _is_named_alike(reader: Type, writer: Type) -> bool:
+    """Whether two types of one kind, which both have a name or none, go by the same one."""
+    names = {name.rpartition(".")[2] for name in (reader.name, *reader.aliases)}
+    written = writer.name.rpartition(".")[2]
+    return written in names or any(map(MADE_UP.fullmatch, (written, *names)))
 
 
 def _branches(kind: Type) -> list[Type]:
