@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -206,6 +207,31 @@ def test_the_time_of_a_request_begins_with_its_own_first_byte(server: Any) -> No
     assert second is not None
     assert second is not first
     assert none is None
+
+
+class Taking(asyncio.Transport):
+    """A transport as CPython 3.13.0 has it, where `writelines` fails once the client hung up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        assert isinstance(data, bytes | bytearray | memoryview)
+        self.taken.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        raise TypeError("'NoneType' object is not callable")
+
+
+@pytest.mark.parametrize("size", [10, 2 * client_connection.KEPT_BYTES])
+def test_answers_are_handed_over_by_write_alone(server: Any, size: int) -> None:
+    made = ClientConnection(
+        Doorway(server.broker, ThreadPoolExecutor(1), None, 0, connections_max=2), set()
+    )
+    transport, pieces = Taking(), [b"head", np.arange(size, dtype=np.uint8).data, b"", b"tail"]
+    made._write(transport, pieces)
+    assert b"".join(transport.taken) == b"".join(pieces)
 
 
 def test_half_of_a_large_request_ends_its_connection_and_gives_its_room_back(

@@ -57,6 +57,7 @@ _API_KEY = struct.Struct(">h")
 _ROOM_PAUSE_S = 0.02
 _log = logging.getLogger("lamina.server")
 _STRANGERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
+_STRANGERS[b"PRI "] = "Arrow Flight, or other HTTP/2"
 
 
 @dataclass(slots=True)
@@ -372,8 +373,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             slot = self._owed.popleft()
             self._unsent_bytes += slot.held_bytes
             if slot.pieces is not None:
-                self._transport.writelines(slot.pieces)
-                self._door.sent.inc(sum(map(len, slot.pieces)))
+                self._write(self._transport, slot.pieces)
             if slot.ends:
                 self._abort()
                 return
@@ -382,6 +382,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._unsent_bytes = 0
         if "owed" in self._pauses and len(self._owed) < OWED_MAX >> 1:
             self._resume("owed")
+
+    def _write(self, transport: asyncio.Transport, pieces: list[Any]) -> None:
+        """Hands an answer over by `write` alone.
+
+        `writelines` of some versions of CPython 3.12 and 3.13 raises TypeError where the client has
+        just hung up, and never says that its buffer is full.
+        """
+        size = sum(map(len, pieces))
+        for piece in pieces if size > KEPT_BYTES else [b"".join(pieces)]:
+            transport.write(memoryview(piece))
+        self._door.sent.inc(size)
 
     def pause_writing(self) -> None:
         """Is told that the client does not take its answers: what it holds, others wait for."""
