@@ -338,9 +338,9 @@ def test_every_file_of_an_open_store_is_known(tmp_path: Path, lamina: Any) -> No
         ("dump", "notes.txt", "not a file that Lamina writes"),
         ("dump", "missing.log", "No such file"),
         ("dump", "topics", "is a directory"),
-        ("dump", "pipe", "no regular file"),
+        ("dump", "pipe", "not a regular file"),
         ("verify", "missing", "no such file"),
-        ("verify", "pipe", "no regular file"),
+        ("verify", "pipe", "not a regular file"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(

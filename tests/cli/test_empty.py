@@ -11,6 +11,7 @@ import pytest
 import lamina as library
 from lamina.server import auth
 from tests.cli.test_topic import ok, where
+from tests.server.rig import joined, served
 
 __all__ = ["where"]
 
@@ -30,6 +31,22 @@ def test_an_empty_list_says_how_to_begin(
         library.open(where[1]).close()
     assert ok(lamina(noun, "list", *where)).out == said
     assert ok(lamina(noun, "list", "--json", *where)).out == ""
+
+
+def test_a_server_without_archived_topics_or_members_says_so(lamina: Any, tmp_path: Path) -> None:
+    with served(tmp_path / "data") as service:
+        where = ("--server", service.flight_url)
+        store = service.broker.store
+        store.create_topic("t")
+        who = joined(store, "readers", b"")
+        store.leave_group("readers", who.member_id)
+        said = ok(lamina("tier", "status", *where)).out
+        assert said.startswith("no topic is archived; ")
+        assert "remote.storage.enable=true" in said
+        asked = ("group", "describe", "readers", "--members", *where)
+        assert ok(lamina(*asked)).out == "group 'readers' has no members now\n"
+        for words in (("tier", "status", *where), asked):
+            assert ok(lamina(*words, "--json")).out == ""
 
 
 def test_an_empty_list_of_keys_says_how_to_begin(lamina: Any, tmp_path: Path) -> None:

@@ -238,6 +238,18 @@ def test_the_http_port_is_not_the_port_of_commands(lamina: Any) -> None:
     assert "commands talk to the Flight port: grpc://host:9300" in ran.err
 
 
+def test_the_kafka_port_is_not_the_port_of_commands_and_both_ends_say_so(
+    lamina: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever comes from kcat gives `-b` the port that kcat takes."""
+    with served(tmp_path / "data", kafka_port=0) as service:
+        ran = lamina("cat", "-b", service.kafka_address, "-L")
+    (told,) = [line for line in ran.err.splitlines() if line.startswith("lamina: ")]
+    assert ran.code == 3
+    assert "another port than the server's Flight port, 9300 by default" in told
+    assert "speaks Arrow Flight, or other HTTP/2" in caplog.text
+
+
 def test_numbers_of_one_are_singular(lamina: Any, tmp_path: Path) -> None:
     data = ("--data", tmp_path / "data")
     with library.open(str(tmp_path / "data")) as store:

@@ -59,12 +59,15 @@ def test_a_check_says_whether_a_server_is_well_by_its_exit_code(
     with served(tmp_path / "data", disk_min_bytes=100) as service:
         found = lamina("server", "check", "--url", service.http_url, "--json")
         assert (found.code, json.loads(found.out)["ready"]) == (0, True)
+        told = lamina("server", "check", "--url", service.http_url).out.splitlines()[1]
+        assert told.split() == ["yes", "ok", "none", "none"]
         service.broker.condition.disk = DiskWatch("/d", lambda _: Space(9, 1000, 1000, 2000))
         found = lamina("server", "check", "--url", service.http_url, "--json")
         assert found.code == 1
         assert "9 bytes are free" in json.loads(found.out)["problems"][0]
         url = service.http_url
-    assert lamina("server", "check", "--url", url).code == 3
+    nobody = lamina("server", "check", "--url", url)
+    assert nobody[:] == (3, "", f"lamina: {url} does not answer: Connection refused\n")
     assert lamina("server", "check", "--url", "grpc://x").code == 2
 
 
@@ -94,6 +97,6 @@ def test_a_reload_by_signal_finds_the_server_of_a_directory_and_spares_others(
     for disposition in ("SIG_DFL", "default_int_handler"):  # without a handler, and with one
         with bystander(disposition) as pid:
             spared = lamina("server", "reload", "--pid", pid)
-            assert (spared.code, "is no server" in spared.err) == (2, True)
+            assert (spared.code, "is not a server" in spared.err) == (2, True)
     assert lamina("server", "reload", "--pid", 1 << 22, "--json").code == 3
     assert lamina("server", "reload", "--pid", 1, "--data", "x").code == 2

@@ -197,6 +197,8 @@ def test_cat_has_the_flags_of_kcat(lamina: Any, where: list[str], typed: Any) ->
     assert ok(lamina("cat", "-C", "-t", "t", "-c", 1, *where)).out == "v1\n"
     assert 'topic "t" with 1 partition:' in ok(lamina("cat", "-L", *where)).out
     assert ok(lamina("cat", "-Q", "-t", "t:0:0", *where)).out == "t [0] offset 0\n"
+    bounds = ok(lamina("cat", "-Q", "-t", "t:0:-1", "-t", "t:0:-2", *where)).out
+    assert bounds == "t [0] offset 3\nt [0] offset 0\n"
     typed(b"piped")
     ok(lamina("cat", "-t", "t", *where))
     assert ok(lamina("cat", "-C", "-t", "t", "-o", 3, "-e", "-q", *where)).out == "piped\n"

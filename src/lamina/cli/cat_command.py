@@ -22,6 +22,8 @@ from lamina.errors import InvalidRequest
 if TYPE_CHECKING:
     from lamina.cli.record_printing import Read
 
+_END_MS = -1
+"""What kcat, and Kafka's protocol, write for the end in place of a time; for the start it is -2."""
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 
 
@@ -215,7 +217,8 @@ def _query(where: Where, asked: list[str]) -> None:
                 topic, partition, timestamp_ms = parts[0], int(parts[1]), int(parts[2])
             except (IndexError, ValueError) as error:
                 raise InvalidRequest(f"-Q needs -t topic:partition:ms, not {each!r}") from error
-            found = store.offset_for_time(topic, partition, timestamp_ms)
+            asks_time = timestamp_ms != _END_MS
+            found = store.offset_for_time(topic, partition, timestamp_ms) if asks_time else None
             shown = store.latest_offset(topic, partition) if found is None else found
             sys.stdout.write(f"{topic} [{partition}] offset {shown}\n")
 

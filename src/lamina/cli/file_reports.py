@@ -50,7 +50,7 @@ def dump(path: str, *, first: int, limit: int | None, verify: bool, as_json: boo
 def _refuse_special(path: str) -> None:
     """Opening a pipe would wait for its writer, and a device cannot be mapped."""
     if os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path):
-        raise InvalidRequest(f"{path} is no regular file")
+        raise InvalidRequest(f"{path} is not a regular file")
 
 
 def _print(line: str) -> None:

@@ -96,7 +96,8 @@ def describe(
         if where.data is not None:
             raise InvalidRequest("members are known to the server that they joined: use --server")
         with readable(where) as store:
-            emit(_members(store, group, _split(topics), as_json=as_json), as_json=as_json)
+            found = _members(store, group, _split(topics), as_json=as_json)
+            emit(found, as_json=as_json, none=f"group {group!r} has no members now")
         return
     rows: list[dict[str, Any]] = []
     with readable(where) as store:

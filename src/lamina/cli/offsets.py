@@ -135,7 +135,7 @@ def _time_ms(text: str, now_ms: int, first_ms: int | None) -> int:
     try:
         at = datetime.datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidRequest(f"{text} is no time: {error}") from error
+        raise InvalidRequest(f"{text} is not a time: {error}") from error
     if at.tzinfo is None:
         at = at.replace(tzinfo=datetime.UTC)
     return round(at.timestamp() * 1000)
@@ -144,7 +144,7 @@ def _time_ms(text: str, now_ms: int, first_ms: int | None) -> int:
 def duration_ms(text: str) -> int:
     """Parses a duration (`10s`, `1h30m`, `7d`); raises InvalidRequest for anything else."""
     if not _DURATION.fullmatch(text):
-        raise InvalidRequest(f"{text!r} is no duration; try 10s, 1h30m or 7d")
+        raise InvalidRequest(f"{text!r} is not a duration; try 10s, 1h30m or 7d")
     return _duration_ms(text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ Authority = Annotated[
     str | None,
     typer.Option("--ca", envvar="LAMINA_CA", help="A PEM file with the authority to trust."),
 ]
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 DEFAULT_URL = "http://127.0.0.1:9301"
 
 
@@ -82,6 +84,9 @@ def check(*, url: Url = None, ca: Authority = None, as_json: Json = False) -> No
     ready, health = (asked(base, path, ca) for path in ("/ready", "/health"))
     row = {"ready": ready[1]["ready"], "status": health[1]["status"]}
     row |= {"problems": health[1]["problems"], "warnings": health[1]["warnings"]}
+    if not as_json:
+        row["ready"] = "yes" if row["ready"] else "no"
+        row |= {name: "; ".join(row[name]) or "none" for name in ("problems", "warnings")}
     emit([row], as_json=as_json)
     raise typer.Exit(0 if ready[0] == health[0] == 200 else 1)
 
@@ -111,7 +116,7 @@ def asked(base: str, path: str, ca: str | None, body: bytes | None = None) -> tu
             raise failures.from_object(found) from None
         return refusal.code, found
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+        reason = _ERRNO.sub("", str(getattr(error, "reason", error)))
         raise Unavailable(f"{base} does not answer: {reason}") from error
 
 
@@ -139,7 +144,7 @@ def _signal(number: int) -> None:
 
     try:
         if not (_holds_a_lock(number) and _catches_hangup(number)):  # the signal would end it
-            raise InvalidRequest(f"process {number} is no server that reloads on SIGHUP")
+            raise InvalidRequest(f"process {number} is not a server that reloads on SIGHUP")
         os.kill(number, signal.SIGHUP)
     except (ProcessLookupError, FileNotFoundError) as error:
         raise Unavailable(f"there is no process {number}") from error

@@ -99,7 +99,11 @@ def _tell(found: list[TierStatus], *, as_json: bool) -> None:
     for row in rows if not as_json else ():
         row |= {name: size(row[name]) for name in ("size_bytes", "bytes_behind")}
         row["seconds_behind"] = round(row["seconds_behind"], 1)
-    emit(rows, as_json=as_json)
+    none = (
+        "no topic is archived; in a store with an archive, `lamina topic alter TOPIC -c"
+        " remote.storage.enable=true` has one archived"
+    )
+    emit(rows, as_json=as_json, none=none)
     raise typer.Exit(EXIT_CODES[Unavailable] if any(each.last_error for each in found) else 0)
 
 

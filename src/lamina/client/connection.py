@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from lamina.client.refusals import cause, is_final
+from lamina.client.refusals import cause, hung_up, is_final
 from lamina.client.servers import Servers
 from lamina.errors import Busy, Closed, LaminaError, NotAllowed, NotPrimary, Unavailable
 from lamina.wire import failures, memory
@@ -38,6 +38,10 @@ class Broken(Unavailable):
 
 class Refused(Broken):
     """Nothing listens there, or it is not what was expected: as likely later as now."""
+
+
+class HungUp(Broken):
+    """Whoever listens there closed the connection: a server that stops, or no Flight port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Connection:
         """Runs an action with the options of a call until it is done or time is up.
 
         What is not the same done twice is tried again `only_refused`: nothing of it was done. With
-        `while_refused=False` an address where nothing listens is not tried again.
+        `while_refused=False` an address where nothing listens or that hangs up is tried once.
         """
         attempt = 0
         while True:
@@ -143,7 +147,7 @@ class Connection:
             except (Broken, Busy, NotPrimary) as error:
                 if only_refused and not self._was_refused(error):
                     raise
-                if not while_refused and isinstance(error, Refused):
+                if not while_refused and isinstance(error, Refused | HungUp):
                     raise
                 self.look_elsewhere(turn, error)
                 patience.pause(attempt, error)
@@ -177,7 +181,8 @@ class Connection:
         if isinstance(error, flight.FlightTimedOutError):
             return Broken(f"{self.url} did not answer in time")
         text = str(error) or type(error).__name__
-        return (Refused if is_final(text) else Broken)(f"{self.url}: {cause(text)}")
+        kind = Refused if is_final(text) else HungUp if hung_up(text) else Broken
+        return kind(f"{self.url}: {cause(text)}")
 
     def close(self) -> None:
         """Ends the connection."""

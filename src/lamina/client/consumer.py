@@ -203,7 +203,7 @@ class Consumer:
             return self._store.earliest_offset(topic, partition), is_new
         if offset == OFFSET_END:
             return self._store.latest_offset(topic, partition), is_new
-        raise InvalidRequest(f"{offset} is no offset")
+        raise InvalidRequest(f"{offset} is not an offset")
 
     # ------------------------------------------------------------------ sharing
 

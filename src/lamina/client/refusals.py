@@ -23,13 +23,25 @@ _FINAL: tuple[tuple[str, str], ...] = (
     ("http1.x server", "that is an HTTP port; use the server's Flight port, 9300 by default"),
     ("empty address list", "the certificates to trust cannot be used"),
 )
-_PASSING = (("Socket closed", "it closed the connection; does it want TLS (grpc+tls://)?"),)
+_HUNG_UP = "Socket closed"
+_PASSING = (
+    (
+        _HUNG_UP,
+        "it closed the connection; does it want TLS (grpc+tls://), or is that another port than the"
+        " server's Flight port, 9300 by default?",
+    ),
+)
 _DETAIL = re.compile(r"certificate verify failed: ([\w -]+)")
 
 
 def is_final(text: str) -> bool:
     """Whether a connection failed for a reason that stays: nobody listens, or trusts, there."""
     return any(mark in text for mark, _ in _FINAL)
+
+
+def hung_up(text: str) -> bool:
+    """Whether a connection was made, and closed by the other side."""
+    return _HUNG_UP in text
 
 
 def cause(text: str) -> str:

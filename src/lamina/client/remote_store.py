@@ -480,7 +480,7 @@ for _operation in OPERATIONS.values():
 
 
 def greet(store: RemoteStore) -> None:
-    """Asks a server for a sign of life; raises Unavailable at once where nothing listens.
+    """Asks a server for a sign of life; raises Unavailable at once where it gets none.
 
     Other calls are tried again until their deadline, because a server may be restarting: which
     is no help to somebody who has typed a wrong address.

@@ -63,7 +63,7 @@ class Servers:
                     url, tls_root_certs=self._tls_root, generic_options=_CHANNEL
                 )
             except (pa.ArrowException, OSError) as error:
-                raise InvalidRequest(f"{url!r} is no server's address: {error}") from error
+                raise InvalidRequest(f"{url!r} is not a server's address: {error}") from error
         return self._clients[url]
 
     def turn_from(self, turn: int, error: LaminaError) -> None:
