@@ -50,7 +50,7 @@ TAKEN: list[tuple[Callable[..., Any], Any, Any]] = [
 REFUSED: list[tuple[Callable[..., Any], Any, str]] = [
     (arguments.text, 7, "x must be text, not 7"),
     (arguments.text, b"a", "x must be text"),
-    (arguments.text, "\ud800", "x is no valid text"),
+    (arguments.text, "\ud800", "x is not valid text"),
     (arguments.whole, True, "x must be a whole number, not True"),
     (arguments.whole, 1.0, "x must be a whole number, not 1.0"),
     (arguments.whole, "1", "x must be a whole number, not '1'"),

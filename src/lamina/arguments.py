@@ -63,7 +63,7 @@ def text(name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{name} is no valid text: {error}") from error
+        raise InvalidRequest(f"{name} is not valid text: {error}") from error
     return value
 
 

@@ -135,7 +135,7 @@ def test_times_are_any_64_bits(time: int) -> None:
 
 
 def test_a_list_of_what_is_no_object_is_refused() -> None:
-    with pytest.raises(CorruptData, match="object 0 is no JSON object"):
+    with pytest.raises(CorruptData, match="object 0 is not a JSON object"):
         archive_manifest.decode(changed(objects=[1]))
 
 

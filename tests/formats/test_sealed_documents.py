@@ -125,7 +125,7 @@ def test_a_lease_of_nobody_is_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("problems", [[1], [""], [None], [["a"]]])
 def test_a_problem_that_is_no_text_is_refused(problems: list[Any]) -> None:
-    with pytest.raises(CorruptData, match="is no text"):
+    with pytest.raises(CorruptData, match="is not text"):
         archive_proof.decode(changed("proof", problems=problems))
 
 
@@ -140,7 +140,7 @@ def test_a_group_of_other_fields_or_none_is_refused_by_its_number() -> None:
     good = {"topic": "a", "epoch": 1, "group": "g", "acked_until": [1]}
     with pytest.raises(CorruptData, match="group 1 has no 'topic'"):
         group_roster.decode(changed("roster", groups=[good, {}]))
-    with pytest.raises(CorruptData, match="group 1 is no JSON object"):
+    with pytest.raises(CorruptData, match="group 1 is not a JSON object"):
         group_roster.decode(changed("roster", groups=[good, 7]))
 
 
@@ -165,10 +165,10 @@ def test_a_part_that_leads_out_of_its_directory_is_refused(part: str) -> None:
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ([7], "part 0 is no JSON object"),
+        ([7], "part 0 is not a JSON object"),
         ([{"name": "a"}], "part 0 has no 'runs'"),
         ([{"name": "a", "runs": [{}]}], "a run has no 'topic'"),
-        ([{"name": "a", "runs": [[]]}], "a run is no JSON object"),
+        ([{"name": "a", "runs": [[]]}], "a run is not a JSON object"),
     ],
 )
 def test_parts_and_runs_of_other_fields_are_refused(parts: list[Any], why: str) -> None:

@@ -44,8 +44,16 @@ INNER = {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int", 
         ("json", of_json({"a": {"type": [["x"], "null"]}}), "no column for type"),
         ("json", of_json({"\ud800": {"type": "string"}}), "half a character"),
         ("json", of_json({"a": {"type": "string", "default": "\ud800"}}), "half a character"),
-        ("json", of_json({"a": {"type": "string", "default": 5}}), "^a: the default 5 is no"),
-        ("json", of_json({"a": {"type": "boolean", "default": 1}}), "^a: the default 1 is no"),
+        (
+            "json",
+            of_json({"a": {"type": "string", "default": 5}}),
+            "^a: the default 5 is not of type",
+        ),
+        (
+            "json",
+            of_json({"a": {"type": "boolean", "default": 1}}),
+            "^a: the default 1 is not of type",
+        ),
         ("json", of_json({"a": {"type": "integer", "default": True}}), "^a: the default true"),
         ("json", of_json({"a": {"type": "integer", "default": 10**400}}), "^a: the default 100"),
         ("json", of_json({"a": {"type": "number", "default": float("inf")}}), "infinite"),
@@ -60,14 +68,14 @@ INNER = {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int", 
         ("avro", avro({"name": "a", "type": FIXED, "default": "\u1234bcd"}), "^a: the default"),
         ("avro", avro({"name": "a", "type": ENUM, "default": "C"}), "^a: the default"),
         ("avro", avro({"name": "a", "type": INNER}), "^a.x: the default 'x'"),
-        ("avro", avro({"name": "a", "type": {**ENUM, "default": ["A"]}}), "no symbol"),
-        ("avro", avro({"name": "a", "type": {**ENUM, "default": "C"}}), "no symbol"),
+        ("avro", avro({"name": "a", "type": {**ENUM, "default": ["A"]}}), "not a symbol"),
+        ("avro", avro({"name": "a", "type": {**ENUM, "default": "C"}}), "not a symbol"),
         ("avro", avro({"name": "a", "type": {**ENUM, "lamina.numbers": 5}}), "lamina.numbers"),
         ("avro", avro({"name": "a", "type": {**ENUM, "symbols": ["\ud800"]}}), "half a char"),
         ("avro", avro({"name": "a", "type": {**DECIMAL, "scale": 10**30}}), "scale is"),
         ("avro", avro({"name": "a", "type": {**DECIMAL, "scale": True}}), "precision and scale"),
         ("avro", avro({"name": "a", "type": {**FIXED, "size": True}}), "size in bytes"),
-        ("avro", avro(namespace={"a": 1}), "no namespace"),
+        ("avro", avro(namespace={"a": 1}), "not a namespace"),
     ],
 )
 def test_what_no_record_could_ever_be_read_by_is_refused(
@@ -88,7 +96,7 @@ def test_a_short_text_that_names_each_type_often_does_not_unfold_without_end() -
 
 
 def test_a_default_of_another_type_is_refused() -> None:
-    with pytest.raises(SchemaError, match="default 'x' is no long"):
+    with pytest.raises(SchemaError, match="default 'x' is not of type long"):
         schema_of(avro({"name": "a", "type": "long", "default": "x"}), "avro")
 
 

@@ -46,11 +46,11 @@ def test_a_sound_file_has_no_findings_and_a_row_per_entry(tmp_path: Path, suffix
 def test_a_file_without_its_end_is_damaged_only_where_it_was_decided(tmp_path: Path) -> None:
     cut = WHOLE[:-9]
     (finding,) = verify_file(written(tmp_path, cut, "commit")) or []
-    assert "no entry" in finding.problem
+    assert "not an entry" in finding.problem
     assert verify_file(written(tmp_path, cut, "staged")) == []
     rows = dumped(written(tmp_path, cut, "commit"), cut)
     assert [row.get("kind") for row in rows[:2]] == ["producer", "batch"]
-    assert "no entry" in str(rows[2])
+    assert "not an entry" in str(rows[2])
 
 
 # ---------------------------------------------------------------------- windows of a cluster's log

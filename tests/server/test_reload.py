@@ -388,7 +388,7 @@ def test_sighup_reloads_and_sigterm_drains(tmp_path: Path, monkeypatch: pytest.M
         assert line["outcome"] == "ok"
         config.write_text("torn [")
         server.process.send_signal(signal.SIGHUP)
-        assert "is no TOML" in json.loads(await_line(server, '"refused"'))["problem"]
+        assert "is not TOML" in json.loads(await_line(server, '"refused"'))["problem"]
         assert httpx.get(f"{server.http_url}/ready").status_code == 200
         with lamina.connect(server.url) as store:
             store.create_topic("t")

@@ -118,7 +118,7 @@ def test_convert_refuses_what_a_format_cannot_keep(spark: SparkSession, log: Pat
         convert(spark, log, rules={})
     with pytest.raises(InvalidRequest, match="nothing to map"):
         convert(spark, log, rules=PLAIN | {"key": "drop"})
-    with pytest.raises(InvalidRequest, match="no rule here"):
+    with pytest.raises(InvalidRequest, match="not a rule here"):
         convert(spark, log, rules=PLAIN | {"headers": "key"})
     assert tree(log) == before, "nothing, not even the target, was made"
     with pytest.raises(UnsupportedField, match="headers"):

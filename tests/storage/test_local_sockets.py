@@ -47,7 +47,7 @@ def test_what_a_killed_server_left_is_removed_and_nothing_else(folder: Path) -> 
     assert local_sockets.claim(run, "a.sock") == path
     assert not Path(path).exists()
     Path(path).write_text("notes")
-    with pytest.raises(InvalidRequest, match="no socket"):
+    with pytest.raises(InvalidRequest, match="not a socket"):
         local_sockets.claim(run, "a.sock")
     assert Path(path).read_text() == "notes"
 
@@ -68,7 +68,7 @@ def test_a_name_that_no_socket_can_have_and_a_file_in_the_way_are_refused(folder
     with pytest.raises(InvalidRequest, match="too long"):
         local_sockets.claim(str(folder / ("x" * 120)), "a.sock")
     (folder / "file").write_text("")
-    with pytest.raises(InvalidRequest, match="no directory"):
+    with pytest.raises(InvalidRequest, match="not a directory"):
         local_sockets.claim(str(folder / "file"), "a.sock")
     with pytest.raises(InvalidRequest, match="cannot be a socket"):
         local_sockets.claim(str(folder / "not" / "there"), "a.sock")

@@ -184,7 +184,7 @@ def check(buffer: Buffer) -> None:
     decode_header(buffer)
     for piece in walk(buffer):
         if piece.entry is None:
-            raise CorruptData("bytes that are no entries", position=piece.position)
+            raise CorruptData("bytes that are not entries", position=piece.position)
 
 
 class _Journal:

@@ -90,7 +90,7 @@ class Section:
     def __post_init__(self) -> None:
         is_records = self.kind == Kind.RECORDS
         if not 0 <= self.first_offset <= self.next_offset < _NUMBER_END:
-            raise ValueError(f"offsets {self.first_offset} to {self.next_offset} are no range")
+            raise ValueError(f"offsets {self.first_offset} to {self.next_offset} are not a range")
         if is_records != (self.first_offset < self.next_offset):
             raise ValueError("records have offsets, and nothing else has")
         if not self.name or (self.kind == Kind.COPY and self.partition):
@@ -158,7 +158,7 @@ def decode(buffer: Buffer) -> Tail:
         raise CorruptData("the tail is cut off", expected=f"{BYTES_MIN} bytes", found=f"{len(raw)}")
     head = HEADER.unpack(raw)
     if head["magic"] != MAGIC:
-        raise CorruptData("it is no tail", position=0, expected=repr(MAGIC))
+        raise CorruptData("it is not a tail", position=0, expected=repr(MAGIC))
     at = len(raw) - CHECKSUM_BYTES
     stored = int.from_bytes(raw[at:], "big")
     found = crc32c_of(raw[:at])

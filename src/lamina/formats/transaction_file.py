@@ -125,7 +125,7 @@ def decode(data: bytes) -> Entry:
     """Decodes one entry that is there whole; raises CorruptData, and NewerFormat."""
     entry, end = _read(lambda position, length: data[position : position + length], 0, len(data))
     if entry is None or end != len(data):
-        raise CorruptData("bytes that are no entry")
+        raise CorruptData("bytes that are not an entry")
     return entry
 
 
@@ -144,7 +144,7 @@ def entries(
         if entry is None:
             if not is_decided:
                 return
-            raise CorruptData("bytes that are no entry", position=position)
+            raise CorruptData("bytes that are not an entry", position=position)
         _check_order(entry, count, position)
         yield Placed(position, end, entry)
         position, kind, count = end, entry.kind, count + 1

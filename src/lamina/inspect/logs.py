@@ -212,7 +212,7 @@ class _Delta:
         return Begun(delta.EventLog(data), is_numbered=False, findings=findings)
 
     def decode(self, data: Buffer, found: Scan) -> pa.RecordBatch:
-        raise NotImplementedError("events are no records; DeltaFile renders them")
+        raise NotImplementedError("events are not records; DeltaFile renders them")
 
 
 class DeltaFile(LogFile):

@@ -46,5 +46,5 @@ def require_name(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise InvalidRequest(f"a router's name is a text of 1 to {NAME_BYTES_MAX} bytes")
     if name == "-":
-        raise InvalidRequest("'-' is no name of a router")
+        raise InvalidRequest("'-' cannot be the name of a router")
     return name

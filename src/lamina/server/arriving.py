@@ -43,13 +43,13 @@ def host_of(header: str) -> str:
     """Returns the name or address of a Host header; raises InvalidRequest for what is none."""
     text, _, port = header.rpartition(":") if _has_port(header) else (header, "", "")
     if port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise InvalidRequest(f"the Host header's port is no port: {header[:80]!r}")
+        raise InvalidRequest(f"the Host header's port is not a port: {header[:80]!r}")
     if text.startswith("[") and text.endswith("]"):
         with contextlib.suppress(ValueError):
             return str(ipaddress.IPv6Address(text[1:-1]))
     elif _NAME.fullmatch(text):
         return text.lower()
-    raise InvalidRequest(f"the Host header is no host: {header[:80]!r}")
+    raise InvalidRequest(f"the Host header is not a host: {header[:80]!r}")
 
 
 def _has_port(header: str) -> bool:

@@ -58,7 +58,7 @@ def _read(path: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InvalidRequest(f"there is no settings file {path}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path} is no TOML: {error}") from error
+        raise InvalidRequest(f"{path} is not TOML: {error}") from error
     strange = sorted(set(document) - {"server"})
     if strange:
         raise InvalidRequest(f"{path} has a table {strange[0]!r}; only [server] is known")

@@ -185,7 +185,7 @@ class Selection:
             re.compile(pattern)
         except re.error as error:
             raise InvalidRequest(
-                f"subscribePattern {pattern!r} is no Python pattern: {error}"
+                f"subscribePattern {pattern!r} is not a Python pattern: {error}"
             ) from error
         return cls(pattern=pattern)
 

@@ -44,7 +44,7 @@ def claim(directory: str, name: str) -> str:
 def _require_private(directory: str) -> None:
     found = os.stat(directory)
     if not stat.S_ISDIR(found.st_mode):
-        raise InvalidRequest(f"{directory} is no directory, which sockets need")
+        raise InvalidRequest(f"{directory} is not a directory, which sockets need")
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & ~PRIVATE:
         raise InvalidRequest(
             f"{directory} is not closed to others, who could take the server's place:"
@@ -58,7 +58,7 @@ def _remove_left_over(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise InvalidRequest(f"{path} is in the way: it is no socket; nothing was changed")
+        raise InvalidRequest(f"{path} is in the way: it is not a socket; nothing was changed")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
         try:
             trial.connect(path)

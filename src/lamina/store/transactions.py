@@ -178,7 +178,7 @@ class Transactions:
         producer goes on from; -1 for one that begins.
         """
         if not is_name(name):
-            raise _refused(TransactionRefusal.INVALID_REQUEST, "that is no transactional id")
+            raise _refused(TransactionRefusal.INVALID_REQUEST, "that is not a transactional id")
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise _refused(
                 TransactionRefusal.INVALID_TRANSACTION_TIMEOUT,

@@ -83,7 +83,7 @@ def check(document: Document) -> None:
         kinds = given.get("type", [])
         for kind in kinds if isinstance(kinds, list) else [kinds]:
             if kind not in _TYPES:
-                raise SchemaError(f"{str(kind)[:80]!r} is no type of JSON")
+                raise SchemaError(f"{str(kind)[:80]!r} is not a type of JSON")
         if not isinstance(given.get("required", []), list):
             raise SchemaError("required is a list of names")
         if not isinstance(given.get("properties", {}), dict):
@@ -95,7 +95,7 @@ def _schemas(given: Node) -> Iterator[dict[str, Any]]:
     if isinstance(given, bool):
         return
     if not isinstance(given, dict):
-        raise SchemaError(f"{str(given)[:80]} is no JSON schema")
+        raise SchemaError(f"{str(given)[:80]} is not a JSON schema")
     yield given
     for word in ("properties", "patternProperties", "$defs", "definitions"):
         inside = given.get(word)

@@ -49,5 +49,5 @@ def decode(buffer: Buffer) -> ArchiveProof:
     strict_json.check_fields(fields, "the archive's proof", _FIELDS)
     problems = fields["problems"]
     if any(type(each) is not str or not each for each in problems):
-        raise CorruptData("a problem of the archive's proof is no text", expected="texts")
+        raise CorruptData("a problem of the archive's proof is not text", expected="texts")
     return ArchiveProof(fields["proved_ms"], tuple(problems), fields["is_trusted"])

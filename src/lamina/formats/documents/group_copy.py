@@ -108,7 +108,7 @@ def decode(buffer: Buffer) -> GroupCopy:
     owner = Owner(**{name: fields.pop(name) for name in Owner.__slots__})
     copy = GroupCopy(owner, **fields)
     if not _are_ranges(copy):
-        raise CorruptData("'acked' of the copy are no ranges above its frontier")
+        raise CorruptData("'acked' of the copy are not ranges above its frontier")
     if not _are_leases(copy):
         raise CorruptData("'leases' of the copy are none above its frontier")
     return copy

@@ -72,6 +72,6 @@ def decode(buffer: Buffer) -> list[Listed]:
         if not all(type(each) is int and each >= 0 for each in fields["acked_until"]):
             raise CorruptData(f"group {number} has acked what no offset is")
         if not all(type(each) is str for each in fields.get("lives", ())):
-            raise CorruptData(f"group {number} has a life that is no text")
+            raise CorruptData(f"group {number} has a life that is not text")
         found.append(Listed(**fields))
     return found

@@ -216,7 +216,7 @@ def decode(buffer: Buffer) -> Ledger:
             strict_json.check_fields(fields, f"gap {number}", _GAP)
             gaps.append(Gap(**fields))
             if gaps[-1].reason == UNREADABLE:
-                raise ValueError(f"gap {number}: {UNREADABLE} is no reason for good")
+                raise ValueError(f"gap {number}: {UNREADABLE} is not a lasting reason")
         return Ledger(tuple(gaps))
     except ValueError as error:
         raise CorruptData(f"the ledger contradicts itself: {error}") from error

@@ -55,7 +55,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def seal(fields: Mapping[str, Any]) -> str:
@@ -92,7 +92,9 @@ def check_sealed(document: dict[str, Any], known: int) -> dict[str, Any]:
 def as_object(value: object, where: str) -> dict[str, Any]:
     """Takes a JSON value that must be an object."""
     if not isinstance(value, dict):
-        raise CorruptData(f"{where} is no JSON object", expected="an object", found=_shown(value))
+        raise CorruptData(
+            f"{where} is not a JSON object", expected="an object", found=_shown(value)
+        )
     return value
 
 

@@ -81,7 +81,9 @@ def decode(buffer: Buffer) -> TopicSchemas:
     entries = []
     for number, given in enumerate(fields["schemas"], start=1):
         if not isinstance(given, dict):
-            raise CorruptData("a schema is no object", expected="an object", found=repr(given)[:80])
+            raise CorruptData(
+                "a schema is not an object", expected="an object", found=repr(given)[:80]
+            )
         strict_json.check_fields(given, "a schema", _ENTRY)
         if given["version"] != number or not 0 < given["id"] <= ID_MAX:
             raise CorruptData(

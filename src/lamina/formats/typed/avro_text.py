@@ -92,7 +92,7 @@ class _Reader:
         if isinstance(given, list):
             return self._union(given, space, path)
         if not isinstance(given, dict) or "type" not in given:
-            raise SchemaError(f"{path or 'schema'}: {_cut(given)} is no Avro type", field=path)
+            raise SchemaError(f"{path or 'schema'}: {_cut(given)} is not an Avro type", field=path)
         word = given["type"]
         if not isinstance(word, str):
             return self.type_of(word, space, path)
@@ -133,10 +133,10 @@ class _Reader:
     def _begin(self, given: dict[str, Any], space: str, path: str) -> tuple[str, tuple[str, ...]]:
         name = given.get("name")
         if not isinstance(name, str) or not all(NAME.fullmatch(p) for p in name.split(".")):
-            raise SchemaError(f"{path or 'schema'}: {_cut(name)} is no name", field=path)
+            raise SchemaError(f"{path or 'schema'}: {_cut(name)} is not a name", field=path)
         inside = given.get("namespace", space)
         if not isinstance(inside, str):
-            raise SchemaError(f"{path or name}: {_cut(inside)} is no namespace", field=path)
+            raise SchemaError(f"{path or name}: {_cut(inside)} is not a namespace", field=path)
         full = name if "." in name or not inside else f"{inside}.{name}"
         if full in self._known:
             raise SchemaError(f"{path}: {full} is defined twice", field=path)
@@ -159,7 +159,7 @@ class _Reader:
 
     def _field(self, given: Any, space: str, path: str) -> Field:
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-            raise SchemaError(f"{path or 'schema'}: {_cut(given)} is no field", field=path)
+            raise SchemaError(f"{path or 'schema'}: {_cut(given)} is not a field", field=path)
         here = joined(path, given["name"])
         kind = self.type_of(given.get("type"), space, here)
         default = json.dumps(given["default"]) if "default" in given else None
@@ -181,7 +181,7 @@ class _Reader:
                 raise SchemaError(f"{full}: an enum has symbols, each once", field=path)
             fallback = given.get("default", "")
             if fallback != "" and fallback not in symbols:
-                raise SchemaError(f"{full}: {_cut(fallback)} is no symbol of it", field=path)
+                raise SchemaError(f"{full}: {_cut(fallback)} is not a symbol of it", field=path)
             numbers = given.get("lamina.numbers", [])
             is_list = isinstance(numbers, list)
             if not is_list or (numbers and [type(n) for n in numbers] != [int] * len(symbols)):
@@ -217,7 +217,7 @@ def _logical(plain: Type, given: dict[str, Any], path: str) -> Type:
 
 def _texts(given: Any, path: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise SchemaError(f"{path}: {_cut(given)} is no list of names", field=path)
+        raise SchemaError(f"{path}: {_cut(given)} is not a list of names", field=path)
     return tuple(given)
 
 

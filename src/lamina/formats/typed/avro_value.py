@@ -17,7 +17,7 @@ def encode_default(value: Any, kind: Type, path: str = "") -> bytes:
         return _encode(value, kind, path)
     except (TypeError, ValueError, KeyError, AttributeError, struct.error, OverflowError) as error:
         raise SchemaError(
-            f"{path}: the default {value!r} is no {kind.kind.value}: {error}", field=path
+            f"{path}: the default {value!r} is not of type {kind.kind.value}: {error}", field=path
         ) from error
 
 

@@ -135,8 +135,8 @@ def default_scalar(field: Field, kind: pa.DataType, path: str = "") -> pa.Scalar
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         path = path or field.name
         raise SchemaError(
-            f"{path}: the default {(field.default or '')[:80]} is no {field.type.kind.value}:"
-            f" {error}",
+            f"{path}: the default {(field.default or '')[:80]} is not of type"
+            f" {field.type.kind.value}: {error}",
             field=path,
         ) from error
 

@@ -64,7 +64,7 @@ class _Reader:
         if self._left < 0:
             raise SchemaError(f"the schema unfolds into more than {TYPES_MAX} types", field=path)
         if not isinstance(given, dict):
-            raise SchemaError(f"{path or 'schema'}: {str(given)[:80]} is no schema", field=path)
+            raise SchemaError(f"{path or 'schema'}: {str(given)[:80]} is not a schema", field=path)
         if depth > DEPTH_MAX:
             raise SchemaError(f"{path}: the schema contains itself, or is too deep", field=path)
         if "$ref" in given:

@@ -90,7 +90,7 @@ def _split(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire == 2:
             length, at = _varint(raw, at)
         if not 0 <= length <= len(raw) - at or number == 0:
-            raise SchemaError("the bytes are no FileDescriptorProto")
+            raise SchemaError("the bytes are not a FileDescriptorProto")
         yield number, raw[at : at + length]
         at += length
 
@@ -104,14 +104,14 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value & (1 << 64) - 1, at + place + 1
-    raise SchemaError("the bytes are no FileDescriptorProto: a number does not end")
+    raise SchemaError("the bytes are not a FileDescriptorProto: a number does not end")
 
 
 def _decoded(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise SchemaError("the bytes are no FileDescriptorProto: text is not UTF-8") from error
+        raise SchemaError("the bytes are not a FileDescriptorProto: text is not UTF-8") from error
 
 
 def _signed(number: int) -> int:
@@ -140,7 +140,7 @@ def _field(given: _Fields, oneofs: list[str], syntax: str) -> ProtoField:
     if code == _GROUP:
         raise SchemaError(f"{name}: groups have no columns; use a message", field=name)
     if not 1 <= number <= NUMBER_MAX or number in RESERVED_BY_PROTOBUF:
-        raise SchemaError(f"{name}: {number} is no field number", field=name)
+        raise SchemaError(f"{name}: {number} is not a field number", field=name)
     kind = _TYPES.get(code, given.text(6))
     label = _LABELS.get(given.number(4), "")
     is_optional = bool(given.number(17))

@@ -75,7 +75,7 @@ def numbered(new: Type, former: Sequence[Type], path: str = "") -> Type:
             highest = number = _after(highest)
         given.add(number)
         if not 0 < number <= NUMBER_MAX or number in RESERVED_BY_PROTOBUF:
-            raise SchemaError(f"{here}: {number} is no field number", field=here)
+            raise SchemaError(f"{here}: {number} is not a field number", field=here)
         earlier = [found for each in former if (found := _of_number(each, number)) is not None]
         made = _field(replace(field, number=number), earlier, here)
         # One that came with a number says itself that it is required, by having no default.

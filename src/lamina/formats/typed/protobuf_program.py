@@ -100,7 +100,7 @@ def scalar_of(kind: Type, word: str, path: str) -> tuple[Op, Wire]:
     column = SCALARS.get(word)
     is_raw = column == Kind.BYTES and kind.stored in (Kind.FIXED, Kind.BYTES)
     if column is None or not (column in (kind.kind, kind.stored) or is_raw):
-        raise SchemaError(f"{path}: {word or 'no type'} is no column of {kind.kind}", field=path)
+        raise SchemaError(f"{path}: {word or 'no type'} is not a column of {kind.kind}", field=path)
     if kind.kind == Kind.DECIMAL:
         return Op.DECIMAL, Wire.SIZED
     return (Op.FIXED, Wire.SIZED) if kind.stored == Kind.FIXED else _SCALARS[word]
@@ -118,7 +118,7 @@ def moment_of(kind: Type, word: str, path: str) -> tuple[int, int]:
         return PLAIN, 1
     unit = PER_SECOND.get(kind.kind.value.rpartition("-")[2])
     if unit is None or kind.stored != Kind.LONG:
-        raise SchemaError(f"{path}: {word} is no column of {kind.kind}", field=path)
+        raise SchemaError(f"{path}: {word} is not a column of {kind.kind}", field=path)
     return (MOMENT if word == TIMESTAMP else SPAN), unit
 
 
@@ -455,5 +455,7 @@ def default_bytes(field: Field) -> bytes:
             made = struct.pack(f"<{word}", value)
     except (ValueError, TypeError, AttributeError, struct.error, OverflowError) as error:
         path = field.name
-        raise SchemaError(f"{path}: the default {value!r} is no {kind.kind}", field=path) from error
+        raise SchemaError(
+            f"{path}: the default {value!r} is not of type {kind.kind}", field=path
+        ) from error
     return made if any(made) or kind.stored in (Kind.STRING, Kind.BYTES) else b""

@@ -167,7 +167,7 @@ def _check(message: ProtoMessage) -> int:
     """Raises SchemaError for what Protobuf refuses; returns how many fields and messages it has."""
     taken: dict[int, str] = {}
     if not NAME.fullmatch(message.name):
-        raise SchemaError(f"{message.name[:40]!r} is no name of a message")
+        raise SchemaError(f"{message.name[:40]!r} is not the name of a message")
     for field in message.fields:
         here = f"{message.name}.{field.name}"
         if not NAME.fullmatch(field.name):
@@ -323,11 +323,13 @@ def zero_of(kind: Type) -> str | None:
 def _checked_default(given: ProtoField, kind: Type, path: str) -> str:
     value = json.loads(given.default or "null")
     if kind.kind == Kind.ENUM and value not in kind.symbols:
-        raise SchemaError(f"{path}: the default {value!r} is no symbol", field=path)
+        raise SchemaError(f"{path}: the default {value!r} is not a symbol", field=path)
     limits = {"int32": (-31, 31), "int64": (-63, 63), "uint32": (0, 32), "uint64": (0, 64)}
     word = given.type.removeprefix("s").replace("fixed", "int" if given.type[0] == "s" else "uint")
     if word in limits:
         low, high = limits[word]
         if not (-(1 << -low) if low else 0) <= value < 1 << high:
-            raise SchemaError(f"{path}: the default {value} is no {given.type}", field=path)
+            raise SchemaError(
+                f"{path}: the default {value} is not of type {given.type}", field=path
+            )
     return given.default or "null"

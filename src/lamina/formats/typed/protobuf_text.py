@@ -85,7 +85,7 @@ class _Parser:
         while at < len(text):
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._error(f"{text[at : at + 20]!r} is no part of a .proto file", at)
+                raise self._error(f"{text[at : at + 20]!r} is not part of a .proto file", at)
             if found.lastgroup != "space":
                 self._tokens.append(_Token(str(found.lastgroup), found.group(), at))
             at = found.end()
@@ -125,7 +125,7 @@ class _Parser:
         word = self._take("word", what)
         if not _NAME.fullmatch(word):
             self._next -= 1
-            raise self._error(f"{word[:40]!r} is no name of {what}")
+            raise self._error(f"{word[:40]!r} is not the name of {what}")
         return word
 
     def _whole(self, what: str) -> int:
@@ -136,7 +136,7 @@ class _Parser:
             return sign * (int(text, 8) if octal else int(text, 0))
         except ValueError:
             self._next -= 1
-            raise self._error(f"{text[:40]} is no {what}") from None
+            raise self._error(f"{text[:40]} is not a {what}") from None
 
     def _texts(self) -> bytes:
         """A text in quotes, or several of them, which are one."""
@@ -277,7 +277,7 @@ class _Parser:
         self._expect("=")
         number = self._whole("a field's number")
         if not 1 <= number <= NUMBER_MAX or number in RESERVED_BY_PROTOBUF:
-            raise self._error(f"{number} is no field number")
+            raise self._error(f"{number} is not a field number")
         options = self._options() if self._accept("[") else {}
         self._expect(";")
         return number, options
@@ -366,7 +366,7 @@ def default_text(value: str | bytes, kind: str, path: str) -> str:
         if column is not None:
             return json.dumps(int(value, 0))
     except (ValueError, KeyError) as error:
-        raise SchemaError(f"{path}: {value!r} is no {kind}", field=path) from error
+        raise SchemaError(f"{path}: {value!r} is not of type {kind}", field=path) from error
     return json.dumps(value)
 
 

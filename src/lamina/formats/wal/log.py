@@ -212,7 +212,7 @@ def encode_control(
 ) -> bytes:
     """Encodes one control frame, always durable; `control` makes the body."""
     if frame_type is FrameType.APPEND or len(body) > BODY_BYTES_MAX:
-        raise InvalidRequest(f"{frame_type.name} with {len(body)} bytes is no control frame")
+        raise InvalidRequest(f"{frame_type.name} with {len(body)} bytes is not a control frame")
     head = SEGMENT_FRAME.pack(
         frame_len=_FRAME_LEN_MIN + len(body),
         flags=DURABLE,

@@ -287,7 +287,7 @@ class Console:
         except TimeoutError:
             raise InvalidRequest("the body did not come in time") from None
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest("the body is no JSON") from error
+            raise InvalidRequest("the body is not JSON") from error
         if not isinstance(given, dict):
             raise InvalidRequest("the body must be an object")
         return given

@@ -88,7 +88,7 @@ def _check_rule(name: str, rule: str, kept: tuple[str, ...]) -> None:
     if name == "tag" and rule.startswith(HEADER) and rule != HEADER and "headers" in kept:
         allowed.add(rule)
     if rule not in allowed:
-        raise InvalidRequest(f"{name}={rule} is no rule here; there are {sorted(allowed)}")
+        raise InvalidRequest(f"{name}={rule} is not a rule here; there are {sorted(allowed)}")
 
 
 def apply(batch: pa.RecordBatch, rules: Mapping[str, str]) -> pa.RecordBatch:

@@ -33,7 +33,7 @@ def held(target: Store | str, archive: Archive = None) -> Iterator[Store]:
         return
     path = paths.absolute(target)
     if not machine.is_directory(path):
-        raise InvalidRequest(f"{path} is no data directory")
+        raise InvalidRequest(f"{path} is not a data directory")
     try:
         store = Store(path, archive=archive, tick_ms=NEVER_MS)
     except Locked as error:

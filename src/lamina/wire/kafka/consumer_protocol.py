@@ -142,7 +142,7 @@ class _Reader:
         try:
             return self._take(self.number(">h")).decode()
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"{self._what} names something that is no text") from error
+            raise InvalidRequest(f"{self._what} names something that is not text") from error
 
     def _take(self, length: int) -> bytes:
         taken = self._data[self._position : self._position + max(length, 0)]
