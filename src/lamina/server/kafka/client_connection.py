@@ -56,8 +56,11 @@ PARSED_FREE_BYTES = 8 << 10
 _API_KEY = struct.Struct(">h")
 _ROOM_PAUSE_S = 0.02
 _log = logging.getLogger("lamina.server")
-_STRANGERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
-_STRANGERS[b"PRI "] = "Arrow Flight, or other HTTP/2"
+_STRANGERS = {
+    b"\x16\x03": "TLS",
+    **dict.fromkeys((b"GET ", b"POST", b"HEAD"), "HTTP"),
+    b"PRI ": "Arrow Flight, or other HTTP/2",
+}
 
 
 @dataclass(slots=True)
