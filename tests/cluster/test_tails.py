@@ -9,7 +9,7 @@ import pytest
 
 from lamina.cluster import tails as product
 from lamina.cluster.lease import Identity, Watch
-from lamina.cluster.steps import List, run
+from lamina.cluster.steps import List, Read, run
 from lamina.errors import ArchiveUnavailable, Busy, CorruptData, Fenced
 from lamina.formats import tail_file
 from lamina.formats.tail_file import Kind, Section, Tail
@@ -94,7 +94,7 @@ class Cluster:
             except ArchiveUnavailable:
                 continue
             break
-        known = {tail.seq: tail for tail in taken.tails}
+        known = self.archived | {tail.seq: tail for tail in taken.tails}
         for text in windows:
             yield from self.writer(taken.log, text)
             seq = taken.log.next_seq - 1
@@ -196,6 +196,24 @@ def collector(code: Any) -> Scenario:
     return Scenario(cluster.world, actors, cluster.judge, 1)
 
 
+def last_collection(code: Any) -> Scenario:
+    """A holder lets windows go while another one takes over."""
+    cluster = Cluster(code)
+    log = cluster.taken_over("a").log
+    cluster.world.carry_out(cluster.writer(log, "a1", "a2"))
+    cluster.archived[1] = tail_file.decode(cluster.world.there[paths.tail(1)])
+    successor = Actor("b", cluster.successor("b"))
+    while successor.request != Read(paths.tail(0)):
+        successor.ask(cluster.world)
+
+    def judge() -> None:
+        assert successor.error is None, f"b cannot take over: {successor.error}"
+        cluster.judge()
+        assert cluster.served["b"] == ["a1", "a2"]
+
+    return Scenario(cluster.world, [Actor("a", code.collect(2, log)), successor], judge)
+
+
 def slow_taker(code: Any, *, is_collected: bool) -> Scenario:
     """A broker that has taken the lease fences so late that its slot was used, and is collected.
 
@@ -228,6 +246,7 @@ SCENARIOS: dict[str, Callable[[Any], Scenario]] = {
     "zombie": lambda code: zombie(code, 1),
     "takeover": lambda code: two_brokers(code, 0, "a1"),
     "slow taker": lambda code: slow_taker(code, is_collected=False),
+    "last collection": last_collection,
     "late fence": lambda code: slow_taker(code, is_collected=True),
 }
 LARGE: dict[str, Callable[[Any], Scenario]] = {
@@ -267,6 +286,10 @@ MUTANTS = {
     ),
     "a standby does not check it": (
         "    if boundary.first_seq > seq:\n        raise Collected(seq)\n",
+        "",
+    ),
+    "a takeover does not check it": (
+        "    if boundary.first_seq > first:\n        raise Collected(first)\n",
         "",
     ),
     "a slot that is taken counts as ours": (

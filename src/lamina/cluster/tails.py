@@ -8,8 +8,8 @@ the slot taken. Windows whose content is in the archive are collected: first the
 then they are deleted.
 
 Rules.
-1. An object in a slot below the boundary means nothing. Therefore the boundary is read after each
-   window is read and each fence is created, never before: it may have moved in between.
+1. An object in a slot below the boundary means nothing. Therefore the boundary is read after
+   windows are read and after a fence is created, never before: it may have moved in between.
 2. A window whose outcome is unknown is settled before another one is begun: the same bytes go into
    the same slot until they are there, or another broker's are.
 3. Only slots below a boundary that is known to be in place are deleted, and a fence never is. The
@@ -20,6 +20,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -120,16 +121,23 @@ def windows(first: int, end: int, tend: Callable[[], Steps[None]]) -> Steps[list
     """Reads the windows from a slot up to another; raises Collected if one is in the archive.
 
     `tend` runs before each of them: reading many takes long, and the lease has to be renewed.
+    The boundary is read once, after all of them, so that a takeover takes half the time.
     """
-    found = []
-    for seq in range(first, end):
-        yield from tend()
-        tail = yield from window(seq)
-        if tail is None:
-            raise CorruptData(
-                "a window of the cluster's log is missing", path=paths.tail(seq), expected="a tail"
-            )
-        found.append(tail)
+    found: list[Tail] = []
+    with contextlib.suppress(ObjectMissing):
+        for seq in range(first, end):
+            yield from tend()
+            stored: Stored = yield Read(paths.tail(seq))
+            found.append(_decoded(seq, stored.data))
+    boundary, _ = yield from boundary_of()
+    if boundary.first_seq > first:
+        raise Collected(first)
+    if len(found) < end - first:
+        raise CorruptData(
+            "a window of the cluster's log is missing",
+            path=paths.tail(first + len(found)),
+            expected="a tail",
+        )
     return found
 
 
