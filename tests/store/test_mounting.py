@@ -136,6 +136,26 @@ def test_groups_offsets_producers_settings_and_deletions_come_along(brokers: Bro
     store.close()
 
 
+def test_settings_of_share_groups_come_along_and_go(brokers: Brokers) -> None:
+    key = "share.auto.offset.reset"
+    first, second = brokers(), brokers()
+    with first.serve() as store:
+        store.coordinator.share_settings.alter("late", {key: "earliest"})
+        store.coordinator.share_settings.alter("later", {key: "earliest"})
+        first.ship()
+    with second.serve() as store:
+        settings = store.coordinator.share_settings
+        assert [settings.of(each).start for each in ("late", "later")] == ["earliest"] * 2
+        settings.alter("late", {key: "latest"})
+    with first.serve() as store:  # on the directory that it had
+        settings = store.coordinator.share_settings
+        assert [settings.of(each).start for each in ("late", "later")] == ["latest", "earliest"]
+        settings.alter("later", {key: "latest"})
+    with second.serve() as store:
+        settings = store.coordinator.share_settings
+        assert [settings.of(each).start for each in ("late", "later")] == ["latest"] * 2
+
+
 def test_what_a_registry_answered_is_there_after_the_machine_is_lost(brokers: Brokers) -> None:
     """Its successor gives no id again that a client was told."""
     first = brokers()

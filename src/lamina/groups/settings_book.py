@@ -64,6 +64,7 @@ class SettingsBook:
         self._path = boot.path(paths.GROUP_SETTINGS)
         self._changing = threading.Lock()
         self._known: dict[str, dict[str, Any]] | None = None
+        self._shipped: tuple[dict[str, dict[str, Any]], bytes] = ({}, b"")
 
     def of(self, group: str) -> ShareGroupSettings:
         """Returns the settings of a group, those that were never set as they are by default."""
@@ -72,6 +73,13 @@ class SettingsBook:
             with contextlib.suppress(InvalidRequest):
                 found = found.updated({key: value})
         return found
+
+    def as_shipped(self) -> bytes:
+        """Returns the file's bytes for another machine; none if no group has settings."""
+        known = self._all()
+        if known is not self._shipped[0]:
+            self._shipped = known, group_settings.encode(known)
+        return self._shipped[1] if known else b""
 
     @typed_errors("setting what a group does")
     def alter(self, group: str, changes: Mapping[str, Any]) -> None:

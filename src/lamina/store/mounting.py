@@ -67,6 +67,9 @@ def mount(boot: Boot, objects: Objects, history: History, epoch: int, writer: st
         listed += _small_files(boot, topic)
         boot.catalog.finish_restoring(topic.about)
     boot.files.replace(boot.path(paths.ROSTER), group_roster.encode(listed))
+    for path, data in history.copies.items():
+        if data:
+            boot.files.replace(boot.path(path), data)
     ids = producer_ids.encode(Reserved(epoch * EPOCH_IDS))
     boot.files.replace(boot.path(paths.PRODUCER_IDS), ids)
 

@@ -28,7 +28,7 @@ from lamina.config import TopicSettings
 from lamina.errors import InvalidRequest, LaminaError, NotPrimary
 from lamina.formats.documents.seat_file import SERVING, SHIPPED
 from lamina.formats.log_format import CODECS
-from lamina.groups.offset_journal import CommittedOffsets
+from lamina.groups.coordinator import Coordinator
 from lamina.groups.registry import Groups
 from lamina.log.sealed import Archivable
 from lamina.storage.objects import Objects
@@ -140,7 +140,7 @@ class Seat:
         self,
         open_topics: OpenTopics,
         groups: Groups,
-        offsets: CommittedOffsets,
+        coordinator: Coordinator,
         schemas: SchemaFiles,
         changes: TopicChanges,
         tier: Tier | None,
@@ -150,8 +150,8 @@ class Seat:
         assert self._boot is not None, "prepared before"
         assert tier is not None, "there is an archive"
         now_ms = self._boot.now_ms
-        contents = Contents(open_topics, groups, offsets, schemas, changes.changing, now_ms)
-        offsets.gate, changes.seat = self.refusal, self
+        contents = Contents(open_topics, groups, coordinator, schemas, changes.changing, now_ms)
+        coordinator.offsets.gate, changes.seat = self.refusal, self
         contents.begin(self._ground.history, self._ground.ends)
         collector = Collector(tier, open_topics.segmented, contents, self.log, self._first_seq)
         self.shipper = Shipper(self, tier.objects, contents, collector, self._clock)

@@ -313,7 +313,7 @@ def _clear(boot: Boot) -> None:
     """Removes what a mount that was cut off has left."""
     for name in (paths.TOPICS, paths.GROUPS, paths.TRANSACTIONS):
         _remove_tree(boot.files, boot.path(name))
-    for name in (paths.CHECKPOINT, paths.ROSTER, paths.PRODUCER_IDS):
+    for name in (paths.CHECKPOINT, paths.ROSTER, paths.PRODUCER_IDS, paths.GROUP_SETTINGS):
         if boot.files.exists(boot.path(name)):
             boot.files.remove(boot.path(name))
     boot.files.sync_directory(boot.path(paths.META))

@@ -188,8 +188,8 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
         leading = writer, self._executor, gate
         self._groups = Groups(boot, self, lookup.partition, leading, boot.steady)
         offsets = CommittedOffsets(boot, self._open.epoch_of, self._open.groups_max_of)
-        self._coordinator = Coordinator(offsets, self._groups.knows)
-        self._group_calls = GroupCalls(lookup, self._groups, self._coordinator, boot.now_ms, spare)
+        self._coordinator = classic = Coordinator(offsets, self._groups.knows)
+        self._group_calls = GroupCalls(lookup, self._groups, classic, boot.now_ms, spare)
         self._producer_ids = ids = ProducerIds(boot, self._highest_producer_id)
         self.transactions = (Transactions if seat is None else NoTransactions)(
             *(boot, self._coordinator.offsets, DecidedAppends(self._open), self._appending),
@@ -219,7 +219,7 @@ class Store(StoreApi, leave=("append", "append_async", "scan", "fetch")):
             tier
             if seat is None
             else seat.board(
-                *(self._open, self._groups, offsets, schema_files, self.topic_changes, tier)
+                *(self._open, self._groups, classic, schema_files, self.topic_changes, tier)
             )
         )
         self.appends = Appends(

@@ -32,8 +32,8 @@ from lamina.formats.documents.topic_file import TopicFile
 from lamina.formats.producer_journal import Entry
 from lamina.formats.scan import Limit
 from lamina.formats.tail_file import Kind, Section
+from lamina.groups.coordinator import Coordinator
 from lamina.groups.copying import Copies
-from lamina.groups.offset_journal import CommittedOffsets
 from lamina.groups.registry import Groups
 from lamina.log.gap_walk import records_over
 from lamina.log.partition import Partition
@@ -72,14 +72,15 @@ class Contents:
         self,
         open_topics: OpenTopics,
         groups: Groups,
-        offsets: CommittedOffsets,
+        coordinator: Coordinator,
         schemas: SchemaFiles,
         changing: threading.Lock,
         now_ms: Callable[[], int],
     ) -> None:
         self._open = open_topics
         self._groups = groups
-        self._offsets = offsets
+        self._offsets = coordinator.offsets
+        self._settings = coordinator.share_settings
         self._schemas = schemas
         self._changing = changing
         self._now_ms = now_ms
@@ -98,7 +99,7 @@ class Contents:
         self._topics = {name: each.about for name, each in history.topics.items()}
         self._copies = {
             key: data for each in history.alive() for key, data in each.copies.items() if data
-        }
+        } | history.copies
         self.ends = dict(ends)
 
     # ------------------------------------------------------------------ looking
@@ -133,6 +134,9 @@ class Contents:
                 self._describe(draft, replace(about, deleted=True))
         for about in topics.values():
             self._describe(draft, replace(about, topic_ids=[]))
+        settings = self._settings.as_shipped()
+        if settings or self._copies.get(paths.GROUP_SETTINGS):
+            self._copy(draft, paths.GROUP_SETTINGS, settings)
         partitions = self._open.segmented()
         there = {each.place.name for each in partitions}
         self.problems = {name: why for name, why in self.problems.items() if name in there}

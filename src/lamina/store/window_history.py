@@ -68,6 +68,8 @@ class History:
     """All topics by name, deleted ones too: their epochs must not be used again."""
 
     topics: dict[str, TopicHistory] = field(default_factory=dict)
+    copies: dict[str, bytes] = field(default_factory=dict)
+    """Small files of the whole store, by their paths in its directory."""
     is_begun: bool = False
     """Whether any window says something; if none does, the archive's own copies count."""
 
@@ -96,6 +98,8 @@ class History:
                 part.add_producers(section.body)
 
     def _copy(self, section: Section) -> None:
+        if section.name == paths.GROUP_SETTINGS:
+            self.copies[section.name] = section.body
         name = paths.archived_topic(section.name)
         if name is None:
             return
