@@ -306,3 +306,12 @@ def test_a_nameless_header_outside_of_a_slice_does_no_harm() -> None:
     with pytest.raises(InvalidRequest, match="null key"):
         prepare(exact, "keratin", now_ms=1)
     assert prepare(exact.slice(1), "keratin", now_ms=1).num_rows == 1
+
+
+def test_no_field_of_a_header_is_left_out_in_silence() -> None:
+    for names in (["key", "value", "value"], ["key", "value", "more"]):
+        arrays = [pa.array(["k"]), pa.array([b"v"]), pa.array([b"w"])]
+        items = pa.StructArray.from_arrays(arrays, names=names)
+        table = pa.table({"value": [b"v"], "headers": pa.ListArray.from_arrays([0, 1], items)})
+        with pytest.raises(InvalidRequest, match="a key and a value, each once"):
+            prepare(table, "keratin", now_ms=1)

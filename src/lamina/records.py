@@ -207,9 +207,14 @@ def _as_dict(row: object) -> Mapping[str, Any]:
         _refuse_unknown(row)
         if "value" not in row:
             raise InvalidRequest("a record needs a 'value'; a tombstone says 'value': None")
-        for header in row.get("headers") or ():
+        headers = row.get("headers")
+        if not isinstance(headers, list | tuple | None):
+            raise InvalidRequest(f"headers are a list, not {type(headers).__name__}")
+        for header in headers or ():
             if isinstance(header, Mapping) and header.keys() != {"key", "value"}:
-                raise InvalidRequest(f"a header has a key and a value, not {', '.join(header)}")
+                raise InvalidRequest(
+                    f"a header has a key and a value, not {', '.join(map(str, header))[:80]}"
+                )
         return row
     if isinstance(row, str):
         refuse_kind(row)
@@ -317,7 +322,19 @@ def _missing(name: str, kind: pa.DataType, rows: int, now_ms: int) -> pa.Array:
     return pa.Array.from_buffers(TIMESTAMP, rows, [None, now])
 
 
+def _refuse_left_out(headers: pa.DataType) -> None:
+    """Refuses fields of a header that Arrow would leave out without a word."""
+    each = getattr(headers, "value_type", None)
+    if each is None or not pa.types.is_struct(each):
+        return
+    names = [field.name for field in each]
+    if len(set(names)) < len(names) or not {"key", "value"}.issuperset(names):
+        raise InvalidRequest(f"a header has a key and a value, each once, not {shown(each)}")
+
+
 def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+    if name == "headers":
+        _refuse_left_out(column.type)
     try:
         return column.cast(kind)
     except pa.ArrowException as error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lamina.errors import SchemaError
 from lamina.formats.typed.arrow_types import to_arrow
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, ColumnPlan, Node, Storage
-from lamina.formats.typed.schema_model import STORED_AS, Field, Kind, Type
+from lamina.formats.typed.schema_model import STORED_AS, Field, Kind, Type, joined
 
 
 class TableColumns:
@@ -68,6 +68,7 @@ class TableColumns:
 
 def exact_columns(schema: Type, table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
     """Returns a table's columns in the schema's order, of its types; text in place of enums."""
+    refuse_doubled(table.schema.names)
     _refuse_unknown(schema, table.schema.names)
     return [_column(field, table) for field in schema.fields]
 
@@ -89,8 +90,13 @@ def _refuse_unknown(schema: Type, names: list[str]) -> None:
         if name not in known:
             told = ", ".join(field.name for field in schema.fields)
             raise SchemaError(f"the schema has no column {name!r}; it has {told}", field=name)
-        if names.count(name) > 1:
-            raise SchemaError(f"column {name!r} is given {names.count(name)} times", field=name)
+
+
+def refuse_doubled(names: list[str]) -> None:
+    """Raises SchemaError for a name that two columns have: nobody knows which of them is meant."""
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise SchemaError(f"column {double!r} is given {names.count(double)} times", field=double)
 
 
 def _column(field: Field, table: pa.Table | pa.RecordBatch) -> pa.Array:
@@ -107,12 +113,39 @@ def _column(field: Field, table: pa.Table | pa.RecordBatch) -> pa.Array:
         column = column.storage
     if column.type == kind:
         return column
+    _refuse_left_out(column.type, kind, field.name)
     try:
         return column.cast(_or_null(kind))
     except (pa.ArrowException, NotImplementedError) as error:
         raise SchemaError(
             f"column {field.name!r} must be {kind}, not {column.type}: {error}", field=field.name
         ) from error
+
+
+def _refuse_left_out(given: pa.DataType, kind: pa.DataType, path: str) -> None:
+    """Raises SchemaError for fields inside a column that Arrow would leave out without a word."""
+    if pa.types.is_struct(given) and pa.types.is_struct(kind):
+        names = [given.field(number).name for number in range(given.num_fields)]
+        known = {
+            kind.field(number).name: kind.field(number).type for number in range(kind.num_fields)
+        }
+        for number, name in enumerate(names):
+            here = joined(path, name)
+            if name not in known:
+                raise SchemaError(f"{here}: the schema has no such field", field=here)
+            if names.count(name) > 1:
+                raise SchemaError(f"{here} is given {names.count(name)} times", field=here)
+            _refuse_left_out(given.field(number).type, known[name], here)
+    elif pa.types.is_map(given) and pa.types.is_map(kind):
+        _refuse_left_out(given.item_type, kind.item_type, joined(path, "{}"))
+    elif _is_list(given) and _is_list(kind):
+        _refuse_left_out(given.value_type, kind.value_type, joined(path, "[]"))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _default(field: Field, kind: pa.DataType, rows: int) -> pa.Array:

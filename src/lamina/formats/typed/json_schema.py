@@ -40,6 +40,8 @@ _FORMATS = {
 }
 
 
+_INSIDE = {"[]": "items", "{}": "values"}
+"""What steps of a path are called in the names of records, where they are no names themselves."""
 TYPES_MAX = 4 * FIELDS_MAX
 """How many types a text may unfold into: by `$ref` a short text can name each one many times."""
 
@@ -131,7 +133,8 @@ class _Reader:
             self._field(name, inner, required, joined(path, name), depth)
             for name, inner in properties.items()
         ]
-        return record("_".join(("record", *(path.split(".") if path else []))), fields)
+        steps = [_INSIDE.get(step, step) for step in path.split(".")] if path else []
+        return record("_".join(("record", *steps)), fields)
 
     def _field(self, name: str, given: Any, required: Any, path: str, depth: int) -> Field:
         kind = self.type_of(given, path, depth + 1)

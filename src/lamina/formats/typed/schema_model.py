@@ -249,3 +249,36 @@ def shown_type(kind: Type) -> str:
     if kind.items is not None:
         told = f"{told} of {shown_type(kind.items)}"
     return f"{told} or null" if kind.is_nullable else str(told)
+
+
+def named_apart(kind: Type) -> Type:
+    """Returns a type whose names are all such as Avro has, each of one type alone.
+
+    Names that are made of a schema's paths may be neither: its text would not be read again, or one
+    type would stand for two.
+    """
+    known: dict[str, Type] = {}
+
+    def walked(given: Type) -> Type:
+        made = replace(
+            given,
+            fields=tuple(replace(each, type=walked(each.type)) for each in given.fields),
+            items=walked(given.items) if given.items is not None else None,
+            keys=walked(given.keys) if given.keys is not None else None,
+        )
+        if not made.name:
+            return made
+        own = replace(made, is_nullable=False, null_is_last=False)
+        base = name = ".".join(_as_name(part) for part in made.name.split("."))
+        number = 1
+        while known.setdefault(name, own) != own:
+            number += 1
+            name = f"{base}_{number}"
+        return replace(made, name=name)
+
+    return walked(kind)
+
+
+def _as_name(text: str) -> str:
+    made = re.sub("[^A-Za-z0-9_]", "_", text)
+    return made if NAME.fullmatch(made) else f"_{made}"

@@ -31,6 +31,7 @@ from lamina.formats.typed.schema_model import (
     Type,
     children,
     joined,
+    named_apart,
     refuse_columnless,
     refuse_names,
     require_record,
@@ -48,6 +49,7 @@ def schema_of(given: Any, encoding: str) -> Type:
         raise InvalidRequest(f"encoding is one of {', '.join(ENCODINGS)}, not {encoding!r}")
     made = require_record(_any(given), "the schema")
     refuse_columnless(made)
+    made = named_apart(made)
     if encoding != JSON:
         refuse_names(made, encoding)
     if encoding == PROTOBUF:
@@ -61,8 +63,13 @@ def schema_of(given: Any, encoding: str) -> Type:
 
 
 def next_version(new: Type, encoding: str, former: Sequence[Type]) -> Type:
-    """Returns a schema as the version that follows others, oldest first."""
-    return protobuf_numbers.numbered(new, former) if encoding == PROTOBUF else new
+    """Returns a schema as the version that follows others, oldest first.
+
+    It is kept as text: one that could not be read again would shut the topic's columns for good.
+    """
+    made = protobuf_numbers.numbered(new, former) if encoding == PROTOBUF else new
+    avro_text.parse(avro_text.text_of(made))
+    return made
 
 
 def problems(new: Type, former: Sequence[Type], level: str, encoding: str) -> list[str]:

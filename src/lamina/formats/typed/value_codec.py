@@ -36,6 +36,7 @@ from lamina.formats.typed import (
     protobuf_rules,
 )
 from lamina.formats.typed.arrow_types import arrow_schema
+from lamina.formats.typed.given_columns import refuse_doubled
 from lamina.formats.typed.row_faults import (
     FINE,
     OTHER_MESSAGE,
@@ -273,6 +274,7 @@ def encoded(schema: TopicSchema, table: pa.Table | pa.RecordBatch) -> pa.Table:
 
     A column `_timestamp` is the time of the records, `_key` their key in place of the schema's.
     """
+    refuse_doubled(table.schema.names)
     names = [name for name in table.schema.names if name not in (TIME, KEY)]
     typed = table.select(names)
     value = _values(schema, avro_text.parse(schema.text), typed)
