@@ -81,6 +81,9 @@ ABSURD: tuple[Any, ...] = (
     pa.array([None, "x"]),
     pa.table({"offset": ["x"]}),
     pa.table({"value": [1, 2]}),
+    pa.table([[1], [1]], names=["offset", "offset"]),
+    [{"value": b"x", "headers": 7}],
+    [{"value": b"x", "headers": [{1: 2}]}],
     TopicPartition("orders", -7, -7),
     TopicPartition("nothing", 0, 0),
     TopicPartition(None, None, None),  # type: ignore[arg-type]

@@ -60,8 +60,10 @@ def as_offsets(held: Any) -> _Numbers:
 
 def numbers_of(held: Any, name: str) -> _Numbers:
     """Returns a column of whole numbers of a polled batch."""
-    if name not in held.schema.names:
-        raise InvalidRequest(f"these records have no column {name!r}")
+    given = held.schema.names.count(name)
+    if given != 1:
+        told = f"{given} columns" if given else "no column"
+        raise InvalidRequest(f"these records have {told} {name!r}")
     column = held.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
