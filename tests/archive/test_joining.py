@@ -17,6 +17,8 @@ from lamina.errors import Fenced, ObjectConflict
 from lamina.formats.documents import archive_manifest as archive
 from lamina.formats.documents.archive_manifest import ArchivedObject, Manifest
 from lamina.formats.documents.ledger import Ledger
+from lamina.formats.documents.topic_file import TopicFile
+from lamina.storage import paths
 from lamina.storage.files import LocalFiles
 from lamina.storage.object_directory import DirectoryObjects
 from lamina.storage.objects import Objects
@@ -232,6 +234,16 @@ def test_only_a_sound_object_has_an_entry() -> None:
     objects.create(info.key, raw[: len(raw) // 2])
     (info,) = shelf.listed()
     assert shelf.entry_from_headers(info) is None
+
+
+def test_the_next_generation_is_one_that_no_object_has() -> None:
+    objects = memory()
+    shelf = Shelf(objects, TopicFile(TOPIC, "keratin", 1, 1, NOW_MS), 0)
+    assert shelf.next_generation() == 1
+    for generation in (0, 3):
+        objects.create(ObjectKey(TOPIC, 0, 7, generation).name, b"listed or not")
+    objects.create(f"{paths.archive_partition(TOPIC, 0)}/notes.txt", b"somebody else's")
+    assert shelf.next_generation() == 4
 
 
 def test_what_is_not_listed_any_more_is_not_replaced() -> None:

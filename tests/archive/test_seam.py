@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina.archive import object_reader as cold_reading
+from lamina.archive import uploader
 from lamina.errors import ArchiveUnavailable, CorruptData, Fenced, InvalidRequest, RecordsMissing
 from lamina.formats.strm.layout import Coding
 from lamina.storage.objects import Objects
@@ -346,6 +347,21 @@ def test_an_object_of_an_upload_that_was_cut_off_is_taken_whatever_its_bytes() -
             assert store.tier_status()[0].archived_offset == 20
     assert second.read(key).data == first.read(key).data
     assert archived(second) == numbered(0, 20)
+
+
+@pytest.mark.parametrize("place", [0, 1, 9, 10, 19])
+def test_an_upload_is_read_back_from_its_first_byte_to_its_last(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "READ_BACK_BYTES", 10)
+    objects, sent = memory(), bytes(range(20))
+    stored = bytearray(sent)
+    objects.create("sound", bytes(stored))
+    stored[place] ^= 1
+    objects.create("changed", bytes(stored))
+    assert uploader.reads_back(objects, "sound", memoryview(sent))
+    assert not uploader.reads_back(objects, "changed", memoryview(sent), tries=2)
+    assert not uploader.reads_back(objects, "sound", memoryview(sent)[:-1]), "it is longer"
 
 
 def test_an_object_made_by_hand_is_read_without_list_or_topic_file() -> None:

@@ -49,3 +49,27 @@ def test_after_damage_everything_of_the_partition_is_put_again() -> None:
     shelf = Shelf(objects, ABOUT, 0)
     metadata.save(shelf, LEDGER)
     assert sorted(info.key for info in objects.list("")) == keys
+
+
+def test_a_copy_that_was_put_goes_when_its_group_is_gone() -> None:
+    class Ending(Groups):
+        """The group is there once, and then gone."""
+
+        made: Mapping[str, bytes] = {"readers": b"state"}
+
+        def copies(
+            self, about: TopicFile, partition: int, archived_end: int
+        ) -> Mapping[str, bytes]:
+            return self.made
+
+        def is_gone(self, topic_file: str, group: str) -> bool:
+            return group not in self.made
+
+    objects, groups = memory(), Ending()
+    metadata, shelf = Metadata(objects, lambda: groups, Offsets), Shelf(objects, ABOUT, 0)
+    metadata.save(shelf, LEDGER)
+    key = paths.archive_group(TOPIC, 0, "readers")
+    assert objects.read(key).data == b"state"
+    groups.made = {}
+    metadata.save(shelf, LEDGER)
+    assert key not in [info.key for info in objects.list("")]

@@ -132,6 +132,13 @@ def test_a_group_without_members_takes_commits_of_anybody(coordinator: Coordinat
     assert coordinator.commit("g", [Committed("t", 0, 7)], who) is None
 
 
+def test_a_transaction_commits_for_a_member_or_for_nobody(coordinator: Coordinator) -> None:
+    assert coordinator.may_commit("g", Identity("", -1)) is None, "it says for nobody"
+    for named in (Identity("", 0), Identity("gone", -1), Identity("", -1, "gone")):
+        assert coordinator.may_commit("g", named) == Refusal.UNKNOWN_MEMBER_ID
+    assert coordinator.may_commit("g", member(coordinator)) is None
+
+
 def test_a_group_with_members_is_not_deleted(coordinator: Coordinator) -> None:
     assert coordinator.delete("g") is Refusal.GROUP_ID_NOT_FOUND
     who = member(coordinator)

@@ -275,6 +275,8 @@ def test_a_dead_letter_topic_without_headers_gets_documents(rig: Rig) -> None:
     found = json.loads(letter["value"])
     assert letter["key"] == b"k"
     assert (found["reason"], found["offset"], found["epoch"]) == ("bad", 0, 1)
+    (record,) = next(rig.store.scan("t")).column("timestamp").cast("int64").to_pylist()
+    assert found["timestamp_ms"] == record
     assert (found["key"], found["value"]) == ("aw==", "dg==")
 
 
@@ -310,13 +312,19 @@ def test_a_poll_takes_the_partitions_in_turn(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_poll_ends_with_the_record_that_reaches_its_bytes(tmp_path: Path) -> None:
+def test_a_poll_ends_with_the_record_that_reaches_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig(tmp_path, partitions=3)
     for partition in range(3):
         rig.fill(20, partition)
     group = rig.group()
     assert group.poll(30, max_bytes=1).num_rows == 1
     assert group.poll(30).num_rows == 30
+    part = pa.record_batch({"offset": pa.array([7], pa.int64())})
+    assert part.get_total_buffer_size() == 8
+    monkeypatch.setattr(group, "_take", lambda *_: (part, False))
+    assert group.poll(30, max_bytes=16).num_rows == 2, "the second one reaches it exactly"
     rig.store.close()
 
 

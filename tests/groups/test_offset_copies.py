@@ -201,6 +201,15 @@ def test_a_copy_is_made_once_for_what_has_not_changed() -> None:
     assert copies.of(guessed, 0, 100, {"g": ENTRY}) == b""
 
 
+@pytest.mark.parametrize(("format_name", "first"), [("keratin", 0), ("frame", 0), ("wal", 1)])
+def test_a_copy_of_one_who_has_read_nothing_begins_at_the_first_record(
+    format_name: str, first: int
+) -> None:
+    about = TopicFile("t", format_name, 1, 1, 1_700_000_000_000)
+    copied = OffsetCopies().of(about, 0, 100, {"g": ENTRY._replace(offset=0)})
+    assert [each.offset for each in entries_of(copied, about, 0).entries] == [first]
+
+
 def test_a_newer_copy_is_refused_and_stays() -> None:
     files, objects, _ = filled()
     stored = objects.read(COPY)

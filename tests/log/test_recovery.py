@@ -376,6 +376,23 @@ def test_a_deletion_is_finished_from_every_step(
         assert not store.recovery_report.of("deletion finished")
 
 
+@BOTH
+@pytest.mark.parametrize("is_log_there", [True, False])
+def test_a_deletion_of_the_only_segment_is_finished(
+    tmp_path: Path, format_name: str, is_log_there: bool
+) -> None:
+    path = made(tmp_path, format_name)
+    base = segments(path) / f"{0:020}"
+    base.with_suffix(".tomb").write_bytes(tombstone.encode(tombstone.Tomb(0, "trim", 1)))
+    if not is_log_there:  # the ledger is written before the log goes
+        known = ledger.Ledger((Gap(0, 8, "trim", 1),))
+        (segments(path).parent / "ledger.json").write_bytes(ledger.encode(known))
+        base.with_suffix(".log").unlink()
+    with opened(path) as store:
+        assert [(gap.first, gap.end, gap.reason) for gap in store.gaps("t")] == [(0, 8, "trim")]
+        served_and_growing(store, [], 8)
+
+
 # ---------------------------------------------------------------- missing and stray files
 
 

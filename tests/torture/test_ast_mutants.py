@@ -65,6 +65,10 @@ LEFT_ALONE = """
 def k(a):
     return a + 1
 
+@kernel_at_once(rows_at)
+def at_once(a):
+    return a + 1
+
 def generates():
     @instruction
     def peek(a):

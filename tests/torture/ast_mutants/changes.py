@@ -34,7 +34,7 @@ _DROPPED = frozenset(
         *("remove_directory", "make_directory", "write_ledger", "notify_all", "update", "pop"),
     }
 )
-_COMPILED = frozenset({"kernel", "inlined", "instruction"})
+_COMPILED = frozenset({"kernel", "kernel_at_once", "inlined", "instruction"})
 _NO_OUTCOME = frozenset({"copy", "zero_copy_only", "strict"})
 _SHOWS = "_shown"
 """How the functions are called that cut a value short for a message."""
@@ -79,7 +79,8 @@ def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.
 def _is_left_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     inner = [each for each in ast.walk(node) if isinstance(each, _FUNCTIONS)]
     decorators = [each for function in inner for each in function.decorator_list]
-    is_compiled = any(isinstance(each, ast.Name) and each.id in _COMPILED for each in decorators)
+    named = [each.func if isinstance(each, ast.Call) else each for each in decorators]
+    is_compiled = any(isinstance(each, ast.Name) and each.id in _COMPILED for each in named)
     return is_compiled or node.name == _SHOWS
 
 
