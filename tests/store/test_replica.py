@@ -449,7 +449,7 @@ def test_a_damaged_window_stops_it_there_and_is_named(
         copy.poll()
         filled(store, 5, 5)
         first.ship()
-        seq = store.seat.shipped_seq if store.seat is not None else 0
+        seq = store.seat.log.next_seq - 1 if store.seat is not None else 0
         spoiled.spoil = lambda key, data: (
             data[:-9] + b"x" + data[-8:] if key == paths.tail(seq) else data
         )
@@ -476,7 +476,7 @@ def test_a_window_that_somebody_deleted_is_missed(
         assert store.seat is not None
         filled(store, 0, 2)
         first.ship()
-        missing = paths.tail(store.seat.shipped_seq)
+        missing = paths.tail(store.seat.log.next_seq - 1)
         kept = objects.read(missing).data
         filled(store, 2, 2)
         first.ship()
@@ -506,7 +506,7 @@ def test_an_end_never_goes_back(
         copy.poll()
         assert read(copy) == numbered(0, 12)
         assert store.seat is not None
-        run(objects, collect(store.seat.shipped_seq, store.seat.log))  # too early
+        run(objects, collect(store.seat.log.next_seq - 1, store.seat.log))  # too early
         for _ in range(3):
             clock.now_ms += 10
             with pytest.raises(CorruptData, match="neither in the archive nor"):

@@ -17,6 +17,7 @@ CROSSED_MAX = 12
 """Modules that an append of one record may cross."""
 COUNTED_WITHIN = 0.1
 """How far the page may lag behind the tree before a figure of it is to be renewed."""
+ASSERTION = re.compile(r"^\s*assert\b", re.MULTILINE)
 PLACE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.py|\.md|/))(?::([A-Za-z_][\w.]*))?`")
 
 MODULE = re.compile(r"`(\w+\.py|lamina(?:_torture)?(?:\.\w+)+)`")
@@ -97,6 +98,9 @@ def test_what_the_page_counts_is_what_there_is() -> None:
     assert stated(text, "lines of `src/lamina`") == pytest.approx(lines, rel=COUNTED_WITHIN)
     alone = stated(text, "modules with one importer")
     assert alone == pytest.approx(len(single_importers(found)), rel=COUNTED_WITHIN)
+    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    asserted = sum(len(ASSERTION.findall(each)) for each in tests)
+    assert stated(text, "assertions in `tests`") == pytest.approx(asserted, rel=COUNTED_WITHIN)
 
 
 def test_an_append_crosses_few_modules() -> None:

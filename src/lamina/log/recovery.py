@@ -353,7 +353,7 @@ class Recovery:
     def _created_by_index(self, path: str) -> int:
         """When a segment was created: by its index, or else by when the file was last changed."""
         try:
-            head = self.place.files.read(path.removesuffix("log") + "idx")
+            head = self.place.files.read(paths.beside(path, "idx"))
             created_ms = self.codec.created_by_index(head)
         except (OSError, CorruptData):
             created_ms = None

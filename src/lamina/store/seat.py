@@ -192,11 +192,6 @@ class Seat:
         """Returns how many durable records are in no window yet: what a lost machine would take."""
         return self.shipper.unshipped_records() if self.shipper is not None else 0
 
-    @property
-    def shipped_seq(self) -> int:
-        """The slot of the last window that is there."""
-        return self.log.next_seq - 1
-
     def start(self) -> None:
         """Begins to ship, if the store holds all that was shipped before."""
         assert self.shipper is not None, "boarded before"

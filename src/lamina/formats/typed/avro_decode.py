@@ -76,7 +76,6 @@ _ZERO = int(Op.ZERO)
 _LIST = int(Op.LIST)
 _LIST_END = int(Op.LIST_END)
 _CONSTANT = int(Op.CONSTANT)
-_CONSTANT_END = int(Op.CONSTANT_END)
 _AS_TEXT, _AS_LIST = int(Storage.TEXT), int(Storage.LIST)
 _AS_STRUCT, _AS_NOTHING = int(Storage.STRUCT), int(Storage.NOTHING)
 

@@ -24,7 +24,6 @@ _ZEROS: dict[str, Any] = {
     "records": None,
 }
 _NEVER = 1 << 15
-_ALWAYS = (0, _NEVER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
