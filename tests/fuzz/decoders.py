@@ -61,6 +61,9 @@ from lamina.formats.typed import (
     avro_text,
     json_decode,
     json_encode,
+    json_leaves,
+    json_program,
+    json_scan,
     protobuf_decode,
     protobuf_encode,
     protobuf_layout,
@@ -678,6 +681,41 @@ def check_json(data: bytes) -> None:
     _check_typed(decoded, table)
 
 
+PLAIN_SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "a", "type": "long"},
+            {"name": "b", "type": ["null", "string"], "default": None},
+            {"name": "c", "type": {"type": "array", "items": ["null", "double"]}},
+            {"name": "d", "type": "boolean"},
+        ],
+    }
+)
+PLAIN_ROW = {"a": -5, "b": "text", "c": [1.5, None, -2e3], "d": True}
+
+
+def plain_documents() -> list[bytes]:
+    return [json.dumps(PLAIN_ROW, indent=indent).encode() for indent in (None, 1)]
+
+
+def check_plain_json(data: bytes) -> None:
+    """What the kernel takes is what Arrow's reader makes of it; the rest is refused here."""
+    kind = avro_text.parse(PLAIN_SCHEMA)
+    program = json_program.compiled(kind)
+    assert program is not None
+    values = Values.of(pa.array([plain_documents()[0], data], pa.binary()))
+    found, wanted = json_scan.decode(program, values), json_decode.by_reader(kind, values)
+    for column in found.columns:
+        column.validate(full=True)
+    if found.codes[1] == json_leaves.NOT_PLAIN:
+        raise InvalidRequest("the kernel leaves it to Arrow's reader")
+    assert found.codes.tolist() == wanted.codes.tolist() == [0, 0]
+    for mine, theirs in zip(found.columns, wanted.columns, strict=True):
+        assert repr(mine.to_pylist()) == repr(theirs.to_pylist())
+
+
 def _check_typed(decoded: Decoded, table: pa.Table) -> None:
     for column in decoded.columns:
         column.validate(full=True)
@@ -818,6 +856,7 @@ _DOCUMENTS = (
     Target("avro-values", avro_values, check_avro),
     Target("protobuf-values", protobuf_values, check_protobuf),
     Target("json-values", json_values, check_json, is_text=True),
+    Target("plain-json-values", plain_documents, check_plain_json, is_text=True),
     Target(
         "producer-ids",
         reserved_ids,
