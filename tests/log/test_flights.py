@@ -18,6 +18,7 @@ import pytest
 from lamina.api import Ack
 from lamina.config import WriterSettings
 from lamina.errors import Closed, Poisoned, StorageFull
+from lamina.log import commit
 from lamina.log.commit import Writer
 from lamina.log.flights import IN_FLIGHT
 from lamina.storage.files import LocalFile
@@ -213,6 +214,60 @@ def test_without_a_pool_a_leader_lands_before_it_leads_for_others(flying: Flying
     assert sorted(each.base_offset for each in answers) == list(range(9))
 
 
+def test_a_leader_gets_a_thread_though_whoever_appointed_it_was_cut_off(
+    flying: Flying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lending = flying.writer._lending
+    real, cut = lending.is_lent, [False]
+
+    def is_lent(token: object) -> bool:
+        if not cut[0]:
+            cut[0] = True
+            raise KeyboardInterrupt
+        return real(token)
+
+    async def produce(started: list[Any]) -> Any:
+        flying.log.gate.clear()
+        flying.writer._crowd = 2
+        started.append(flying.start(b"leader"))
+        await asyncio.to_thread(flying.log.entered.acquire, timeout=SOON_S)
+        future = flying.writer.append_soon(request_of(b"awaited"))
+        monkeypatch.setattr(lending, "is_lent", is_lent)
+        flying.log.gate.set()
+        return (await asyncio.gather(future, return_exceptions=True))[0]
+
+    started: list[Any] = []
+    answer = asyncio.run(asyncio.wait_for(produce(started), SOON_S))
+    assert isinstance(started[0].exception(SOON_S), KeyboardInterrupt)
+    assert isinstance(answer, Ack | Poisoned)
+
+
+def test_a_leader_is_led_for_once_by_whoever_comes_first(
+    flying: Flying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that can start no thread says so, and runs what it was given later all the same."""
+    given: list[Callable[[], Any]] = []
+
+    def submit(work: Callable[..., Any], token: object) -> None:
+        given.append(lambda: work(token))
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(flying.pool, "submit", submit)
+    flying.log.gate.clear()
+
+    async def produce() -> Ack:
+        return await flying.writer.append_soon(request_of(b"awaited"))
+
+    led = flying.users.submit(asyncio.run, produce())
+    assert flying.log.entered.acquire(timeout=SOON_S)
+    queued = flying.start(b"queued")
+    wait_until(lambda: flying.writer.depth == 1)
+    given[0]()  # it finds that another thread leads, and does nothing
+    flying.log.gate.set()
+    assert [each.result(SOON_S).base_offset for each in (led, queued)] == [0, 1]
+    assert flying.log.overlaps == 0
+
+
 def test_many_producers_get_answers_that_are_durable(flying: Flying) -> None:
     def produce() -> None:
         for _ in range(30):
@@ -226,21 +281,32 @@ def test_many_producers_get_answers_that_are_durable(flying: Flying) -> None:
 
 
 INTERRUPTED = {
-    "commit.py": ("append", "_lead", "_await_turn", "_commit", "_fly"),
-    "flights.py": ("land", "_next_to_land", "_answer", "_drop_landed", "depart"),
+    "commit.py": "append _lead_alone _submit _await_turn _lead _lead_for_others _next_group"
+    " _commit _flies _pass_on _sync _hand_out",
+    "flights.py": "depart fly land _next_to_land _drop_landed _answer",
+    "pool_leaders.py": "claims find_thread is_lent",
 }
+"""The functions of each file at whose lines a thread is cut off."""
+
+
+def test_what_is_interrupted_is_there() -> None:
+    for name, functions in INTERRUPTED.items():
+        source = Path(commit.__file__).with_name(name).read_text()
+        assert [each for each in functions.split() if f"def {each}(" not in source] == []
 
 
 def test_interrupts_at_any_line_leave_nobody_waiting() -> None:
     """One thread is hit by KeyboardInterrupt at the k-th line it runs up there, for all k."""
     for k in itertools.count():
         made, lines = Flying(), [0]
-        others = [made.users.submit(_bystand, made) for _ in range(3)]
+        others = [made.users.submit(_bystand, made) for _ in range(2)]
+        others.append(made.users.submit(asyncio.run, _await_some(made)))
         hit = made.users.submit(_be_hit, made, _hitting(lines, k))
         error = hit.exception(SOON_S)
         assert error is None or isinstance(error, KeyboardInterrupt | Poisoned)
         for each in others:
             each.result(SOON_S)
+        made.users.submit(_fly_again, made).result(SOON_S)
         made.writer.close(Closed("the test is over"))
         made.users.shutdown()
         made.pool.shutdown()
@@ -257,7 +323,11 @@ def _hitting(lines: list[int], k: int) -> Callable[..., Any]:
         code = linecache.getline(str(where), frame.f_lineno)
         # At the end of a `with` a tracer could raise before the mutex is free; no interrupt does.
         is_with = code.strip().startswith("with ")
-        if event == "line" and frame.f_code.co_name in INTERRUPTED[where.name] and not is_with:
+        if (
+            event == "line"
+            and frame.f_code.co_name in INTERRUPTED[where.name].split()
+            and not is_with
+        ):
             lines[0] += 1
             if lines[0] == k + 1:
                 raise KeyboardInterrupt
@@ -274,6 +344,21 @@ def _be_hit(made: Flying, trace: Callable[..., Any]) -> None:
             made.writer.append(request_of(b"victim"), None)
     finally:
         sys.settrace(None)
+
+
+async def _await_some(made: Flying) -> None:
+    """Appends as tasks do, which have no thread to lead."""
+    for _ in range(4):
+        with contextlib.suppress(Poisoned):
+            ack = await made.writer.append_soon(request_of(b"awaited"))
+            assert ack.base_offset < made.log.durable
+
+
+def _fly_again(made: Flying) -> None:
+    """Whoever comes later flies, or is refused: nobody is left in the air, or with the tail."""
+    for _ in range(2):
+        made.writer._crowd = 2
+        _bystand(made)
 
 
 def _bystand(made: Flying) -> None:
@@ -384,7 +469,7 @@ def _active(store: Store) -> Any:
     return store._lookup.partition("t", 0).active
 
 
-def test_what_fell_is_not_there_after_opening_and_what_was_answered_is(
+def test_what_fell_leaves_no_hole_and_what_was_answered_is_there_after_opening(
     tmp_path: Path, held: Syncs, pool: ThreadPoolExecutor
 ) -> None:
     store = Store(tmp_path)
@@ -401,6 +486,10 @@ def test_what_fell_is_not_there_after_opening_and_what_was_answered_is(
         store.append("t", b"later")
     assert store.latest_offset("t") == 2
     store.close()
+    with Store(tmp_path) as again:  # nobody was told: each of them may be there, and then for good
+        found = _values(again)
+        assert found == [b"before", b"0", b"1", b"2"][: len(found)]
+        assert len(found) >= 2
 
 
 def test_a_roll_waits_until_nothing_is_in_the_air(

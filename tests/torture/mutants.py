@@ -26,9 +26,17 @@ MUTANTS = (
         "lying-ack",
         "fsync before the acknowledgement",
         "log/active_segment.py",
+        "        self.file.sync()\n        self.written = self.durable = self.tail\n",
+        "        self.written = self.durable = self.tail\n",
+        ("F3/dropped:keratin:160",),
+    ),
+    Mutant(
+        "lying-ack-in-the-air",
+        "fsync of a group in the air before it is answered",
+        "log/active_segment.py",
         '        """Makes it durable."""\n        self.file.sync()\n',
         '        """Makes it durable."""\n',
-        ("F3/dropped:keratin:160",),
+        ("tests/log/test_flights_on_disk.py",),
     ),
     Mutant(
         "no-directory-fsync",
@@ -186,6 +194,32 @@ MUTANTS = (
         "log/active_segment.py",
         "            is_own, self._is_lent = not self._is_lent, True\n",
         "            is_own, self._is_lent = True, True\n",
+        ("tests/log/test_flights_on_disk.py",),
+    ),
+    Mutant(
+        "told-beside-a-dying-writer",
+        "a reader without a writer makes what it shows durable",
+        "log/partition_view.py",
+        "            view.file.sync()\n",
+        "            pass\n",
+        ("tests/log/test_flights_on_disk.py",),
+    ),
+    Mutant(
+        "shown-beside-a-live-writer",
+        "a reader beside a writer shows what that has published as durable",
+        "log/partition_view.py",
+        "        view.follow(watermark if live else stop, watermark=watermark)\n",
+        "        view.follow(stop, watermark=watermark)\n",
+        ("tests/log/test_flights_on_disk.py",),
+    ),
+    Mutant(
+        "two-leaders",
+        "one thread leads in the name of a token",
+        "log/commit.py",
+        "        if not (self._lending.claims(token) and self._leader is token):\n"
+        "            return\n        try:\n            self._lead(token)\n",
+        "        if self._leader is not token:\n"
+        "            return\n        try:\n            self._lead(token)\n",
         ("tests/log/test_flights.py",),
     ),
     Mutant(

@@ -8,7 +8,8 @@ one grows, the others never change again:
 Appending. `appending` checks what a caller hands in and turns it into a `Request` (`requests`).
 `commit` is the group commit: a thread that finds no leader becomes it, takes every waiting request,
 has `encoder` assign offsets and encode them, writes once, syncs once, and answers all of them;
-while it syncs, the next group is written already (`flights`).
+while it syncs, the next group is written already (`flights`). Requests of tasks have no thread
+that could lead: one of a pool does (`pool_leaders`).
 `partition` owns the tail that the leader drives: it writes to the `active_segment`, rolls to the
 next one, and removes what retention or a trim lets go.
 

@@ -247,10 +247,10 @@ class ActiveSegment(Segment):
         """Shows what has departed as durable, in the order of departure."""
         if departed.has_landed:
             return
-        departed.has_landed = True
         self.durable = departed.tail
         self._synced_changes = departed.changes
         self.used = True
+        departed.has_landed = True  # behind all of it: who is cut off before this does it again
         self._give_back(departed.file, is_own=departed.is_own)
 
     def _give_back(self, file: File | None, *, is_own: bool) -> None:

@@ -45,6 +45,7 @@ from lamina.errors import (
     refusal_of,
 )
 from lamina.log.flights import IN_FLIGHT, Departure, Flight, Flights
+from lamina.log.pool_leaders import Lending
 from lamina.log.requests import (
     LOCK,
     Gate,
@@ -90,8 +91,9 @@ class Writer:
     ) -> None:
         self._log, self._answer = log, answerer(gate)
         self._settings = settings
-        self._executor, self._depart = executor, depart
+        self._depart = depart
         self._signal = Signal()
+        self._lending = Lending(self._signal, executor, self._lead_for_others)
         self._mutex = self._signal.mutex
         self._sleep, self._tell = self._signal.sleep, self._signal.tell
         self.flights = flights = Flights(self._signal, self._hand_out)
@@ -144,7 +146,11 @@ class Writer:
 
         future = asyncio.get_running_loop().create_future()
         request.waiter = future
-        self._submit(request, AWAITED, lead_soon)
+        try:
+            self._submit(request, AWAITED, lead_soon)
+        except BaseException as error:
+            self._leave(request, error)
+            raise
         return future
 
     def withdraw(self, request: Request) -> bool:
@@ -182,6 +188,7 @@ class Writer:
                 self._pass_on(token)
             except BaseException:  # cut off as it began: nobody would ever lead again
                 self._pass_on(token)
+                self._lending.again()
                 raise
         return result
 
@@ -257,9 +264,9 @@ class Writer:
             if isinstance(request.waiter, LOCK):
                 self._leader = request
                 return True
-            helper = self._leader = object()
+            helper = self._leader = self._lending.appoint()
         if lead_soon is None or not (self._loop_leads and lead_soon(self._lead_once, helper)):
-            self._borrow_thread(helper)
+            self._lending.find_thread(helper)
         return False
 
     def _await_turn(self, request: Request, waiter: threading.Lock, deadline: float | None) -> None:
@@ -290,7 +297,7 @@ class Writer:
         self._pass_on(leader)
 
     def _lead_for_others(self, token: object) -> None:
-        if self._leader is not token:  # another thread has led in its place
+        if not (self._lending.claims(token) and self._leader is token):
             return
         try:
             self._lead(token)
@@ -301,7 +308,9 @@ class Writer:
     def _lead_once(self, token: object) -> None:
         """Commits what is queued, in an event loop (rule 4); a large group is left to a thread."""
         if self._queue.size_bytes >= GATHER_BYTES:
-            self._borrow_thread(token)
+            self._lending.find_thread(token)
+            return
+        if not (self._lending.claims(token) and self._leader is token):
             return
         try:
             self._loop_leads = True  # it gathers nothing: a loop that sleeps serves nobody
@@ -311,17 +320,6 @@ class Writer:
         except BaseException as error:
             self._leave(token, error)
             raise
-
-    def _borrow_thread(self, token: object) -> None:
-        """Runs the leader on a pool thread, or on the caller's if the pool is shut down."""
-        if not self._is_lent(token):
-            self._lead_for_others(token)
-
-    def _is_lent(self, token: object) -> bool:
-        with contextlib.suppress(RuntimeError, MemoryError):  # shut down; no thread can be started
-            self._executor.submit(self._lead_for_others, token)
-            return True
-        return False
 
     def _next_group(self) -> list[Request]:
         """Takes the next group out of the queue, after lingering where that pays (rule 2)."""
@@ -373,14 +371,14 @@ class Writer:
                 self._reserved -= 1
                 helper = self._appoint() if self._leader is None else None
         if helper is not None:
-            self._borrow_thread(helper)
+            self._lending.find_thread(helper)
 
     def _pass_on(self, owner: object) -> None:
         """Hands the tail over: to an exclusive action, a waiting request, or nobody. Idempotent."""
         with self._mutex:
             helper = self._appoint() if self._leader is owner else None
         if helper is not None:
-            self._borrow_thread(helper)
+            self._lending.find_thread(helper)
 
     def _appoint(self) -> object | None:
         """Chooses the next owner; returns a token that needs a thread, if any. Needs the mutex."""
@@ -396,7 +394,7 @@ class Writer:
                     waiter.release()
                     return None
             if self._queue:  # only requests from asyncio are left, and they have no thread
-                self._leader = object()
+                self._leader = self._lending.appoint()
                 return self._leader
         self._leader = None
         self._tell()
@@ -414,6 +412,7 @@ class Writer:
         if flight is not None:
             failure = error if flight.is_down else self.poison(error)
             self.flights.abandon(flight, cast("LaminaError", failure))
+        self._lending.again()
 
     def _abandon_lead(self, who: object, error: BaseException) -> None:
         # The leader was interrupted (Ctrl-C, MemoryError) in the middle of a group. How far the log
@@ -441,9 +440,9 @@ class Writer:
             # acks 0 and 1 are answered before the fsync, which they do not wait for.
             waiting = answer_written(group, outcomes, self._answer)
             self.pulse.note_group(group)
-            if (hands_on or self._air) and self._flies(waiting, leader, hands_on):
-                return
             if waiting:
+                if (hands_on or self._air) and self._flies(waiting, leader, hands_on):
+                    return
                 self._sync(waiting)
         self._taken = []
 
@@ -452,7 +451,7 @@ class Writer:
 
         Returns False, with nothing in the air, if the group has to be synced on the ground.
         """
-        departure = self._depart() if waiting and self._depart else None
+        departure = self._depart() if self._depart else None
         if departure is None:
             with contextlib.suppress(LaminaError):  # what fell has poisoned
                 self.flights.settle()
@@ -463,7 +462,7 @@ class Writer:
             self._taken = []
             if hands_on and len(self._air) < IN_FLIGHT:
                 helper = self._appoint()
-        is_lent = helper is None or self._is_lent(helper)
+        is_lent = helper is None or self._lending.is_lent(helper)
         self.flights.fly(flight, self.poison)
         if not is_lent:  # only now: what it leads for lands behind this flight
             self._lead_for_others(helper)

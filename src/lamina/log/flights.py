@@ -127,21 +127,25 @@ class Flights:
         """Waits for its turn; returns the flight to land next, None when this one has landed."""
         with self._signal.mutex:
             flight.is_down = True
-            self._drop_landed(flight)
+            if self._lander is flight:  # its turn is over, or was cut off
+                self._lander = None
+            self._drop_landed()
             while not flight.has_landed:
                 if self._lander is None and self.air[0].is_down:
                     self._lander = flight
                     return self.air[0]
                 self._signal.sleep()
+                self._drop_landed()
             return None
 
-    def _drop_landed(self, lander: Flight) -> None:
-        """Ends a lander's turn. The caller holds the mutex; once more does no harm."""
-        while self.air and self.air[0].has_landed:
-            self.air.popleft()
-        if self._lander is lander:
-            self._lander = None
-        self._signal.tell()
+    def _drop_landed(self) -> None:
+        """Takes what has landed out of the air. The caller holds the mutex; it may be cut off."""
+        if self._lander is not None and self._lander.has_landed:
+            self._lander = None  # it does nothing more: its own flight was its last
+        if self.air and self.air[0].has_landed:
+            while self.air and self.air[0].has_landed:
+                self.air.popleft()
+            self._signal.tell()
 
     def _answer(self, flight: Flight) -> None:
         """Answers a group. If an earlier try was interrupted, answers whatever it left."""
