@@ -110,10 +110,12 @@ def test_a_date_of_json_is_a_default() -> None:
         {
             "day": {"type": "string", "format": "date", "default": "2020-02-29"},
             "at": {"type": "string", "format": "date-time", "default": "2020-02-29T12:00:00Z"},
+            "time": {"type": "string", "format": "time", "default": "12:00:00"},
         }
     )
-    day, at = schema_of(text, "json").fields
+    day, at, time = schema_of(text, "json").fields
     assert str(default_scalar(day, plain_type(day.type)).as_py()) == "2020-02-29"
+    assert str(default_scalar(time, plain_type(time.type)).as_py()) == "12:00:00"
     assert default_scalar(at, plain_type(at.type)).as_py().isoformat() == (
         "2020-02-29T12:00:00+00:00"
     )

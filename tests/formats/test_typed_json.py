@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from lamina.errors import SchemaError
 from lamina.formats.typed import avro_text, json_decode, json_encode
-from lamina.formats.typed.arrow_types import arrow_schema
+from lamina.formats.typed.arrow_types import arrow_schema, from_schema
 from lamina.formats.typed.row_faults import (
     BAD_DOCUMENT,
     BAD_SYMBOL,
@@ -213,6 +214,37 @@ def test_a_decimal_keeps_its_digits_and_has_no_more_than_it_may() -> None:
     assert str(found[0][1]) == "26213023705161785.536"
 
 
+def test_times_are_text_and_a_bad_one_is_named() -> None:
+    schema = record(
+        field("at", ["null", {"type": "long", "logicalType": "time-micros"}]),
+        field("ms", {"type": "int", "logicalType": "time-millis"}, default=0),
+        field("day", ["null", {"type": "int", "logicalType": "date"}]),
+        field("then", ["null", {"type": "long", "logicalType": "timestamp-micros"}]),
+    )
+    texts = ["00:00:00", "23:59:59.999999", "10:00", "10:00:00Z", "01:30:00.5+02:00"]
+    bad = ["24:00:00", "10", "10:60:00", "23:59:60", "10:00:00.1234567", "", "x"]
+    values = [json.dumps({"at": text}).encode() for text in (*texts, *bad)]
+    decoded = decode([b"{}", b'{"ms":"00:00:01.5"}', *values, b'{"ms":"00:00:00.0001"}'], schema)
+    assert decoded.codes.tolist() == [FINE] * 7 + [BAD_DOCUMENT] * 8
+    found = decoded.columns[0].cast(pa.int64()).to_pylist()[:7]
+    hour = 3_600_000_000
+    assert found == [
+        None,
+        None,
+        0,
+        24 * hour - 1,
+        *[10 * hour] * 2,
+        23 * hour + hour // 2 + 500_000,
+    ]
+    assert decoded.columns[1].cast(pa.int32()).to_pylist()[:3] == [0, 1500, 0]
+    assert {decoded.fault(row) for row in range(7, 14)} == {
+        "at: a value that does not fit; expected time-micros or null"
+    }
+    assert decoded.fault(14) == "ms: a value that does not fit; expected time-millis"
+    wrong = [b'{"day":"2020-02-30"}', b'{"then":"2020-02-30T00:00:00Z","day":"2020-01-01"}']
+    assert [decode([each], schema).fault(0).partition(":")[0] for each in wrong] == ["day", "then"]
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -260,6 +292,40 @@ def test_documents_are_what_everybody_else_would_write() -> None:
             "o": {"d": "1970-01-01"},
         },
     ]
+
+
+DAY_US = 86_400_000_000
+DAYS = -719_528, 2_932_896
+
+
+@pytest.mark.parametrize(
+    ("kind", "fine", "wrong"),
+    [
+        (pa.date32(), DAYS, [DAYS[0] - 1, DAYS[1] + 1, -(1 << 31)]),
+        (pa.time64("us"), [0, DAY_US - 1], [-1, DAY_US]),
+        (pa.time32("ms"), [0, DAY_US // 1000 - 1], [-1, DAY_US // 1000]),
+        (
+            pa.timestamp("us", "UTC"),
+            [DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1],
+            [DAYS[0] * DAY_US - 1, (DAYS[1] + 1) * DAY_US, 1 << 62],
+        ),
+        (pa.timestamp("ms"), [DAYS[0] * DAY_US // 1000], [(DAYS[1] + 1) * DAY_US // 1000]),
+        (pa.timestamp("ns"), [-106_751 * DAY_US * 1000, (1 << 63) - 2], [-(1 << 63) + 1]),
+    ],
+)
+def test_a_time_that_no_reader_would_know_is_not_written(
+    kind: pa.DataType, fine: Sequence[int], wrong: Sequence[int]
+) -> None:
+    schema = from_schema(pa.schema([("x", kind)]))
+    program = json_encode.template(schema)
+    written = pa.table({"x": pa.array([None, *fine], kind)})
+    values = Values.of(json_encode.encode(program, written))
+    decoded = json_decode.decode(schema, values)
+    assert decoded.codes.tolist() == [FINE] * (1 + len(fine))
+    assert decoded.columns[0].equals(written["x"].combine_chunks())
+    for number in wrong:
+        with pytest.raises(SchemaError, match="x: JSON has no such time"):
+            json_encode.encode(program, pa.table({"x": pa.array([number], kind)}))
 
 
 def test_what_json_cannot_say_is_refused_by_name() -> None:

@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
 FLOAT = st.floats(width=32, allow_nan=False)
+CLOCK = st.times()
+
+
+def _in_millis(time: datetime.time) -> datetime.time:
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ("boolean", st.booleans()),
@@ -31,6 +38,12 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
             datetime.datetime(2200, 1, 1),
             timezones=st.just(datetime.UTC),
         ),
+    ),
+    ({"type": "int", "logicalType": "time-millis"}, CLOCK.map(_in_millis)),
+    ({"type": "long", "logicalType": "time-micros"}, CLOCK),
+    (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)),
     ),
     (
         {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 3},

@@ -25,7 +25,7 @@ what was not written (`avro_value.py`).
 For JSON, `json_program.py` makes tables of a plain schema, and `json_scan.py` is the kernel that
 reads plain documents by them (`json_leaves.py` at the leaves); all others `json_decode.py` gives
 to Arrow's own reader, and `json_misfit.py` finds the field at fault in a bad one. `json_encode.py`
-has a program of pieces of text.
+has a program of pieces of text, and `clock_texts.py` the times that are written and read as such.
 
 **A kernel runs the program over a batch.** `avro_decode.py` and `avro_encode.py` are interpreters
 of a few dozen lines each, `protobuf_decode.py` and `protobuf_encode.py` their larger sisters

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import SchemaError
 from lamina.formats.typed.arrow_types import to_arrow
+from lamina.formats.typed.clock_texts import times_of_day
 from lamina.formats.typed.column_rooms import TABLE_WIDTH, ColumnPlan, Node, Storage
 from lamina.formats.typed.schema_model import STORED_AS, Field, Kind, Type, joined
 
@@ -185,6 +186,8 @@ def _scalar(field: Field, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(raw, kind)
     if isinstance(value, dict) and field.type.kind == Kind.MAP:
         return pa.scalar(list(value.items()), kind)
+    if isinstance(value, str) and pa.types.is_time(kind):
+        return times_of_day(pa.array([value]), kind)[0]
     if isinstance(value, str) and field.type.kind in STORED_AS:
         return pa.scalar(value).cast(kind)  # a date or a time as JSON writes it
     if value is None or isinstance(value, bool) != pa.types.is_boolean(kind):

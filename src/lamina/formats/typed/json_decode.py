@@ -35,6 +35,7 @@ from lamina.formats.kernels.binary import address_of, peek_u8, poke_u8
 from lamina.formats.kernels.declare import kernel
 from lamina.formats.typed import json_leaves, json_misfit, json_program, json_scan
 from lamina.formats.typed.arrow_types import to_arrow
+from lamina.formats.typed.clock_texts import times_of_day
 from lamina.formats.typed.given_columns import default_scalar
 from lamina.formats.typed.json_program import Program
 from lamina.formats.typed.row_faults import (
@@ -52,7 +53,8 @@ DEPTH_MAX = 64
 _COLUMN = re.compile(r"Column\(/([^)]*)\)")
 _QUOTE, _BACKSLASH, _NEWLINE, _RETURN, _SPACE, _TAB = 0x22, 0x5C, 0x0A, 0x0D, 0x20, 0x09
 _OPEN, _CLOSE, _LEFT, _RIGHT = 0x7B, 0x7D, 0x5B, 0x5D
-_AS_TEXT = {Kind.UUID, Kind.ENUM, Kind.DATE, Kind.TIME_MILLIS, Kind.TIME_MICROS}
+_TIMES_OF_DAY = {Kind.TIME_MILLIS, Kind.TIME_MICROS}
+_AS_TEXT = {Kind.UUID, Kind.ENUM, Kind.DATE, *_TIMES_OF_DAY}
 
 
 class _Lines(NamedTuple):
@@ -409,6 +411,8 @@ def _exact(kind: Type, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
         return _exact_record(kind, array, target)
     if kind.items is not None:
         return _exact_list(kind, array, target)
+    if kind.kind in _TIMES_OF_DAY:
+        return times_of_day(array, target), good
     if kind.kind == Kind.DECIMAL:
         array.validate(full=True)  # Arrow's reader takes numbers of more digits than there are
     return (array if array.type == target else array.cast(target)), good

@@ -19,6 +19,7 @@ from lamina.errors import SchemaError
 from lamina.formats.kernels.arrow import empty_bytes
 from lamina.formats.kernels.binary import address_of, copy, peek_u8, peek_u32, poke_u8, poke_u32
 from lamina.formats.kernels.declare import inlined, kernel
+from lamina.formats.typed.clock_texts import is_writable
 from lamina.formats.typed.column_rooms import ITEMS_MAX, TABLE_WIDTH, ColumnPlan, Node
 from lamina.formats.typed.given_columns import TableColumns, exact_columns, refuse_no_symbol
 from lamina.formats.typed.row_faults import FINE, NO_ROOM, NULL_FOUND
@@ -31,10 +32,8 @@ _UTC = {Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP_MICROS, Kind.TIMESTAMP_NANOS}
 _LOCAL = {
     *(Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MICROS, Kind.LOCAL_TIMESTAMP_NANOS),
 }
-_QUOTED = {
-    *(Kind.STRING, Kind.UUID, Kind.ENUM, Kind.DATE, Kind.TIME_MILLIS, Kind.TIME_MICROS),
-    *(_UTC | _LOCAL),
-}
+_TIMES = {Kind.DATE, Kind.TIME_MILLIS, Kind.TIME_MICROS, *_UTC, *_LOCAL}
+_QUOTED = {Kind.STRING, Kind.UUID, Kind.ENUM, *_TIMES}
 
 
 class Op(enum.IntEnum):
@@ -198,6 +197,9 @@ def _texts(kind: Type, array: pa.Array, path: str) -> pa.Array:
             inner = [pa.StructArray.from_arrays(inner, fields=[target.key_field,
                                                                target.item_field])]  # fmt: skip
         return pa.Array.from_buffers(target, len(array), array.buffers()[:2], children=inner)
+    if kind.kind in _TIMES and not is_writable(array):
+        told = "a time of day lies within a day, and a year is one of 0 to 9999"
+        raise SchemaError(f"{path}: JSON has no such time: {told}", field=path)
     if kind.kind in _UTC:
         return pc.strftime(array, format="%Y-%m-%dT%H:%M:%SZ")
     if kind.kind in _LOCAL:

@@ -6,7 +6,7 @@ looked through in the order of the schema, and the first value that no column co
 Rules.
 1. Nothing here decides whether a row is bad; a document in which nothing is found keeps what the
    reader said of it.
-2. What is in doubt fits: the readers alone know every way to write a number or a time.
+2. What is in doubt fits: the readers alone know every way to write a number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from lamina.formats.typed.arrow_types import to_arrow
+from lamina.formats.typed.clock_texts import is_readable
 from lamina.formats.typed.row_faults import BAD_DOCUMENT, BAD_SYMBOL, MISSING_FIELD
 from lamina.formats.typed.schema_model import Field, Kind, Type, joined
 
@@ -35,6 +37,13 @@ _CLASSES: dict[Kind, type | tuple[type, ...]] = {
     Kind.RECORD: dict,
     Kind.MAP: dict,
     Kind.ARRAY: list,
+}
+
+
+_TIMES = {
+    *(Kind.DATE, Kind.TIME_MILLIS, Kind.TIME_MICROS),
+    *(Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP_MICROS, Kind.TIMESTAMP_NANOS),
+    *(Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MICROS, Kind.LOCAL_TIMESTAMP_NANOS),
 }
 
 
@@ -100,6 +109,8 @@ def _fits(kind: Type, value: Any) -> bool:
     whole = _WHOLE.get(kind.kind)
     if whole is not None:
         return type(value) is int and value in whole
+    if kind.kind in _TIMES and isinstance(value, str):
+        return is_readable(value, to_arrow(kind))
     wanted = _CLASSES.get(kind.kind)
     if wanted is None:
         return True
