@@ -49,7 +49,7 @@ class Stripe:
 
 
 class _NoFiles(pfs.FileSystemHandler):  # type: ignore[misc]
-    """The file system of a dataset that has no files: whoever looks for one is told so."""
+    """The file system of a dataset that has no files: every access raises an error that says so."""
 
     def get_type_name(self) -> str:
         """Names it."""
@@ -76,9 +76,9 @@ _FORMAT = pd.IpcFileFormat()
 class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
     """One topic of a store, with a filter that every scan of it has, or none.
 
-    What Arrow does in C++ (`sort_by`, `join`, a union) follows a pointer that a class of Python's
-    own does not have, and would end the process. So there is one, to a file that cannot be opened.
-    A scanner cannot be given one: `pyarrow.dataset.write_dataset` is to be given batches.
+    Operations of Arrow in C++ (`sort_by`, `join`, a union) follow a pointer that a class in Python
+    does not have, which would crash the process. So this class has one, to a file that cannot be
+    opened. A scanner cannot have one: give `pyarrow.dataset.write_dataset` batches instead.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         self._fail_on_data_loss = fail_on_data_loss
         self._owned = owned
         self.failure: LaminaError | None = None
-        """What ended the last scan that failed; engines pass on its text at most."""
+        """The error of the last scan that failed; engines pass on its text at best."""
         format_name, _ = store.format_of(topic)
         self._errors = errors
         self._version: int | None = _newest_version(store, topic) if like is None else like._version
@@ -132,7 +132,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
     # ------------------------------------------------------------------ what is read
 
     def stripes(self, filter: Expression | None = None) -> list[Stripe]:
-        """Returns the ranges that a scan with a filter reads: a plan, and no record is read."""
+        """Returns the ranges that a scan with a filter would read, without reading any record."""
         wanted = self._both(filter)
         pruner = Pruner(self._schema, wanted)
         _, partitions = self._store.format_of(self._topic)
@@ -153,7 +153,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         return [Stripe(partition, *each) for each in ranges]
 
     def _earliest(self, partition: int) -> int:
-        """Returns where the table begins: at what is lost, if nothing that is left lies before."""
+        """Returns where the table begins: at a loss, if no record before it is left."""
         earliest = self._store.earliest_offset(self._topic, partition)
         return first_not_removed(self._store.gaps(self._topic, partition), earliest)
 
@@ -242,7 +242,7 @@ class LogDataset(pd.FileSystemDataset):  # type: ignore[misc]
         )
 
     def replace_schema(self, schema: pa.Schema) -> LogDataset:
-        """Raises: the columns of a topic are what they are."""
+        """Raises TypeError: the columns of a topic are fixed."""
         raise TypeError("a topic's columns cannot be replaced; select and cast them in a query")
 
     # ------------------------------------------------------------------ its life

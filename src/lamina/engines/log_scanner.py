@@ -1,8 +1,8 @@
 """One scan of a topic: a stream of batches, filtered and projected as each one comes.
 
-Arrow's own scanner over a stream reads ahead in threads of its own, which go on after whoever asked
-has gone, and into the end of the interpreter. Here nothing is read before it is asked for: Arrow
-filters and projects one batch at a time, and a reader that is dropped ends the scan.
+Arrow's own scanner over a stream reads ahead in threads of its own, which go on after the reader
+is gone, even while the interpreter shuts down. Here nothing is read before it is asked for: Arrow
+filters and projects one batch at a time, and dropping the reader ends the scan.
 
 Rules.
 1. Filter and columns mean exactly what they mean to Arrow: each batch goes through its scanner.
@@ -95,7 +95,7 @@ class LogScanner(pd.Scanner):  # type: ignore[misc]
         return self.to_table().take(indices)
 
     def _needed(self) -> list[str] | None:
-        """Returns the columns that the answer and the filter need; None for all of them."""
+        """Returns the columns that the answer and the filter need; None for all columns."""
         if not isinstance(self._columns, list):
             return None
         return [

@@ -1,13 +1,13 @@
 """A topic as a lazy frame of Polars; needs `pip install 'lamina[polars]'`.
 
-Polars hands its projection, its predicate and its limit to a source. What Arrow makes of the
-predicate only decides which ranges are read: Polars and Arrow do not agree on rows without a value
-(`~is_in`) nor on numbers that are none (`x == NaN`), so every row is decided by Polars.
+Polars hands its projection, its predicate and its limit to a source. Arrow's reading of the
+predicate only decides which ranges are read. Polars and Arrow disagree about nulls (`~is_in`) and
+NaN (`x == NaN`), so Polars itself decides about every row.
 
 Rules.
-1. The rows are those that the same query over a frame in memory gives.
-2. A limit is counted in front of the predicate, as Polars means it; then nothing is pruned.
-3. A part of the predicate that Arrow has no words for prunes nothing, and the other parts do.
+1. The rows are those that the same query returns for a frame in memory.
+2. A limit counts rows before the predicate applies, as Polars defines it; then nothing is pruned.
+3. A part of the predicate that Arrow cannot express prunes nothing; the other parts still do.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Listener:
 
 
 def _arrow_filter(schema: pa.Schema, predicate: polars.Expr) -> Expression | None:
-    """Returns what Polars itself tells Arrow of a predicate; None if that is nothing."""
+    """Returns a predicate as Polars translates it for Arrow; None if it cannot."""
     filter = None
     for part in _conjuncts(predicate):
         listener = _Listener(schema)

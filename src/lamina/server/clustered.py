@@ -1,4 +1,4 @@
-"""A server in a cluster: what its doors are told of the cluster, and the cluster of its doors.
+"""A server in a cluster: what its doors learn about the cluster, and the cluster about its doors.
 
     Membership ──refusal, status──▶ InCluster (a Standing) ──▶ doors, /health, console
                ──serve, drain, retract, follow──▶ ClusterDoors ──▶ Broker, Kafka's connections
@@ -6,7 +6,7 @@
 Rules.
 1. Kafka clients are disconnected when the store goes: what a connection knows (share sessions, the
    order of its appends) is of that store, and its client looks for the holder when it reconnects.
-2. What a server tells of the cluster it tells only to those whose keys have no prefix.
+2. What a server knows of the cluster is shown only to keys without a prefix.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ClusterDoors:
         self._broker.work.wait_until_unused(drain_s, self.is_hurried)
 
     def retract(self) -> None:
-        """Forgets the store, and sends those away who were connected to it."""
+        """Forgets the store, and disconnects the clients that were connected to it."""
         self._broker.retract()
         self._turn_away()
 

@@ -1,13 +1,13 @@
-"""Where a server stands in its cluster, as the doors ask it: may I answer, and who else would?
+"""The standing of a server in its cluster, as doors ask for it: may I answer, and who else would?
 
     alone     always                                    no cluster: the store is this server's own
     holder    until its time by the lease is up         the store
     standby   reads, with how old they may be           the replica; everything else is the holder's
 
 Rules.
-1. A door asks twice: before a call, and when its answer is ready. What was answered after the time
-   was up could contradict what the next holder says.
-2. What no row of the operations calls a read is the holder's. Nothing is served by oversight.
+1. A door asks twice: before a call, and when its answer is ready. An answer that leaves after the
+   lease is over could contradict one of the next holder.
+2. Only operations that are marked as reads are answered by a standby; all others are the holder's.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Place:
             raise refusal
 
     def confirm(self) -> None:
-        """Raises NotPrimary if this server may answer no more for what it has begun."""
+        """Raises NotPrimary if this server may no longer answer calls that it has begun."""
         refusal = self.standing.refusal(was_begun=True)
         if refusal is not None:
             raise NotPrimary(str(refusal), refusal.holder, was_begun=True)
@@ -135,7 +135,7 @@ class Place:
         return self.replica is None and self.standing.refusal() is not None
 
     def confirm_read(self) -> None:
-        """The same for what was read; of a replica nobody expects that it is the newest."""
+        """The same for reads, which a replica may answer: nobody expects the newest from it."""
         if self.followed() is None:
             self.confirm()
 
@@ -153,7 +153,7 @@ class Place:
         return None if replica is None or self.standing.refusal() is None else replica
 
     def lag_ms(self) -> int | None:
-        """Returns how old what is read here may be; None where it is not a replica's."""
+        """Returns how old a read here may be; None if it is not answered by a replica."""
         replica = self.followed()
         return None if replica is None else int(replica.replica_lag_ms())
 
@@ -170,7 +170,7 @@ class Place:
             self.confirm()
 
     def role(self) -> dict[str, Any]:
-        """Returns the role for those who may know no more; nothing without a cluster."""
+        """Returns the role, for callers that may know no more; nothing without a cluster."""
         return {name: what for name, what in self.standing.told().items() if name == "role"}
 
     def added_to_health(self, told: dict[str, Any], caller: Caller | None) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What the schema registry answers, call by call: one row of a table each, as Confluent has them.
+"""The calls of the schema registry, as Confluent defines them: one row of a table for each.
 
 Rules.
-1. A row says what a key needs; the topic of a subject in the path has to have the key's prefix.
-2. Whoever may not see a subject learns nothing of it: not its name, not its schema by an id.
-3. A row never writes itself: it decides, and `SchemaRegistry.change` makes that durable.
+1. A row says what scope a key needs; the topic of a subject in the path must have the key's prefix.
+2. A caller that may not see a subject learns nothing of it: neither its name nor its schema by id.
+3. A row never writes by itself: it decides, and `SchemaRegistry.change` makes that durable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process's life in a cluster: turns as a member, and a store that is opened and closed by them.
+"""The life of a process in a cluster: its turns as a member; opening and closing the store.
 
     thread lamina-member   looks at the lease, takes it, renews it            `cluster.member`
     thread lamina-keeper   opens the store, closes it, sets aside what diverged, keeps the replica
@@ -6,13 +6,13 @@
             doors          serve(store) · drain() · retract() · follow(replica)
 
 Rules.
-1. The member's thread never waits for a disk, for a door, or for longer than a part of the ttl for
-   the object store: a lease is lost by its holder's own waiting as by anything else. Whatever else
-   is to be done to the member is an order, which this thread carries out between two turns.
+1. The member's thread never waits for a disk or a door, and for the object store only a part of the
+   ttl: a holder that waits too long loses its lease. Any other change of the member is an order,
+   which this thread carries out between two turns.
 2. The store is served before the member answers as holder, and closed before the lease is released:
-   everything that was accepted is shipped by then, or it is known that it is not.
-3. A store that cannot be opened here is another machine's to open: the lease is released, and for a
-   ttl this process does not take it. The same for one whose disk has failed.
+   everything that was accepted is shipped by then, or is known not to be.
+3. If a store cannot be opened here, another machine gets its chance: the lease is released, and
+   this process does not take it for a ttl. The same goes for a store whose disk has failed.
 4. A directory that another broker has served since is set aside before anything else is done here.
    One that nobody has served since goes on at once: its lock says that its last process has ended.
 """
@@ -57,7 +57,7 @@ TTL_MS = 15_000
 _PATIENCE_SHARE = (3, 20)
 """The part of the ttl that one request about the lease may take; the margin is longer."""
 _LOOK_S = 0.5
-"""How often the keeper looks at the disk, and tries again what has failed."""
+"""How often the keeper checks the disk, and retries what has failed."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +65,7 @@ class Replica(Protocol):
     """A store for reading that follows the holder, by the archive and the windows."""
 
     problem: str
-    """Why it could not follow when it tried last; empty if it could."""
+    """Why its last try to follow failed; empty if it succeeded."""
 
     def start(self, poll_ms: int) -> None:
         """Begins to follow."""
@@ -74,14 +74,14 @@ class Replica(Protocol):
         """Ends."""
 
     def replica_lag_ms(self) -> int:
-        """Returns how far it may be behind the holder."""
+        """Returns how far behind the holder it may be."""
 
 
 class Doors(Protocol):
-    """Those through whom calls come."""
+    """The doors through which calls come."""
 
     def serve(self, store: Store) -> None:
-        """Is given the store: its calls are answered as soon as the member is the holder."""
+        """Takes the store: calls are answered from it as soon as the member is the holder."""
 
     def drain(self) -> None:
         """Waits until calls that were begun have ended; new ones are refused by now."""
@@ -90,7 +90,7 @@ class Doors(Protocol):
         """Forgets the store, which is going to be closed."""
 
     def follow(self, replica: Replica | None) -> None:
-        """Is given what reads are answered from while another one holds the cluster."""
+        """Takes the replica, which answers reads while another process holds the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Membership:
         self.settled = threading.Event()
         """Set when it is known for the first time who holds the cluster, or why it is not."""
         self.takeovers = 0
-        """How often this process has begun to serve the cluster."""
+        """How many times this process has begun to serve the cluster."""
         self._wrong = {"store": "", "directory": ""}
         """Why the store cannot be served here, and what keeps the directory from following."""
         self.store: Store | None = None
@@ -197,7 +197,7 @@ class Membership:
         }
 
     def problems(self) -> list[str]:
-        """Returns what a person should know of."""
+        """Returns what an operator should know about."""
         wrong = (self.member.trouble, *self._wrong.values())
         found = [f"the cluster: {each}" for each in wrong if each]
         replica = self._replica
@@ -300,7 +300,7 @@ class Membership:
             self._after()
 
     def _after(self) -> None:
-        """Has everybody look who acts by what the member is."""
+        """Wakes the threads that act on the member's role."""
         if self.member.role is Role.STANDBY:
             self.settled.set()
         self._changed.set()
@@ -341,7 +341,7 @@ class Membership:
         self._let_replica_go()
 
     def _keep_once(self) -> bool:
-        """Does what the member's role asks for, one step; returns whether there may be more."""
+        """Takes one step that the member's role asks for; returns whether there may be more."""
         taken, role = self.member.taken, self.member.role
         if self._taken is not None and taken is not self._taken:
             self._close_fenced()
@@ -394,7 +394,7 @@ class Membership:
             self.member.lost(error)
 
     def _close_fenced(self) -> None:
-        """Closes the store of an epoch that is another's by now."""
+        """Closes the store of an epoch that is over."""
         assert self._seat is not None, "it was opened"
         assert self._taken is not None, "it was opened"
         error = NotPrimary("another server holds the cluster", was_begun=True)

@@ -2,15 +2,15 @@
 
     bucket ──poll──▶ `following`: topics, ledgers, records ──▶ readers: `replica_partition`
 
-A poll reads windows until there is no next one. What it found is shown at once; how old the
-replica may be is counted from the beginning of the last poll that came to the end.
+A poll reads windows until there is no next one, and shows what it finds at once. The age of the
+replica is counted from the beginning of the last poll that reached the end.
 
 Rules.
 1. Only what the bucket holds is served: a window, or an object of a list. No end ever goes back.
 2. A poll that fails leaves everything as it is: reads go on, and `replica_lag_ms` grows.
-3. Windows that were collected before they were read are in the archive: the log is begun again at
-   its boundary, and the lists are read again before anything of it is shown.
-4. What is not a read raises NotPrimary, which names the holder. So does a read beyond the end.
+3. Windows that were collected before they were read are in the archive: the replica starts again at
+   the log's boundary, and reads the lists again before it shows anything of it.
+4. Calls that are not reads raise NotPrimary, which names the holder. So does a read beyond the end.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from lamina.store.window_objects import HELD_BYTES, HeldWindows
 
 POLL_MS = 1000
 RESTARTS = 3
-"""How often one poll begins again because windows were collected while it read them."""
+"""How often a poll may start again because windows were collected while it read them."""
 IDLE_POLLS = 10
-"""After so many polls without a window the log is listed: one may be missing in its middle."""
+"""After this many polls without a window the log is listed: one may be missing in the middle."""
 CLOSE_S = 5.0
-"""How long closing waits for a poll that is under way."""
+"""How long closing waits for a running poll."""
 _log = logging.getLogger(__name__)
 
 
@@ -114,7 +114,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         return reader
 
     def _entered(self, key: tuple[Life, int], about: TopicFile) -> ReplicaPartition:
-        """Makes a reader that polls keep current from now on."""
+        """Makes a reader that polls keep up to date."""
         given = self._objects, self._held, about, key[1], self._cache
         reader = ReplicaPartition(*given, now_ms=self._now_ms, elsewhere=self._elsewhere)
         self._readers[key] = reader
@@ -154,7 +154,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
     # ------------------------------------------------------------------ following
 
     def poll(self) -> None:
-        """Reads what is new, up to the end of the log; raises what keeps it from that."""
+        """Reads what is new, up to the end of the log; raises the error that prevents it."""
         with self._polling:
             self._lookup.require_open()
             begun_ms = self._now_ms()
@@ -219,7 +219,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         return run(self._objects, window_and_boundary(following.next_seq))
 
     def _is_one_missing(self, following: Following) -> bool:
-        """Looks now and then whether there are windows behind the next one, which is not there.
+        """Checks now and then whether there are windows after the next one, which is missing.
 
         Returns True if it may have been made meanwhile. Raises CorruptData if it is missing.
         """
@@ -246,7 +246,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         self._show(following)
 
     def _read_list_of(self, reader: ReplicaPartition) -> None:
-        """Has a reader see the list as it is now; what is wrong with it comes with `_show`."""
+        """Makes a reader read the list again; an error is raised by `_show`."""
         if reader.is_shown:
             with contextlib.suppress(CorruptData):
                 reader.refresh()
@@ -268,7 +268,7 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
         return self._adopted_ms is None or self._now_ms() - self._adopted_ms >= LIST_MS
 
     def _show(self, following: Following) -> None:
-        """Shows readers what was read; raises, when all the others have it, what is wrong."""
+        """Shows readers what was read; raises an error only when all others have been served."""
         is_begun = following.history.is_begun
         self._topics = following.topics() if is_begun else self._adopted
         alive = {life_of(each) for each in self._topics.values()}
@@ -287,11 +287,11 @@ class ReplicaStore(StoreApi, leave=("scan", "fetch")):
     # ------------------------------------------------------------------ how it stands
 
     def replica_lag_ms(self) -> int:
-        """Returns how long ago the last poll began that read all there was."""
+        """Returns how long ago the last poll began that reached the end."""
         return max(0, self._now_ms() - self._fresh_ms)
 
     def status(self) -> dict[str, Any]:
-        """Returns how far this replica is, for health, metrics and the console."""
+        """Returns how far this replica has got, for health, metrics and the console."""
         following = self._following
         return {
             "replica_lag_ms": self.replica_lag_ms(),

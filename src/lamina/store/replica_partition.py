@@ -8,11 +8,11 @@ A record passes from a window into an object of the list. Both hold the same rec
 offset, so it does not matter which one a reader gets; what it gets is one value, replaced whole.
 
 Rules.
-1. Nothing is shown that the bucket does not hold: an end is that of a list or of a window.
-2. The end never goes back, and what is shown has no hole: otherwise all stays as it was shown
-   last, and CorruptData says what is wrong.
-3. The list is read before the first answer and when windows go that are older than it. A read below
-   the windows has it read again if it is older than `LIST_MS`: objects are joined and rewritten.
+1. Only what the bucket holds is shown: the end is that of a list or of a window.
+2. The end never goes back, and what is shown has no hole. Where that cannot be kept, readers go on
+   seeing what was shown last, and CorruptData says what is wrong.
+3. The list is read before the first answer, and again before windows are dropped. Reads below the
+   windows renew a list that is older than `LIST_MS`: objects get joined and rewritten.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lamina.store.mounting import explained, known_gaps
 from lamina.store.window_objects import HeldWindows, ReplicaCold, Shipped, Stretch
 
 LIST_MS = 10_000
-"""How old a list may be that a read below the windows goes by."""
+"""The greatest age of a list that reads below the windows may use."""
 
 
 class ReplicaPartition(ArchivedPartition):
@@ -73,14 +73,14 @@ class ReplicaPartition(ArchivedPartition):
         self._archived = Ledger()
         self._listed_ms: int | None = None
         self._is_wrong = False
-        """Whether list and windows did not fit when they were put together last."""
+        """Whether the list and the windows contradicted each other the last time."""
         self.is_shown = False
-        """Whether there is something to show: the list was read, and fits the windows."""
+        """Whether there is something to show: a list that was read, and that fits the windows."""
 
     # ------------------------------------------------------------------ what there is
 
     def follow(self, windows: Following) -> None:
-        """Takes over what windows hold by now, and wakes readers that wait for it."""
+        """Adopts what the windows hold now, and wakes waiting readers."""
         key = self._life, self.place.partition
         with self._changing:
             stretches, shipped = windows.stretches(*key), windows.ledger(*key)
@@ -110,7 +110,7 @@ class ReplicaPartition(ArchivedPartition):
         self.announce()
 
     def require_shown(self) -> None:
-        """Reads the list if nothing was shown yet; raises what keeps it from being shown."""
+        """Reads the list if nothing was shown yet; raises the error that prevents it."""
         if not self.is_shown:
             with self._changing:
                 if not self.is_shown:
@@ -172,7 +172,7 @@ class ReplicaPartition(ArchivedPartition):
             )
 
     def _renew_list(self) -> None:
-        """Reads a list again that is old; while that fails, goes by what it has."""
+        """Reads an old list again; while that fails, keeps using the one it has."""
         if self._is_list_old():
             with self._changing, contextlib.suppress(LaminaError):
                 if self._is_list_old():  # and nobody else has read it meanwhile

@@ -1,4 +1,4 @@
-"""The schema registry of a store: records of `_schemas`, read into a book, and written one by one.
+"""The schema registry of a store: reads the records of `_schemas` into a book, and appends changes.
 
     a change ─ `changing` is held ─ book caught up ─ decided ─ appended, durable ─ topic's file
 
@@ -8,10 +8,11 @@ the subject is the topic's next version, where it has columns. Readers of record
 own file only, wherever they run.
 
 Rules.
-1. What is registered is durable before it is told, and before a topic's file names its id.
-2. Whoever looks reads what was appended since; others may write the topic, too.
-3. What topics knew before there was a registry is in the book, and is written with the next change.
-4. A topic's file that could not follow is made to by the next registration under its subject.
+1. A registration is durable before it is answered, and before a topic's file names its id.
+2. Every read first applies the records that were appended since; others may write them, too.
+3. Schemas of topics that are older than the registry are in the book, and are written to the topic
+   with the next change.
+4. If a topic's file could not be updated, the next registration under its subject does it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {"retention.ms": -1, "retention.bytes": -1}
 SHIPPING_S = 30.0
-"""How long a change waits for the window of a cluster that it is in."""
+"""How long a change waits until a cluster's window holds it."""
 ARCHIVED = {"remote.storage.enable": "true", "segment.ms": 60_000, "archive.delay.ms": 0}
 """In a store with an archive, what is registered goes there within minutes."""
 _Made = TypeVar("_Made")
@@ -58,7 +59,7 @@ class Home(Protocol):
 
     @property
     def tier(self) -> Any:
-        """Looks after the archive; None without one."""
+        """The part that looks after the archive; None without one."""
 
     @property
     def seat(self) -> Any:
@@ -72,10 +73,10 @@ class Home(Protocol):
 
 
 class RegistryReads:
-    """The registry of a store that may not write."""
+    """The registry of a read-only store."""
 
     _writes = False
-    """Whether nobody else changes what topics know."""
+    """Whether no other process can change the topics' schemas."""
 
     def __init__(
         self, lookup: Lookup[Any], reads: Reads, kept: Callable[[TopicFile], TopicSchemas | None]
@@ -88,11 +89,11 @@ class RegistryReads:
         self._about: TopicFile | None = None
         self._next_offset = -1
         self._unwritten: list[Entry] = []
-        """What topics knew before there was a registry."""
+        """The schemas of topics that are older than the registry."""
 
     @typed_errors("reading the schema registry")
     def book(self) -> Book:
-        """Returns what is registered now."""
+        """Returns the state of the registry as it is now."""
         with self._looking:
             about = self._topic()
             end = 0 if about is None else self._reads.latest_offset(TOPIC, 0)
@@ -117,7 +118,7 @@ class RegistryReads:
         self._unwritten = known_before
 
     def _with_records(self, book: Book, first: int, end: int) -> Book:
-        """Returns a book with the records from one offset to another."""
+        """Returns a book to which the records between two offsets were applied."""
         first = max(first, self._reads.earliest_offset(TOPIC, 0)) if end else 0
         for batch in self._reads.scan(TOPIC, 0, first, end=end) if first < end else ():
             keys, values = batch.column("key"), batch.column("value")
@@ -151,7 +152,7 @@ class RegistryReads:
 
 
 class SchemaRegistry(RegistryReads):
-    """The same of a store that writes."""
+    """The registry of a store that may write."""
 
     _writes = True
 
@@ -183,7 +184,7 @@ class SchemaRegistry(RegistryReads):
 
     @typed_errors("changing the schema registry")
     def change(self, decide: Callable[[Book], tuple[Sequence[Entry], _Made]]) -> _Made:
-        """Makes one change durable, and returns what it was decided to be."""
+        """Decides one change on the newest state, and makes it durable; returns the decision."""
         self.prepare()
         with self._changing:
             made, result = decide(self.book())
@@ -205,7 +206,7 @@ class SchemaRegistry(RegistryReads):
             seat.shipper.wait_archived(partition, end, SHIPPING_S)
 
     def write(self, made: Sequence[Entry]) -> None:
-        """Appends what was decided, with `changing` held and the topic there."""
+        """Appends the decided entries. `changing` is held, and the topic exists."""
         pending = self._unwritten
         if not made:
             return
@@ -242,7 +243,7 @@ class SchemaRegistry(RegistryReads):
 
     @property
     def is_begun(self) -> bool:
-        """Whether the topic of the registry is there."""
+        """Whether the registry's topic exists."""
         return self._topic() is not None
 
     def _remember(self, made: Sequence[Entry]) -> None:

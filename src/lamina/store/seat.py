@@ -6,10 +6,11 @@
                     └ shipping  windows: `shipping`, `window_contents`, `collecting`
 
 Rules.
-1. Nothing is answered as stored unless nobody else can hold the lease yet, or its window is there.
+1. Records are reported as stored only while nobody else can hold the lease, or if their window
+   exists.
 2. Once another broker is found in our place, by whoever finds it, the seat is lost for good: every
    later call raises the error that names the other one.
-3. A lease that was not proven in time is not lost: answers go on when it is renewed.
+3. A lease that was not renewed in time is not lost: once it is renewed, answers go out again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Seat:
         self.log = taken.log
         self.tail_ms = tail_ms
         self.failure: LaminaError | None = None
-        """Why the seat is lost, if it is."""
+        """The error that ended the seat; None while it lasts."""
         self._taken = taken
         self._clock = clock
         self._on_fenced = on_fenced
@@ -115,7 +116,7 @@ class Seat:
         self._on_fenced(error)
 
     def fenced(self, objects: Objects, error: LaminaError) -> None:
-        """Ends the seat because a slot was another's; asks the lease who that is."""
+        """Ends the seat because another broker took a slot; asks the lease which one."""
         watch, named = Watch(), NotPrimary(str(error), was_begun=True)
         with contextlib.suppress(LaminaError):  # then only its name is not known
             run(objects, watch.look(self._clock))
@@ -174,11 +175,11 @@ class Seat:
             raise InvalidRequest(f"topics of a cluster are archived: {_ARCHIVED} stays on")
 
     def terms(self) -> Terms:
-        """Returns on what terms the store archives."""
+        """Returns the terms on which the store archives."""
         return Terms(self.epoch, self.may_archive, self.require)
 
     def may_archive(self, partition: Archivable) -> int:
-        """Returns up to which offset records may be archived: those that a window holds."""
+        """Returns the offset up to which records may be archived: windows hold those below it."""
         assert self.shipper is not None, "boarded before the tier begins"
         return self.shipper.contents.end_of(partition.place.topic, partition.place.partition)
 
@@ -206,7 +207,7 @@ class Seat:
             self.shipper.halt()
 
     def finish(self) -> None:
-        """Ships what is left, where that goes; the store takes nothing any more."""
+        """Ships what is left, if possible; the store accepts nothing more by now."""
         if self.shipper is None or self._boot is None:
             return
         is_shipped = self.shipper.finish()

@@ -1,4 +1,4 @@
-"""What becomes of a data directory whose broker has taken a cluster over.
+"""What happens to a data directory when its broker has taken a cluster over.
 
     never was in a cluster ──▶ adopted as it is, if the cluster's log is empty
     served in the last epoch ──▶ goes on where it was: nobody else was there in between
@@ -6,8 +6,8 @@
     empty, or half mounted ──▶ mounted
 
 Rules.
-1. `meta/seat.json` says what the directory is before it becomes that: a mount that was cut off is
-   begun again, and nothing that it left is taken for a history.
+1. `meta/seat.json` is written before the directory becomes what it says: an interrupted mount is
+   begun again, and its remains are never mistaken for records of the cluster.
 2. What was never shipped is moved to `quarantine/diverged-<epoch>/`, which is a data directory of
    its own: it can be opened for reading. Its report is there before anything is moved.
 3. A directory is removed only if it was closed when everything in it was shipped.
@@ -49,7 +49,7 @@ Ends = dict[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """What a partition of a directory that was left behind holds, and was perhaps never shipped."""
+    """Offsets that a directory holds from an earlier epoch, and that were perhaps never shipped."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ class Ground:
 
 
 def read_seat(boot: Boot) -> SeatFile | None:
-    """Reads under which epoch a directory was served last; None if never."""
+    """Reads the epoch in which a directory was last served; None if it never was."""
     path = boot.path(paths.SEAT)
     if not boot.files.exists(path):
         return None
@@ -77,7 +77,7 @@ def read_seat(boot: Boot) -> SeatFile | None:
 
 
 def write_seat(boot: Boot, epoch: int, state: str) -> None:
-    """Says what the directory is from now on."""
+    """Writes what the directory is from now on."""
     boot.files.make_directory(boot.path(paths.META))
     boot.files.replace(boot.path(paths.SEAT), seat_file.encode(SeatFile(epoch, state)))
 
@@ -88,7 +88,7 @@ def prepare(
     taken: Takeover,
     report: RecoveryReport,
 ) -> Ground:
-    """Makes a directory hold the cluster's log, and returns how far that goes."""
+    """Makes a directory hold the cluster's log, and returns how far it reaches."""
     epoch, history, known = taken.holding.epoch, history_of(taken.tails), read_seat(boot)
     if known is None and _has_topics(boot):
         return _adopt(boot, objects, history, epoch)
@@ -115,7 +115,7 @@ def _local(boot: Boot) -> dict[str, TopicFile]:
 
 
 def _adopt(boot: Boot, objects: Objects, history: History, epoch: int) -> Ground:
-    """Takes a directory that no cluster had: its records are shipped from the archive's end on."""
+    """Adopts a directory that was in no cluster: ships its records from the archive's end on."""
     topics = _local(boot)
     if history.is_begun:
         raise InvalidRequest(
@@ -174,7 +174,7 @@ def require_all(boot: Boot, epoch: int, ends: Ends, local: Ends) -> None:
 
 
 def local_ends(boot: Boot) -> Ends:
-    """Recovers each partition of a directory that is left behind; returns where it ends."""
+    """Recovers each partition of a directory that is set aside; returns where each ends."""
     found, report = {}, RecoveryReport()
     hints = boot.read_checkpoint(report)
     with ThreadPoolExecutor(1) as executor:
@@ -310,7 +310,7 @@ def _move(boot: Boot, folder: str) -> None:
 
 
 def _clear(boot: Boot) -> None:
-    """Removes what a mount that was cut off has left."""
+    """Removes the remains of an interrupted mount."""
     for name in (paths.TOPICS, paths.GROUPS, paths.TRANSACTIONS):
         _remove_tree(boot.files, boot.path(name))
     for name in (paths.CHECKPOINT, paths.ROSTER, paths.PRODUCER_IDS, paths.GROUP_SETTINGS):

@@ -1,11 +1,12 @@
-"""Sections of windows, read as if they were archived objects: their bodies are such segments.
+"""Sections of windows, read like archived objects: their bodies have the same format.
 
     tail/<seq>.tail │ … │ body of a section │ …        `Shipped`: an entry, as a list has them
                         └ held here, or read by its range
 
 Rules.
-1. What is held is bounded: the oldest bodies go first, and are read from their window again.
-2. An entry may be cut from the front, where the archive has the records already. Its bytes are
+1. The bodies held in memory are bounded: the oldest are dropped first, and read from their window
+   again when needed.
+2. An entry may be cut at the front, if the archive already has those records. Its bytes are still
    those of the whole section.
 """
 
@@ -38,7 +39,7 @@ HELD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shipped(ArchivedObject):
-    """A section with records; `where` names its bytes, and the rest what it is before a cut."""
+    """A section with records: `where` names its bytes, the other fields its span before any cut."""
 
     where: str = ""
     whole_base: int = 0
@@ -64,7 +65,7 @@ class Shipped(ArchivedObject):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a window has of a partition: offsets, and the records of those that there are."""
+    """What a window holds of a partition: a span of offsets, and the records that exist in it."""
 
     seq: int
     first_offset: int
@@ -73,7 +74,7 @@ class Stretch:
 
 
 def stretches_of(tail: Tail, held: HeldWindows) -> list[tuple[Section, Stretch]]:
-    """Returns the records of a window; their bytes are held. Raises CorruptData."""
+    """Returns the records of a window, and holds their bytes; raises CorruptData."""
     found = []
     for section, position in zip(tail.sections, tail_file.positions(tail), strict=True):
         if section.kind == Kind.RECORDS:
@@ -118,7 +119,7 @@ def _shipped(seq: int, section: Section, position: int) -> Shipped:
 
 
 class HeldWindows:
-    """An object store in which sections of windows are objects, too; the newest are held here."""
+    """An object store in which sections of windows are objects, too; the newest are in memory."""
 
     def __init__(self, objects: Ranges, room_bytes: int = HELD_BYTES) -> None:
         self.url = objects.url
@@ -129,7 +130,7 @@ class HeldWindows:
         self._lock = threading.Lock()
 
     def hold(self, where: str, body: bytes) -> None:
-        """Holds a body, and lets the oldest go that there is no room for any more."""
+        """Holds a body, and drops the oldest ones if there is no more room."""
         with self._lock:
             if where in self._bodies:
                 return
@@ -139,7 +140,7 @@ class HeldWindows:
                 self.size_bytes -= len(self._bodies.pop(next(iter(self._bodies))))
 
     def let_go(self, below_seq: int) -> None:
-        """Lets the bodies of windows below a slot go."""
+        """Drops the bodies of windows below a slot."""
         with self._lock:
             end = paths.tail(below_seq)  # slots are written with all digits: as text they sort
             for where in [each for each in self._bodies if each < end]:

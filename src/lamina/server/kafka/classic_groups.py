@@ -1,6 +1,6 @@
 """Classic consumer groups for Kafka clients: the messages around the store's coordinator.
 
-The coordinator is the store's own: members that come by this door meet `lamina.Consumer` there.
+The coordinator is the store's own: members of this door and of `lamina.Consumer` form one group.
 
 Rules.
 1. A join or a sync waits as a future and holds no thread.
@@ -194,7 +194,7 @@ def listed(call: Call) -> list[Message]:
 
 
 def describe_groups(call: Call) -> Message:
-    """Answers DescribeGroups; a group that there is not is dead, and no error."""
+    """Answers DescribeGroups; a group that does not exist is dead, which is no error."""
     names = dict.fromkeys(call.request["groups"])  # a name that is asked for often is told once
     return {"groups": [_described(call, name) for name in names]}
 

@@ -1,17 +1,17 @@
-"""What a server answers to Kafka clients while another one holds the cluster: who that is, or a no.
+"""Answers to Kafka clients while another server holds the cluster: who holds it, or a refusal.
 
     Metadata, FindCoordinator, DescribeCluster      the holder's address, as far as it is known
     what is of a partition                          NOT_LEADER_OR_FOLLOWER, for each that was named
     what is of a group, a producer, a transaction   NOT_COORDINATOR
     what changes topics or settings                 NOT_CONTROLLER
 
-Clients ask for Metadata again when they hear such a no, and go where it says.
+After such a refusal, clients ask for Metadata again, and go where it says.
 
 Rules.
-1. A refusal has the shape of the answer: its numbers are where a client looks for them. A request
-   whose answer has no room for one ends the connection, which sends the client to look, too.
-2. The holder's number as a node is the epoch in which it holds: another one after each takeover, or
-   clients would go on talking to the old address, which still answers, under the old number.
+1. A refusal has the shape of the answer: error codes are where a client looks for them. If there is
+   no field for one, the connection ends, which makes the client look for the holder, too.
+2. The holder's node id is the epoch in which it holds the cluster, so it changes at each takeover:
+   otherwise clients would go on talking to the old address, which still answers.
 """
 
 from __future__ import annotations

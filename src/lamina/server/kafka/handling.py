@@ -1,11 +1,11 @@
-"""From a frame to its answer: the table of handlers, and what every request passes.
+"""From a frame to its answer: the table of handlers, and the checks that every request passes.
 
 Rules.
 1. A version that is not advertised is answered by ApiVersions alone, as version 0 with the range;
    for everything else the connection ends, as Kafka's does.
-2. Before a client has presented its key, it can ask for versions and present it: nothing else.
-3. What goes wrong inside is logged, once, with the request and the client; the client's
-   connection ends, because an answer of its shape could not be made.
+2. Before a client has presented its key, it can only ask for versions and present the key.
+3. An unexpected error is logged once, with the request and the client, and ends the connection,
+   because no answer of the right shape could be made.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ HANDLERS: dict[int, Handler] = {
     transaction_apis.TXN_OFFSET_COMMIT.key: transacting.txn_offset_commit,
     transaction_apis.END_TXN.key: transacting.end_txn,
 }
-"""What is answered, by API key: exactly this is advertised."""
+"""The handlers by API key: exactly these are advertised."""
 _BEFORE_A_KEY = frozenset(
     (
         connection_apis.API_VERSIONS.key,

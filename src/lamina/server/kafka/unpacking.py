@@ -1,7 +1,7 @@
-"""The room that the compressed records of one request take when they are unpacked.
+"""How much memory the compressed records of one request may take when they are unpacked.
 
-A few bytes may become any size, and a request may hold many batches: so the bound is one for the
-whole request, and what is unpacked counts as bytes at work while it grows.
+A few bytes may unpack to any size, and a request may hold many batches. So there is one bound for
+the whole request, and unpacked bytes count as bytes in flight while they grow.
 
 Rules.
 1. Nothing is unpacked of a batch whose topic its client may not write to.
@@ -17,15 +17,15 @@ from lamina.formats.kafka.faults import BadBatch, Fault
 from lamina.server.kafka.sessions import Call
 
 UNPACKED_FACTOR = 8
-"""Compressed records may become so many times the largest request."""
+"""Unpacked records may be this many times as large as the largest request."""
 LOOP_BYTES = 256 << 10
-"""So much is unpacked in the event loop, uncounted like a small request itself."""
+"""Up to this size, records are unpacked in the event loop, uncounted like small requests."""
 _COPIES = 2
 """Unpacked records, and the columns that are made of them."""
 
 
 class TooMuchForTheLoop(BadBatch):
-    """What a thread has to unpack, because everybody else would wait for it."""
+    """Raised for what a thread has to unpack: in the loop everybody else would wait for it."""
 
 
 class UnpackingRoom:
