@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def test_a_table_comes_back_as_it_was_appended(tmp_path: Path, framing: str) -> 
         assert sorted(values)[0].startswith(prefix)
     with lamina.open(tmp_path, read_only=True) as store:
         assert store.read("orders").read_all().num_rows == 2
+
+
+@pytest.mark.parametrize("default", ["inf", "-inf", "nan", "-1.5"])
+def test_a_default_that_json_has_no_number_for_is_kept(tmp_path: Path, default: str) -> None:
+    text = f"""
+        syntax = "proto2";
+        message Reading {{ required int32 id = 1; optional double high = 2 [default = {default}]; }}
+    """
+    with lamina.open(tmp_path) as store:
+        store.create_topic("readings", schema=text, encoding="protobuf")
+        store.append("readings", pa.table({"id": pa.array([7], pa.int32()), "high": [0.5]}))
+        told = store.schemas("readings")
+    with lamina.open(tmp_path) as store:
+        assert store.schemas("readings") == told
+        [field] = [each for each in json.loads(told[-1].text)["fields"] if each["name"] == "high"]
+        assert str(float(field["default"])) == default
+        rows = store.read("readings", columns=["id", "high"]).read_all().to_pylist()
+        assert [(row["id"], row["high"]) for row in rows] == [(7, 0.5)]
 
 
 def test_versions_keep_their_numbers_and_read_each_other(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server.console.rig import ARCHIVED, MARKUP, SMALL, Broker, broker, under_load, until
 
@@ -197,6 +197,18 @@ def test_a_record_full_of_markup_is_text_everywhere(page: Page, live: Broker) ->
     expect(page.get_by_role("link", name="<b>bold</b>")).to_be_visible()
     assert page.locator("main b").count() == 0
     assert "owned" not in page.title()
+
+
+def test_an_address_that_comes_before_its_view_is_not_lost(page: Page, live: Broker) -> None:
+    held: list[Route] = []
+    page.route("**/views/layers.js", lambda route: held.append(route))  # noqa: PLW0108
+    with page.expect_request("**/views/layers.js"):
+        page.goto(at(live, "topic/markup/layers?p=0&base=0&start=0&until=1"))
+    expect(page.get_by_role("heading", name="markup")).to_be_visible()
+    page.goto(at(live, "topic/markup/layers?p=0&offset=0"))
+    for each in held:
+        each.continue_()
+    expect(page.get_by_role("tabpanel")).to_have_text(MARKUP)
 
 
 def test_the_writer_the_archive_retention_and_the_reports_are_shown(

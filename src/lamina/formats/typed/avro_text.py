@@ -43,6 +43,7 @@ _LOGICAL = {
     "string": (Kind.UUID,),
 }
 _LEVELS_MAX = 200
+_UNSAYABLE = ("Infinity", "-Infinity", "NaN")
 _TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 """The texts in JSON: a bracket in one of them opens and closes nothing."""
 
@@ -162,7 +163,6 @@ class _Reader:
             raise SchemaError(f"{path or 'schema'}: {_cut(given)} is not a field", field=path)
         here = joined(path, given["name"])
         kind = self.type_of(given.get("type"), space, here)
-        default = json.dumps(given["default"]) if "default" in given else None
         number, wire = given.get("lamina.number", 0), given.get("lamina.wire", "")
         oneof = given.get("lamina.oneof", "")
         if not isinstance(number, int) or not isinstance(wire, str) or not isinstance(oneof, str):
@@ -171,6 +171,7 @@ class _Reader:
                 field=here,
             )
         aliases = _texts(given.get("aliases", []), here)
+        default = _default_read(given["default"], kind, number) if "default" in given else None
         return Field(given["name"], kind, default, aliases, number, wire, oneof)
 
     def _named(self, given: dict[str, Any], space: str, path: str) -> Type:
@@ -283,10 +284,22 @@ def _plain_document(kind: Type, known: set[str], space: str) -> Any:
     return made
 
 
+def _default_read(given: Any, kind: Type, number: int) -> str:
+    if number and given in _UNSAYABLE and kind.kind in (Kind.FLOAT, Kind.DOUBLE):
+        return json.dumps(float(given))
+    return json.dumps(given)
+
+
+def _default_written(default: Any, number: int) -> Any:
+    """What a document says of a default: Protobuf has infinite ones, and JSON no number for them."""
+    told = json.dumps(default)
+    return told if number and told in _UNSAYABLE else default
+
+
 def _field_document(field: Field, known: set[str], space: str) -> dict[str, Any]:
     made: dict[str, Any] = {"name": field.name, "type": _document(field.type, known, space)}
     if field.default is not None:
-        made["default"] = json.loads(field.default)
+        made["default"] = _default_written(json.loads(field.default), field.number)
     if field.aliases:
         made["aliases"] = list(field.aliases)
     if field.number:

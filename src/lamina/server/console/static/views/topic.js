@@ -48,6 +48,7 @@ export function view(main, context) {
 
   let inner = null;
   let stopped = false;
+  let options = context.options; // those of the newest address, which may come before the tab
   const eyes = watch(async (signal) => {
     const found = await feed("topic", { topic: name, ...asked() }, signal);
     const size = found.partitions.reduce((sum, part) => sum + part.size_bytes, 0);
@@ -58,7 +59,7 @@ export function view(main, context) {
     volume.set(found.series.times, found.series.bytes);
     if (!inner) {
       const module = await TABS[tab].load();
-      if (!stopped && !inner) inner = module.view(place, { ...context, topic: name, partitions: parts, format: found.format, settings: found.settings });
+      if (!stopped && !inner) inner = module.view(place, { ...context, options, topic: name, partitions: parts, format: found.format, settings: found.settings });
     }
   }, EVERY_MS, (error) => {
     stop();
@@ -72,7 +73,11 @@ export function view(main, context) {
     rates.stop();
     volume.stop();
   }
-  return { moved: (options) => inner?.moved?.(options), stop };
+  function moved(to) {
+    options = to;
+    inner?.moved?.(to);
+  }
+  return { moved, stop };
 }
 
 function verifyTopic(topic) {
