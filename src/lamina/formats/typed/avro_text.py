@@ -291,7 +291,7 @@ def _default_read(given: Any, kind: Type, number: int) -> str:
 
 
 def _default_written(default: Any, number: int) -> Any:
-    """What a document says of a default: Protobuf has infinite ones, and JSON no number for them."""
+    """Returns a default as a document has it: JSON has no number for Protobuf's infinite ones."""
     told = json.dumps(default)
     return told if number and told in _UNSAYABLE else default
 
