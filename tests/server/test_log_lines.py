@@ -58,6 +58,23 @@ def test_the_format_and_the_level_are_changed_while_it_runs(
     assert "not said" not in stream.getvalue()
 
 
+def test_what_a_stranger_chose_ends_no_line_and_steers_no_terminal(
+    output: tuple[LogOutput, io.StringIO],
+) -> None:
+    output[0].apply(ServerSettings(log_format="text"))
+    log = logging.getLogger("lamina.server")
+    log.warning("disconnected %s: %s", "x\n2026-11-19 INFO forged\x1b[2J\u2028", "größer…")
+    try:
+        raise ValueError("inside\x1b[2J")
+    except ValueError:
+        log.exception("it failed")
+    line, failed, *traceback = output[1].getvalue().splitlines()
+    assert line.endswith(r"disconnected x\n2026-11-19 INFO forged\x1b[2J\u2028: größer…")
+    assert failed.endswith(": it failed")
+    assert traceback[0].startswith("Traceback")
+    assert traceback[-1] == r"ValueError: inside\x1b[2J"
+
+
 def test_settings_are_logged_without_what_is_secret() -> None:
     settings = ServerSettings(archive="s3://key:secret@bucket/prefix", waiting=7)
     assert log_lines.settings_of(settings) == {

@@ -12,6 +12,8 @@ Rules.
 2. What strangers can cause, they can cause often: refusals of one kind are logged a few times a
    minute, then counted, and the count is logged (`Refusals`).
 3. No secret: keys and their hashes never get here, and a URL loses what is before its `@`.
+4. A message is one line, also where it names what a stranger has chosen: a line break or an escape
+   sequence in it is written out (`printable`), so that nobody else writes lines here.
 """
 
 from __future__ import annotations
@@ -42,6 +44,28 @@ def told(event: str, **fields: Any) -> dict[str, Any]:
     return {_FIELDS: {"event": event, **fields}}
 
 
+def printable(text: str) -> str:
+    """Returns a text with everything written out that would end a line or steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+class TextLines(logging.Formatter):
+    """Makes a line for people, and lines of a traceback below it."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Returns the line."""
+        return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line, with the traceback if there is one."""
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 class JsonLines(logging.Formatter):
     """Makes one JSON object of a line, whatever is in it."""
 
@@ -63,7 +87,7 @@ class JsonLines(logging.Formatter):
 
 def formatter_of(settings: ServerSettings) -> logging.Formatter:
     """Returns what makes lines in the format that the settings ask for."""
-    return JsonLines() if settings.log_format == "json" else logging.Formatter(TEXT_FORMAT)
+    return JsonLines() if settings.log_format == "json" else TextLines()
 
 
 class LogOutput:

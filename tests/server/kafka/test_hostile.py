@@ -28,6 +28,7 @@ from lamina.server.kafka.arrivals import Bell
 from lamina.server.kafka.client_connection import ClientConnection
 from lamina.server.kafka.sessions import Doorway
 from lamina.server.kafka.unpacking import LOOP_BYTES
+from lamina.server.log_lines import LINES_PER_MINUTE
 from lamina.store.store import Store
 from lamina.wire.kafka.connection_apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from lamina.wire.kafka.error_codes import ErrorCode
@@ -179,6 +180,22 @@ def test_a_connection_that_is_used_for_nothing_ends_and_a_used_one_stays(
         waiting.send(FETCH, 11, wanted)
         assert silent.is_closed()
         assert waiting.receive(FETCH, 11)[0] == 1  # it was owed an answer
+
+
+def test_garbage_of_ever_new_numbers_is_logged_a_few_times_and_writes_no_lines_of_its_own(
+    server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server.broker.refusals, "_clock", lambda: 0.0)
+    name = b"till\n2026 WARNING forged"
+    known = struct.pack(">ihhih", 10 + len(name), API_VERSIONS.key, 0, 1, len(name)) + name
+    for number in range(3 * LINES_PER_MINUTE):
+        with RawClient(server.kafka_address) as garbling:
+            garbling.socket.sendall(known + struct.pack(">ihhih", 10, 8000 + number, 0, 1, -1))
+            while garbling.socket.recv(1 << 16):
+                pass  # it is told versions, then the connection ends
+    said = [text for each in caplog.records if "API 80" in (text := each.getMessage())]
+    assert len(said) == LINES_PER_MINUTE
+    assert all(r"till\n2026 WARNING forged (" in text for text in said)
 
 
 def test_the_time_of_a_request_begins_with_its_own_first_byte(server: Any) -> None:

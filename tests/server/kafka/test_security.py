@@ -6,7 +6,9 @@ import contextlib
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,11 @@ from kafka import KafkaAdminClient, KafkaProducer
 import lamina
 from lamina.server import auth
 from lamina.server.kafka import sessions
-from lamina.wire.kafka.connection_apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from lamina.wire.kafka.connection_apis import (
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.kafka.group_apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
 from tests.server.kafka.raw_client import RawClient
@@ -73,6 +79,28 @@ def test_clients_come_in_by_tls_with_a_key(tmp_path: Path, tls: dict[str, str]) 
         with pytest.raises(KafkaException):
             wrong.list_topics(timeout=3)
         del wrong  # it would go on trying, also while the server closes
+
+
+def test_who_comes_without_tls_is_disconnected_and_logged_once(
+    tmp_path: Path, tls: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        lines = [each.getMessage() for each in caplog.records]
+        return [each for each in lines if "no TLS handshake" in each]
+
+    with served(tmp_path / "data", kafka_port=0, **tls) as service:
+        for _ in range(3):
+            with RawClient(service.kafka_address) as plain:
+                plain.socket.sendall(struct.pack(">ihhih", 10, API_VERSIONS.key, 0, 1, -1))
+                with contextlib.suppress(OSError):
+                    while plain.socket.recv(1 << 16):
+                        pass  # an alert, then the end
+            while not said():
+                time.sleep(0.01)
+        with RawClient(service.kafka_address):
+            pass  # somebody looks whether the port is open
+    assert len(said()) == 1
+    assert "at 127.0.0.1" in said()[0]
 
 
 def test_closing_ends_tls_connections_whose_clients_are_silent(

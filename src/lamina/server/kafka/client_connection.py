@@ -45,8 +45,6 @@ KEPT_BYTES = 64 << 10
 OWED_MAX = 64
 STRANGER_BYTES = 64 << 10
 """How much a client may send at once before it has presented its key."""
-TOLD_MAX = 1000
-"""How many reasons to disconnect a host are remembered, each of which is logged once."""
 SILENT_S = 600.0
 """As long as Kafka's `connections.max.idle.ms`."""
 PROGRESS_BYTES = 1 << 20
@@ -436,11 +434,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _end_with(self, why: str) -> None:
         assert self.session is not None
-        known = (self.session.host, why)
-        level = logging.DEBUG if known in self._door.told else logging.WARNING
-        if len(self._door.told) < TOLD_MAX:
-            self._door.told.add(known)
-        _log.log(level, "disconnected Kafka client %s: %s", self.session.name, why)
+        self._door.note_disconnected(self.session.host, self.session.name, why)
         self._abort()
 
     def _failed(self) -> None:

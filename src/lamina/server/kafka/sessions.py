@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +25,16 @@ from lamina.server.broker import Broker
 from lamina.server.kafka.error_table import code_for
 from lamina.server.kafka.share_sessions import ShareSessions
 from lamina.server.kafka.topic_ids import TopicIds
+from lamina.server.log_lines import printable
 from lamina.store.store import Store
 from lamina.wire.kafka.codec import Message
 from lamina.wire.kafka.error_codes import ErrorCode
 from lamina.wire.operations import Scope
 
 FULL_TOLD_S = 60.0
+TOLD_MAX = 1000
+"""How many reasons to disconnect a host are remembered, each of which is logged once."""
+_NUMBER = re.compile(r"-?\d+")
 _log = logging.getLogger("lamina.server")
 Result = TypeVar("Result")
 Handler: TypeAlias = Callable[["Call"], "Message | Later | Awaitable[Message | None]"]
@@ -97,7 +102,7 @@ class Session:
     def name(self) -> str:
         """How the log names this client."""
         who = self.caller.name if self.caller else "unknown"
-        return f"{self.client_id or 'a client'} ({self.host}, key {who})"
+        return f"{printable(self.client_id) or 'a client'} ({self.host}, key {who})"
 
 
 @dataclass(slots=True)
@@ -136,6 +141,21 @@ class Doorway:
             *(self.turned_away, host, self.connections_max),
         )
         self.turned_away, self.told_full_at = 0, now
+
+    def note_disconnected(self, host: str, name: str, why: str) -> None:
+        """Logs why a client was disconnected, once.
+
+        Reasons that differ in a number alone are of one kind, of which few are logged a minute and
+        the rest counted: who sends garbage has a new number each time.
+        """
+        text = "disconnected Kafka client %s: %s"
+        if (host, why) in self.told:
+            _log.debug(text, name, why)
+            return
+        if len(self.told) < TOLD_MAX:
+            self.told.add((host, why))
+        kind = f"Kafka client of {host}: {_NUMBER.sub('N', why)}"
+        self.broker.refusals.note(kind, text, name, why, door="kafka", host=host)
 
     @property
     def received(self) -> Counter:

@@ -3,12 +3,14 @@
 `create_server(ssl=…)` shows a connection to its protocol only after the handshake: clients that
 say nothing would be counted by no limit, and a server that closes could not hang up on them. So
 connections are accepted here, one by one, and each shakes hands in a task of its own.
+
+Rule: who comes without TLS, or does not trust the certificate, is logged once, as any client that
+cannot be served; a connection that just goes away is not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sized
@@ -69,13 +71,13 @@ class TlsEntrance:
                     self._door.turn_away(str(peer[0]))
                     accepted.close()
                     continue
-                task = loop.create_task(self._shake_hands(accepted))
+                task = loop.create_task(self._shake_hands(accepted, str(peer[0])))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket) -> None:
+    async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError, TimeoutError):  # ssl.SSLError is an OSError
+        try:
             await loop.connect_accepted_socket(
                 self._new_client,
                 accepted,
@@ -83,3 +85,9 @@ class TlsEntrance:
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
+        except (ssl.SSLError, ConnectionAbortedError) as error:  # the latter: not in time
+            why = getattr(error, "reason", None) or str(error)
+            said = f"no TLS handshake ({why}); this port speaks TLS"
+            self._door.note_disconnected(host, f"at {host}", said)
+        except (OSError, TimeoutError):
+            pass
