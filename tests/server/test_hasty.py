@@ -14,6 +14,7 @@ import lamina
 from lamina.server import arriving
 from lamina.server.auth import Caller
 from lamina.server.held_answers import Answer
+from lamina.server.log_lines import LINES_PER_MINUTE
 from lamina.server.service import Service
 from tests.server.rig import served
 
@@ -344,6 +345,35 @@ def test_no_request_makes_the_server_fail(service: Service, header: bytes) -> No
 
 
 # ---------------------------------------------------------------- bodies
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"\x00\xffgarbage\r\n\r\n", "Invalid HTTP request received."),
+        (
+            b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\n\r\n",
+            "Unsupported upgrade request.",
+        ),
+    ],
+)
+def test_what_strangers_send_is_logged_a_few_times_a_minute(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sent: bytes,
+    said: str,
+) -> None:
+    monkeypatch.setattr(service.broker.refusals, "_clock", lambda: 1e12)
+    service.broker.refusals.sweep()  # what other tests have sent is long ago
+    caplog.clear()
+    for _ in range(2 * LINES_PER_MINUTE):
+        with connected(service) as client:
+            client.sendall(sent)
+            answer_of(client)
+    lines = [each for each in caplog.records if each.getMessage() == said]
+    assert len(lines) == LINES_PER_MINUTE
 
 
 def test_bodies_count_as_bytes_at_work(service: Service) -> None:

@@ -7,19 +7,45 @@ Nor does a peer that takes nothing of its answer for so long hold the connection
 
 While a request is answered, the connection goes on being read: what comes early of the next one is
 kept aside, so that a peer that hangs up is noticed although it had more to say.
+
+What uvicorn would warn of with a line each, bytes that are no HTTP say, is counted as refusals are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lamina.server.broker import Broker
+from lamina.server.log_lines import Refusals
+
 EARLY_BYTES = 64 << 10
 REFUSED_MAX = 64
 """So many connections beyond the limit are told so; further ones are closed without a word."""
+
+
+class CountedLog(logging.Logger):
+    """uvicorn's log; any stranger can cause its warnings, as often as he likes."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__("uvicorn.error")
+        self.parent = logging.getLogger("uvicorn.error")
+        self._refusals = refusals
+
+    def warning(self, msg: object, *args: Any, **_: Any) -> None:
+        """Logs a warning a few times a minute, and counts the rest."""
+        self._refusals.note(f"HTTP: {msg}", str(msg), *args, door="http")
+
+
+def protocol_of(broker: Broker, connections: int, busy: ASGI3Application) -> type[Hasty]:
+    """Makes the protocol of a server; `busy` answers connections beyond so many."""
+    own = {"connections_max": connections, "busy": staticmethod(busy)}
+    own |= {"idle_s": broker.settings.idle_ms / 1000, "log": CountedLog(broker.refusals)}
+    return type("Hasty", (Hasty,), own)
 
 
 class Hasty(H11Protocol):
@@ -29,12 +55,14 @@ class Hasty(H11Protocol):
     connections_max = 1 << 30
     busy: ASGI3Application
     """Answers the requests of connections beyond `connections_max`."""
+    log: CountedLog
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _early = b""
 
     def connection_made(self, transport: Any) -> None:
         """Begins to wait for the first request."""
+        self.logger = self.log
         super().connection_made(transport)
         beyond = len(self.connections) - self.connections_max
         if beyond > 0:

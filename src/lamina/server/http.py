@@ -44,7 +44,7 @@ from lamina.server import arriving, certificates, jsonrows, limits, openapi, rep
 from lamina.server.auth import Caller, bearer
 from lamina.server.broker import Broker
 from lamina.server.console.pages import Console
-from lamina.server.hasty import Hasty
+from lamina.server.hasty import protocol_of
 from lamina.server.held_answers import Answer
 from lamina.server.http_errors import Unknown, elsewhere, failed
 from lamina.server.listening import refused
@@ -435,10 +435,7 @@ class HttpDoor:
             self._sockets.append(local_sockets.listen(local, QUEUED))
         routes = Routes(broker)
         connections = share_of_door(settings.connections, settings.open_files)
-        timing = {"idle_s": settings.idle_ms / 1000, "connections_max": connections}
-        self._protocol: type[Hasty] = type(
-            "Hasty", (Hasty,), {**timing, "busy": staticmethod(_busy)}
-        )
+        self._protocol = protocol_of(broker, connections, _busy)
         self._routes = routes
         self._contexts = [context] if context is not None else []
         self._console = routes.console

@@ -185,7 +185,8 @@ def test_a_connection_that_is_used_for_nothing_ends_and_a_used_one_stays(
 def test_garbage_of_ever_new_numbers_is_logged_a_few_times_and_writes_no_lines_of_its_own(
     server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server.broker.refusals, "_clock", lambda: 0.0)
+    monkeypatch.setattr(server.broker.refusals, "_clock", lambda: 1e12)
+    server.broker.refusals.sweep()  # what other tests have sent is long ago
     name = b"till\n2026 WARNING forged"
     known = struct.pack(">ihhih", 10 + len(name), API_VERSIONS.key, 0, 1, len(name)) + name
     for number in range(3 * LINES_PER_MINUTE):
