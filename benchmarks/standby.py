@@ -30,15 +30,18 @@ from benchmarks.bars import Bar, finish
 from lamina.cluster.lease import Identity, Watch
 from lamina.cluster.steps import run
 from lamina.cluster.tails import take_over
+from lamina.errors import NotPrimary
 from lamina.server.clustered import replica_of
 from lamina.storage.files import LocalFiles, boot_clock_ms
 from lamina.storage.objects import ObjectInfo, Objects, Stored, open_objects
+from lamina.store import collecting
 from lamina.store.cluster_life import Charter, Membership, Replica
 from lamina.store.seat import Seat
 from lamina.store.store import Store
 
 TOPIC = "orders"
-TTL_MS = 15_000
+TTL_MS = 600_000
+"""Longer than a measurement takes: nobody renews what is held here."""
 SEGMENT_BYTES = 1 << 20
 SIZES = (1, 4, 16)
 RECORDS = 4_000
@@ -56,11 +59,12 @@ def opened(data: Path, objects: Objects) -> tuple[Store, float]:
     watch, me = Watch(), Identity(uuid.uuid4().hex, "grpc://bench", TTL_MS)
     run(objects, watch.look(boot_clock_ms))
     taken = run(objects, take_over(watch, me, boot_clock_ms))
-    store = Store(str(data), archive=objects, seat=Seat(taken, boot_clock_ms))
+    seat = Seat(taken, boot_clock_ms, tail_ms=3_600_000)  # what is shipped, is at our word
+    store = Store(str(data), archive=objects, seat=seat)
     return store, time.perf_counter() - started
 
 
-def fill(store: Store, records: int) -> None:
+def fill(store: Store, objects: Objects, records: int) -> None:
     bytes_ = {"segment.bytes": SEGMENT_BYTES, "archive.object.bytes": SEGMENT_BYTES}
     store.create_topic(TOPIC, partitions=4, config={**bytes_, "archive.delay.ms": 0})
     luck = random.Random(1)
@@ -73,16 +77,20 @@ def fill(store: Store, records: int) -> None:
     assert store.seat.shipper is not None
     store.seat.shipper.ship()  # only what a window holds is archived
     store.archive()
+    for _ in range(3):  # a full window, and those before it go
+        store.seat.shipper.ship()
+        store.seat.shipper.collector.collect(objects)
 
 
 def bench_takeover(console: Console, server: S3Server, folder: Path, rounds: int) -> Bar:
+    collecting.BYTES_MAX = SEGMENT_BYTES  # as small beside the data as it is in earnest
     archives = {size: server.objects(f"takeover-{size}") for size in SIZES}
     table = Table("times the data", "archived bytes", "objects", "takeover, ms (median)")
     shown: dict[int, list[str]] = {}
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     for size, objects in archives.items():
         store, _ = opened(folder / f"first-{size}", objects)
-        fill(store, RECORDS * size)
+        fill(store, objects, RECORDS * size)
         found = store.tier_status()
         sums = sum(each.size_bytes for each in found), sum(each.objects for each in found)
         shown[size] = [f"{each:,}" for each in sums]
@@ -194,7 +202,8 @@ class Doors:
 def bench_bill(console: Console, folder: Path, seconds: float) -> None:
     objects = Counted(open_objects("memory://"))
     table = Table("two servers, ttl 15 s, tail.ms 1000", "PUT/h", "GET/h", "US-$ a month")
-    doors, members = Doors(), []
+    doors = Doors()
+    members: list[Membership] = []
     for name in ("a", "b"):
         data = str(folder / f"bill-{name}")
         charter = Charter("bench", f"grpc://{name}:1", data, objects)
@@ -202,10 +211,13 @@ def bench_bill(console: Console, folder: Path, seconds: float) -> None:
         def opening(seat: Seat, data: str = data) -> Store:
             return Store(data, archive=objects, seat=seat)
 
+        def refusal(place: int = len(members)) -> NotPrimary | None:
+            return members[place].refusal()
+
         member = Membership(
             *(charter, doors if name == "a" else Doors(), LocalFiles()),
             opening=opening,
-            following=replica_of,
+            following=lambda objects: replica_of(objects, refusal),
         )
         members.append(member)
         member.start()

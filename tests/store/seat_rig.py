@@ -79,4 +79,4 @@ def collected(broker: Broker) -> None:
     assert broker.seat.shipper is not None
     for _ in range(4):
         broker.ship()
-        broker.seat.shipper._collector.collect(broker.objects)
+        broker.seat.shipper.collector.collect(broker.objects)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from lamina.api import ProducerStamp
@@ -101,3 +103,44 @@ def test_a_topic_that_is_made_again_keeps_no_windows(brokers: Brokers, objects: 
         assert read(third) == numbered(0, 3)
         assert third.latest_offset("quiet", 0) == 6
     store.close()
+
+
+def test_windows_that_earlier_epochs_left_count_too(
+    brokers: Brokers, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "WINDOWS_MAX", 300)
+    monkeypatch.setattr(collecting, "BYTES_MAX", 20_000)
+    first, second = brokers(), brokers()
+    with first.serve() as store:
+        store.create_topic(TOPIC)
+        for number in range(8):
+            store.append(TOPIC, random.Random(number).randbytes(4096), partition=0)
+            first.ship()
+    with second.serve() as store:
+        collected(second)
+        assert first_seq(objects) > 8
+        store.append(TOPIC, b"last", partition=0)
+    with first.serve() as store:
+        assert store.latest_offset(TOPIC, 0) == 9
+
+
+def test_windows_behind_the_full_one_go_on_to_count(
+    brokers: Brokers, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "WINDOWS_MAX", 300)
+    monkeypatch.setattr(collecting, "BYTES_MAX", 20_000)
+    first = brokers()
+    with first.serve() as store:
+        assert first.seat is not None
+        assert first.seat.shipper is not None
+        collector = first.seat.shipper.collector
+        store.create_topic(TOPIC)
+        first.ship()  # the full one
+        for number in range(8):
+            store.append(TOPIC, random.Random(number).randbytes(4096), partition=0)
+            first.ship()
+        collector.collect(objects)
+        assert first_seq(objects) == 1
+        assert not collector.wants_full
+        collector.collect(objects)
+        assert collector.wants_full, "eight windows are there"

@@ -62,7 +62,7 @@ def collected(broker: Broker) -> None:
     assert broker.seat.shipper is not None
     for _ in range(4):
         broker.ship()
-        broker.seat.shipper._collector.collect(broker.objects)
+        broker.seat.shipper.collector.collect(broker.objects)
 
 
 Make = Callable[..., ReplicaStore]
@@ -137,7 +137,7 @@ def test_windows_are_let_go_step_by_step_behind_the_boundary(
             filled(store, start, 2)
             first.ship()
             copy.poll()
-            first.seat.shipper._collector.collect(first.objects)
+            first.seat.shipper.collector.collect(first.objects)
             copy.poll()
             seen.add(copy.status()["first_seq"])
             most_bytes = max(most_bytes, copy.status()["held_bytes"])

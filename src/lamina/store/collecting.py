@@ -11,11 +11,13 @@ Rule: the boundary is moved to a full window, and only when every record below i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from lamina.archive.tier import Tier
 from lamina.cluster.steps import run
-from lamina.cluster.tails import TailLog, collect
+from lamina.cluster.tails import TailLog, Takeover, collect
+from lamina.formats.tail_file import Section
 from lamina.log.partition import Partition
 from lamina.storage.objects import Objects
 from lamina.store.seat_directory import Ends
@@ -27,6 +29,19 @@ BYTES_MAX = 64 << 20
 """The same, in bytes."""
 
 
+class Left(NamedTuple):
+    """The windows that earlier epochs have left."""
+
+    first_seq: int
+    size_bytes: int
+
+    @staticmethod
+    def of(taken: Takeover) -> Left:
+        """Measures what a takeover has read."""
+        first_seq = min([taken.log.next_seq, *(tail.seq for tail in taken.tails)])
+        return Left(first_seq, sum(_size_of(tail.sections) for tail in taken.tails))
+
+
 class Collector:
     """Counts the windows, and removes the older ones."""
 
@@ -36,14 +51,15 @@ class Collector:
         partitions: Callable[[], list[Partition]],
         contents: Contents,
         log: TailLog,
-        first_seq: int,
+        left: Left,
     ) -> None:
         self._tier = tier
         self._partitions = partitions
         self._contents = contents
         self._log = log
-        self._first_seq = first_seq
-        self._size_bytes = 0
+        self._first_seq, self._size_bytes = left
+        self._behind_bytes = 0
+        """The bytes of the windows behind the full one."""
         self._full_seq: int | None = None
         self._below: Ends = {}
         """How far the windows before the full one reached."""
@@ -56,9 +72,12 @@ class Collector:
 
     def note(self, draft: Draft, before: Ends, seq: int) -> None:
         """Notes a window that was committed."""
-        self._size_bytes += sum(len(each.body) for each in draft.sections)
+        size_bytes = _size_of(draft.sections)
+        self._size_bytes += size_bytes
+        self._behind_bytes += size_bytes
         if draft.is_full:
             self._full_seq, self._below, self.wants_full = seq, before, False
+            self._behind_bytes = 0
         for place in [each for each in self._below if each[0] in draft.made_again]:
             del self._below[place]  # nobody will archive what was below in its name
 
@@ -82,7 +101,8 @@ class Collector:
             self._archive(lacking)
             return
         run(objects, collect(self._full_seq, self._log))
-        self._first_seq, self._full_seq, self._size_bytes = self._full_seq, None, 0
+        self._first_seq, self._full_seq = self._full_seq, None
+        self._size_bytes = self._behind_bytes
 
     def _archive(self, lacking: list[Partition]) -> None:
         """Seals and archives what windows hold that are to go."""
@@ -91,3 +111,7 @@ class Collector:
             if partition.sealed_end < self._below[place.topic, place.partition]:
                 partition.exclusively(partition.roll)
         self._tier.tick(force=True)
+
+
+def _size_of(sections: Iterable[Section]) -> int:
+    return sum(len(each.body) for each in sections)

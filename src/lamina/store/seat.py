@@ -33,7 +33,7 @@ from lamina.groups.coordinator import Coordinator
 from lamina.groups.registry import Groups
 from lamina.log.sealed import Archivable
 from lamina.storage.objects import Objects
-from lamina.store.collecting import Collector
+from lamina.store.collecting import Collector, Left
 from lamina.store.open_topics import OpenTopics
 from lamina.store.opening import Boot
 from lamina.store.schema_files import SchemaFiles
@@ -74,7 +74,7 @@ class Seat:
         self._on_fenced = on_fenced
         self._failing = threading.Lock()
         self._ground: Ground | None = None
-        self._first_seq = 0
+        self._left = Left(0, 0)
         self._boot: Boot | None = None
         self.shipper: Shipper | None = None
 
@@ -133,7 +133,7 @@ class Seat:
         if objects is None:
             raise InvalidRequest("a broker of a cluster needs the cluster's archive")
         self._boot = boot
-        self._first_seq = min([self.log.next_seq, *(tail.seq for tail in self._taken.tails)])
+        self._left = Left.of(self._taken)
         self._ground = prepare(boot, objects, self._taken, report)
         self._taken.tails = ()  # their records are on disk now, and may be large
 
@@ -154,7 +154,7 @@ class Seat:
         contents = Contents(open_topics, groups, coordinator, schemas, changes.changing, now_ms)
         coordinator.offsets.gate, changes.seat = self.refusal, self
         contents.begin(self._ground.history, self._ground.ends)
-        collector = Collector(tier, open_topics.segmented, contents, self.log, self._first_seq)
+        collector = Collector(tier, open_topics.segmented, contents, self.log, self._left)
         self.shipper = Shipper(self, tier.objects, contents, collector, self._clock)
         self._ground = None
         return self.shipper

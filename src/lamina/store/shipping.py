@@ -53,7 +53,7 @@ class Shipper:
         self.contents = contents
         self._seat = seat
         self._objects = objects
-        self._collector = collector
+        self.collector = collector
         self._clock = clock
         self._shipping = threading.Lock()
         self._changed = threading.Condition()
@@ -85,7 +85,7 @@ class Shipper:
                 run(self._objects, self._seat.log.settle())
                 self._accept(self._pending)
             begun_ms = self._clock()
-            draft = self.contents.draft(full=not self._has_begun or self._collector.wants_full)
+            draft = self.contents.draft(full=not self._has_begun or self.collector.wants_full)
             if draft.sections:
                 self._pending = draft
                 run(self._objects, self._seat.log.commit(tuple(draft.sections)))
@@ -108,7 +108,7 @@ class Shipper:
         self._pending, self._has_begun = None, True
         before = dict(self.contents.ends)
         self.contents.accept(draft)
-        self._collector.note(draft, before, self._seat.log.next_seq - 1)
+        self.collector.note(draft, before, self._seat.log.next_seq - 1)
         self.windows += 1
         with self._changed:
             self._changed.notify_all()
@@ -174,7 +174,7 @@ class Shipper:
             pause_s = tail_ms / 1000
             try:
                 self.ship()
-                self._collector.collect(self._objects)
+                self.collector.collect(self._objects)
             except LaminaError as error:
                 if not isinstance(error, Fenced):
                     _log.warning("shipping: %s", error)

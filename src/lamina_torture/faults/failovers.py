@@ -49,11 +49,18 @@ class Way:
         self._open = threading.Event()
         self._open.set()
         self._is_gone = False
+        self._counting = threading.Lock()
         self._left = 0
+        self._came = threading.Event()
 
     def cut_at(self, call: int) -> None:
         """Cuts the way just before a call to come; 1 is the next one."""
-        self._left = call
+        with self._counting:
+            self._left = call
+
+    def wait_cut(self) -> None:
+        """Waits until that call has come."""
+        demand(self._came.wait(PATIENCE_S), "I12", "a machine asks the object store nothing more")
 
     def cut(self) -> None:
         """Has requests wait from now on."""
@@ -69,9 +76,11 @@ class Way:
         self._open.set()
 
     def _go(self, call: Callable[[], _Result]) -> _Result:
-        self._left -= 1
-        if self._left == 0:
-            self.cut()
+        with self._counting:
+            self._left -= 1
+            if self._left == 0:
+                self.cut()
+                self._came.set()
         was_cut = not self._open.is_set()
         self._open.wait()
         if was_cut and self._luck.random() < 0.5:
@@ -396,13 +405,15 @@ def _pause(cluster: Cluster, call: int, *, is_taking: bool) -> None:
     """Cuts a machine off before a request, until another one has held the cluster."""
     holder = cluster.holder()
     paused = next(each for each in cluster.machines if (each is holder) != is_taking)
+    other = next(each for each in cluster.machines if each is not paused)
     epoch = holder.membership.member.epoch
     paused.way.cut_at(call)
     if is_taking:
         with contextlib.suppress(NotPrimary):  # it has lost the cluster meanwhile
             holder.membership.hand_over(PATIENCE_S)
         paused.membership.promote(by_force=False)
-    cluster.until_after(epoch)
+    paused.way.wait_cut()
+    cluster.until_after(epoch, other)
     paused.way.mend()
     cluster.until_after(epoch)
 
