@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -51,23 +51,18 @@ _TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 def parse(text: str, others: Iterable[str] = ()) -> Type:
     """Reads Avro's JSON; raises SchemaError where it is not a schema.
 
-    `others` are texts whose named types it may name, each behind those that it names itself. An
-    infinite default is taken, which only the text of one of Protobuf's files has.
+    `others` are texts whose named types it may name, each behind those that it names itself.
     """
     reader = _Reader()
     for each in others:
-        refuse_unbounded(reader.type_of(_loaded(each), "", ""))
-    kind = reader.type_of(_loaded(text), "", "")
+        refuse_unbounded(reader.type_of(loads(each), "", ""))
+    kind = reader.type_of(loads(text), "", "")
     refuse_unbounded(kind)
     return kind
 
 
 def loads(text: str) -> Any:
-    """Reads JSON text of a schema, bounded in size and depth; all of it can be said again."""
-    return _loaded(text, _refuse_constant)
-
-
-def _loaded(text: str, constant: Callable[[str], Any] | None = None) -> Any:
+    """Reads JSON text of a schema, bounded in size and depth."""
     if len(text) > TEXT_MAX:
         raise SchemaError(f"a schema's text has at most {TEXT_MAX} characters, not {len(text)}")
     depth = 0
@@ -76,7 +71,7 @@ def _loaded(text: str, constant: Callable[[str], Any] | None = None) -> Any:
         if depth > _LEVELS_MAX:
             raise SchemaError(f"the schema's JSON lies more than {_LEVELS_MAX} deep")
     try:
-        return json.loads(text, parse_constant=constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
 
