@@ -66,7 +66,7 @@ def test_a_trim_says_what_goes_and_waits_for_the_name(page: Page, live: Broker) 
     page.get_by_role("button", name="Trim…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Before offset").fill(str(before))
-    expect(dialog).to_contain_text(f"2 layers with {before} records would go")
+    expect(dialog).to_contain_text(f"This would remove 2 layers with {before} records.")
     trim = dialog.get_by_role("button", name="Trim")
     expect(trim).to_be_disabled()
     dialog.get_by_label(re.compile("^Type events")).fill("event")
@@ -89,7 +89,7 @@ def test_records_are_deleted_by_tag(page: Page, live: Broker) -> None:
     dialog.get_by_label("Tag", exact=True).fill("user-2")
     dialog.get_by_label(re.compile("^Type tagged")).fill("tagged")
     dialog.get_by_role("button", name="Delete").click()
-    expect(page.locator("#notes")).to_contain_text("10 records were deleted")
+    expect(page.locator("#notes")).to_contain_text("Deleted 10 records.")
     left = live.store.fetch("tagged", 0, 1).column("tag").to_pylist()
     assert len(left) == 30
     assert b"user-2" not in left
@@ -231,7 +231,7 @@ def test_what_was_searched_is_exported_whole(page: Page, live: Broker) -> None:
         (1, 2, "key-1"),
     ]
     assert rows[2]["value"] == value % 5
-    expect(page.locator("#notes")).to_contain_text("3 records were exported. That is all of them.")
+    expect(page.locator("#notes")).to_contain_text("Exported 3 records. That is all of them.")
     page.goto(at(live, "topic/searched/layers?p=0&base=0&start=1&until=3"))
     page.get_by_role("button", name="Export…").click()
     page.get_by_role("dialog").get_by_label("Format").select_option("CSV")

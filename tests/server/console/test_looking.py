@@ -199,6 +199,24 @@ def test_a_record_full_of_markup_is_text_everywhere(page: Page, live: Broker) ->
     assert "owned" not in page.title()
 
 
+def test_one_record_is_one_record(page: Page, live: Broker) -> None:
+    page.goto(at(live, "topic/markup/layers?p=0"))
+    expect(page.get_by_text("active: 1 · 1 record ·")).to_be_visible()
+    expect(page.get_by_text("1 partition ·")).to_be_visible()
+
+
+def test_a_record_is_asked_for_when_it_is_known_what_to_ask(page: Page, live: Broker) -> None:
+    held: list[Route] = []
+    page.route("**/console/feed/topic?*", lambda route: held.append(route), times=1)  # noqa: PLW0108
+    page.goto(at(live, "topic/markup/layers?p=0"))
+    while not held:
+        page.wait_for_timeout(10)
+    produce = page.get_by_role("button", name="Produce…")
+    expect(produce).to_be_disabled()  # how many partitions there are is not known yet
+    held[0].continue_()
+    expect(produce).to_be_enabled()
+
+
 def test_an_address_that_comes_before_its_view_is_not_lost(page: Page, live: Broker) -> None:
     held: list[Route] = []
     page.route("**/views/layers.js", lambda route: held.append(route))  # noqa: PLW0108

@@ -7,6 +7,9 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 /** A whole number, all of it. */
 export const count = (n) => (n === null || n === undefined ? "–" : GROUPED.format(n));
 
+/** A whole number of things: 1 record, 2 records. */
+export const counted = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
+
 /** A number, roughly: 1.2M. */
 export function short(n) {
   if (n === null || n === undefined) return "–";

@@ -1,7 +1,7 @@
 // Bands of sediment: one for each layer or block, as thick as it is long, and the core beside them.
 
 import { h, put } from "../dom.js";
-import { bytes, count, span } from "../format.js";
+import { bytes, count, counted, span } from "../format.js";
 
 const WORDS = { cold: "cold", sealed: "sealed", active: "active", gone: "gone" };
 const [LEAST_PX, MOST_PX, WHOLE_PX] = [30, 92, 620];
@@ -13,7 +13,7 @@ function grain(base) {
 }
 
 function described(band) {
-  const records = `${count(band.next_offset - band.base_offset)} records`;
+  const records = counted(band.next_offset - band.base_offset, "record");
   const packed = band.compression ? `, ${band.compression === "none" ? "uncompressed" : band.compression}` : "";
   const many = band.joined > 1 && !band.block ? `${count(band.joined)} segments, ` : "";
   return { records, packed, many };

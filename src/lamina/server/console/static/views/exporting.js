@@ -3,7 +3,7 @@
 import { fetchFile } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
-import { count } from "../format.js";
+import { counted } from "../format.js";
 
 const [LINES, CSV] = ["JSON lines", "CSV"];
 
@@ -19,7 +19,7 @@ export function exportSearch(topic, given) {
       const { data, about } = await fetchFile("export", { ...given(), topic, format: kind });
       save(data, `${topic}.${kind}`);
       const rest = about.whole ? "That is all of them." : "There are more: narrow the search, or begin at a later offset.";
-      return `${count(about.records)} records were exported. ${rest}`;
+      return `Exported ${counted(about.records, "record")}. ${rest}`;
     },
   });
 }

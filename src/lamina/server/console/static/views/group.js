@@ -4,7 +4,7 @@ import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { h, put } from "../dom.js";
-import { bytes, count, parseOffset, parseTime, seconds } from "../format.js";
+import { bytes, count, counted, parseOffset, parseTime, seconds } from "../format.js";
 import { missing } from "../missing.js";
 import { table } from "../table.js";
 import { EVERY_MS, watch } from "../watch.js";
@@ -49,7 +49,7 @@ export function view(main, { parts, may }) {
     records.set(found.series.times, found.series.records);
     time.set(found.series.times, found.series.seconds);
     const lag = found.partitions.reduce((sum, part) => sum + part.records, 0);
-    put(told, ["reads ", h("a", { href: href(topic) }, topic), ` · ${count(lag)} records behind`]);
+    put(told, ["reads ", h("a", { href: href(topic) }, topic), ` · ${counted(lag, "record")} behind`]);
   }, EVERY_MS, (error) => {
     stop();
     missing(main, { title: `There is no group ${group ?? ""}`, text: error.message, links: [["#/groups", "All groups"], ["#/topics", "All topics"]] });

@@ -2,7 +2,7 @@
 
 import { act, feed } from "../api.js";
 import { h, note } from "../dom.js";
-import { bytes, count, recent, seconds, zoned } from "../format.js";
+import { bytes, count, counted, recent, seconds, zoned } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
 
@@ -16,7 +16,7 @@ export function view(main, { may }) {
       { label: "Job", head: true, num: true, once: true, cell: (row) => count(row.number) },
       { label: "What", once: true, cls: "line", cell: (row) => (row.topic ? `${row.kind} ${row.topic}` : row.kind) },
       { label: "State", cell: (row) => h("span", { class: `chip ${{ done: row.findings.length ? "bad" : "good", failed: "bad" }[row.state] ?? ""}` }, row.state) },
-      { label: "Progress", cell: (row) => h("progress", { max: Math.max(1, row.total), value: row.state === "done" ? Math.max(1, row.total) : row.done, "aria-label": `${count(row.done)} of ${count(row.total)} records` }) },
+      { label: "Progress", cell: (row) => h("progress", { max: Math.max(1, row.total), value: row.state === "done" ? Math.max(1, row.total) : row.done, "aria-label": `${count(row.done)} of ${counted(row.total, "record")}` }) },
       { label: "Records", num: true, cell: (row) => `${count(row.done)} of ${count(row.total)}` },
       { label: "Read", num: true, cell: (row) => (row.size_bytes ? bytes(row.size_bytes) : "–") },
       { label: zoned("Began"), cls: "mono", cell: (row) => recent(row.started_ms) },

@@ -4,7 +4,7 @@
 import { act, feed } from "../api.js";
 import { ask } from "../dialog.js";
 import { h, note, put } from "../dom.js";
-import { bytes, count, parseOffset, parsePlace, parseTime, zone } from "../format.js";
+import { bytes, count, counted, parseOffset, parsePlace, parseTime, zone } from "../format.js";
 import { missing } from "../missing.js";
 import { EVERY_MS, watch } from "../watch.js";
 import { bands, core, legend } from "./bands.js";
@@ -118,7 +118,7 @@ export function view(main, context) {
       confirm: topic,
       plan: async ({ before }) => {
         const told = await act("plan_trim", { topic, partition: at.p, before_offset: offsetOf(before) });
-        return `${count(told.layers)} layers with ${count(told.records)} records would go.`;
+        return `This would remove ${counted(told.layers, "layer")} with ${counted(told.records, "record")}.`;
       },
       run: async ({ before }, confirm) => {
         const told = await act("trim", { topic, partition: at.p, before_offset: offsetOf(before), confirm });
@@ -138,7 +138,7 @@ export function view(main, context) {
       run: async ({ tag }, confirm) => {
         const told = await act("delete_by_tag", { topic, partition: at.p, tag, confirm });
         eyes?.now();
-        return `${count(told.deleted)} records were deleted.`;
+        return `Deleted ${counted(told.deleted, "record")}.`;
       },
     });
   }
@@ -184,7 +184,7 @@ export function view(main, context) {
     core(column, found, at, go);
     const { cold, sealed, active } = found.totals;
     const told = [["cold", cold], ["sealed", sealed], ["active", active]].filter(([, t]) => t);
-    put(totals, legend(told.map(([state, t]) => [state, `${state}: ${count(t.layers)} · ${count(t.records)} records · ${bytes(t.size_bytes)}`])), ` durable up to ${count(found.durable)} · times in ${zone()}`);
+    put(totals, legend(told.map(([state, t]) => [state, `${state}: ${count(t.layers)} · ${counted(t.records, "record")} · ${bytes(t.size_bytes)}`])), ` durable up to ${count(found.durable)} · times in ${zone()}`);
     if (level === "layers") {
       inner = inner ?? bands(place, "Layers, newest first", (band) => {
         if (band.joined > 1) go({ first: band.base_offset, end: band.next_offset });

@@ -2,7 +2,7 @@
 
 import { feed } from "../api.js";
 import { h, put } from "../dom.js";
-import { bytes, count, moment, seconds, setting, zoned } from "../format.js";
+import { bytes, count, counted, moment, seconds, setting, zoned } from "../format.js";
 import { table } from "../table.js";
 import { watch } from "../watch.js";
 
@@ -29,7 +29,7 @@ export function view(main, { topic, partitions }) {
     now = found.now_ms;
     const rules = ["retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"];
     const set = rules.map((key) => `${key} ${setting(key, found.settings[key])}`).join(" · ");
-    put(told, `${count(found.going)} of ${count(found.total)} segments go · ${set}`);
+    put(told, `${count(found.going)} of ${counted(found.total, "segment")} go · ${set}`);
     list.update(found.rows);
   });
   return eyes;

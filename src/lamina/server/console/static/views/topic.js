@@ -4,7 +4,7 @@ import { act, feed } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { h, put } from "../dom.js";
-import { bytes, count, instant } from "../format.js";
+import { bytes, counted, instant } from "../format.js";
 import { missing } from "../missing.js";
 import { EVERY_MS, watch } from "../watch.js";
 import { asked, windowPicker } from "../windows.js";
@@ -37,7 +37,7 @@ export function view(main, context) {
   const place = h("section", { class: "tab", "aria-label": TABS[tab].label });
   const verify = h("button", { type: "button", onclick: () => verifyTopic(name) }, "Verify now");
   let shape = { partitions: 1, format: "keratin" };
-  const append = h("button", { type: "button", class: "main", onclick: () => produce(name, shape) }, "Produce…");
+  const append = h("button", { type: "button", class: "main", disabled: true, onclick: () => produce(name, shape) }, "Produce…");
   main.append(
     h("div", { class: "head" }, h("h1", {}, name), about, h("span", { class: "grow" }), context.can("write") && append, context.may && verify),
     windowPicker(() => eyes.now()),
@@ -47,14 +47,16 @@ export function view(main, context) {
   );
 
   let inner = null;
+  let options = context.options; // may change before the view of the tab is there
   let stopped = false;
   let options = context.options; // those of the newest address, which may come before the tab
   const eyes = watch(async (signal) => {
     const found = await feed("topic", { topic: name, ...asked() }, signal);
     const size = found.partitions.reduce((sum, part) => sum + part.size_bytes, 0);
     const parts = found.partitions.length;
-    put(about, `${found.format} · ${count(parts)} partition${parts === 1 ? "" : "s"} · ${bytes(size)} · created ${instant(found.created_ms).replace(/\.\d{3}/, "")}`);
+    put(about, `${found.format} · ${counted(parts, "partition")} · ${bytes(size)} · created ${instant(found.created_ms).replace(/\.\d{3}/, "")}`);
     shape = { partitions: parts, format: found.format };
+    append.disabled = false; // what may be asked depends on the shape
     rates.set(found.series.times, found.series.records);
     volume.set(found.series.times, found.series.bytes);
     if (!inner) {
