@@ -105,6 +105,15 @@ def seconds(name: str, value: Any) -> float:
     return float(min(max(value, -WAIT_S_MAX), WAIT_S_MAX))
 
 
+def refuse_no_store(kind: str, given: Any, call: str) -> None:
+    """Refuses what cannot be called as a store, such as the settings of a client of Kafka's."""
+    if not callable(getattr(given, call, None)):
+        raise InvalidRequest(
+            f"a {kind} begins with a store, lamina.{kind}(lamina.connect('grpc://host:9300'), …),"
+            f" not with a {type(given).__name__}"
+        )
+
+
 def location(name: str, value: Any) -> str:
     """Checks a path or URL; a `pathlib.Path` is one, too."""
     found = value.__fspath__() if hasattr(type(value), "__fspath__") else value

@@ -116,6 +116,22 @@ def test_a_full_queue_is_told(store: Any) -> None:
     assert len(everything(store)) >= 5
 
 
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+@pytest.mark.parametrize("given", [{"bootstrap.servers": "host:9092"}, "data", None])
+def test_whoever_begins_as_with_kafka_s_clients_is_told_to_name_a_store(
+    kind: Any, given: Any
+) -> None:
+    """Otherwise each record would be taken, and lost where nobody looks at its delivery."""
+    with pytest.raises(InvalidRequest, match=rf"{kind.__name__} begins with a store, lamina\."):
+        kind(given)
+
+
+@pytest.mark.parametrize("address", ["localhost:9300", "http://localhost:9301", "grpc://"])
+def test_an_address_that_is_none_is_told_what_one_looks_like(address: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"grpc://host:port.* Flight port \(9300 by default\)"):
+        lamina.connect(address)
+
+
 def test_wrong_settings_are_refused(store: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"linger\.mss"):
         Producer(store, {"linger.mss": 5})

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from lamina.api import Start, StoreApi
 from lamina.api.memberships import Identity
-from lamina.arguments import count, text, typed_calls
+from lamina.arguments import count, refuse_no_store, text, typed_calls
 from lamina.client.assignors import Share
 from lamina.client.committed import InGroup, InMemory, Positions
 from lamina.client.consumer_settings import commit_interval_s, member_settings, settings_of
@@ -72,6 +72,7 @@ class Consumer:
         *,
         positions: Positions | None = None,
     ) -> None:
+        refuse_no_store("Consumer", store, "fetch")
         settings = settings_of(config)
         self._store = store
         self._reset: Start = settings["auto.offset.reset"]

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from lamina.api import Appended, StoreApi, checked_acks
-from lamina.arguments import count, mapping, text, typed_calls
+from lamina.arguments import count, mapping, refuse_no_store, text, typed_calls
 from lamina.client.key_split import split_by_key
 from lamina.client.message import Header, Message, arrow_of
 from lamina.errors import Closed, InvalidRequest, LaminaError, QueueFull, Unavailable
@@ -50,6 +50,7 @@ class Producer:
     """Queues records and appends them in batches. Flush or close it, or use `with`."""
 
     def __init__(self, store: StoreApi, config: Mapping[str, Any] | None = None) -> None:
+        refuse_no_store("Producer", store, "append")
         settings = _DEFAULTS | dict(mapping("config", config or {}))
         for key in settings:
             if key not in _DEFAULTS:

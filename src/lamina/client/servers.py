@@ -100,7 +100,10 @@ def addresses(urls: str) -> list[str]:
         if found and "://" not in each:
             each = f"{_scheme_of(found[0])}://{each}"
         if not each.startswith(SCHEMES) or not each.partition("://")[2]:
-            raise InvalidRequest(f"a server is {' or '.join(SCHEMES)}host:port, not {each!r}")
+            raise InvalidRequest(
+                "a server is grpc://host:port or grpc+tls://host:port, with its Flight port (9300"
+                f" by default), or grpc+unix:///path, not {each!r}"
+            )
         if found and _scheme_of(each) != _scheme_of(found[0]):
             raise InvalidRequest(f"servers of one cluster have one scheme, not that of {each!r}")
         if each not in found:
