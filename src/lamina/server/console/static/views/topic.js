@@ -47,7 +47,6 @@ export function view(main, context) {
   );
 
   let inner = null;
-  let options = context.options; // may change before the view of the tab is there
   let stopped = false;
   let options = context.options; // those of the newest address, which may come before the tab
   const eyes = watch(async (signal) => {
