@@ -377,7 +377,10 @@ def _typed_table(rows: Sequence[Any]) -> pa.Table:
     for row in rows:
         if not isinstance(row, Mapping):
             raise InvalidRequest(f"rows are dicts, all of them or none: {type(row).__name__}")
-    names = dict.fromkeys(str(name) for row in rows for name in row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    odd = next((name for name in names if not isinstance(name, str)), "")
+    if odd != "":
+        raise InvalidRequest(f"columns are named by text, not by {str(odd)[:80]!r}")
     try:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

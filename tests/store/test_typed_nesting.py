@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lamina
-from lamina.errors import LaminaError, SchemaError
+from lamina.errors import InvalidRequest, LaminaError, SchemaError
 from lamina.formats.typed import avro_text, schema_source
 from lamina.formats.typed.schema_model import Kind, Type, named_apart, record
 from tests.server.rig import served
@@ -150,4 +150,6 @@ def test_nothing_that_a_table_has_is_left_out_in_silence(tmp_path: Path) -> None
                     except LaminaError:
                         continue
                     pytest.fail(f"{what} was taken")
+                with pytest.raises(InvalidRequest, match="named by text"):
+                    each.append(encoding, [{"s": {"x": 1}, 7: "seven"}])
                 assert each.latest_offset(encoding) == 0
