@@ -15,8 +15,10 @@ from lamina.errors import LaminaError, SchemaError
 from lamina.formats.typed import avro_program, avro_text, evolution
 from lamina.formats.typed.arrow_types import arrow_schema
 from lamina.formats.typed.given_columns import default_scalar, plain_type
-from lamina.formats.typed.schema_model import FIELDS_MAX
+from lamina.formats.typed.schema_model import FIELDS_MAX, TEXT_MAX
 from lamina.formats.typed.schema_source import schema_of
+from lamina.subjects import languages
+from lamina.subjects.entries import Schema
 
 
 def avro(*fields: dict[str, Any], **more: Any) -> str:
@@ -233,3 +235,24 @@ def test_a_default_that_was_kept_before_they_were_checked_costs_only_rows_that_l
     decoded = json_decode.decode(kind, Values.of(values))
     assert decoded.codes.tolist() == [FINE, MISSING_FIELD, FINE]
     assert decoded.columns[0].to_pylist() == [1, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("avro", '"' + '\\"' * (TEXT_MAX // 2 - 1)),
+        ("json", '{"type": "' + '\\"' * (TEXT_MAX // 2 - 10)),
+        ("protobuf", " " * (TEXT_MAX - 1) + "!"),
+        ("protobuf", "A" + " " * (TEXT_MAX - 2) + "!"),
+    ],
+    ids=["text without an end", "the same in an object", "spaces", "a letter and spaces"],
+)
+def test_a_text_is_looked_at_once_and_not_again_from_each_of_its_places(
+    encoding: str, text: str
+) -> None:
+    """By the square of its length each of them would take hours."""
+    assert len(text) <= TEXT_MAX
+    with pytest.raises(LaminaError):
+        schema_of(text, encoding)
+    with pytest.raises(LaminaError):
+        languages.read(Schema(text, encoding.upper()), {})

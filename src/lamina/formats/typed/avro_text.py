@@ -44,8 +44,11 @@ _LOGICAL = {
 }
 _LEVELS_MAX = 200
 _UNSAYABLE = ("Infinity", "-Infinity", "NaN")
-_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-"""The texts in JSON: a bracket in one of them opens and closes nothing."""
+_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+"""The texts in JSON: a bracket in one of them opens and closes nothing.
+
+One that is not closed is all of the rest, so that nobody looks for its end from each quote in it.
+"""
 
 
 def parse(text: str, others: Iterable[str] = ()) -> Type:

@@ -78,7 +78,7 @@ _KNOWN = {
     "descriptor": "",
 }
 """What may be imported: Protobuf's own files, by the end of their path."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}")
 _ZEROS = {Kind.BOOLEAN: "false", Kind.STRING: '""', Kind.BYTES: '""', Kind.FLOAT: "0.0"} | {
     Kind.DOUBLE: "0.0",
     **dict.fromkeys((Kind.INT, Kind.LONG, Kind.ULONG), "0"),
@@ -114,7 +114,7 @@ def parse_file(text: str, imports: Mapping[str, str] | None = None) -> ProtoFile
 
 def is_descriptor(text: str) -> bool:
     """Returns whether a text is a descriptor in base64, and no `.proto` file."""
-    return _BASE64.fullmatch(text) is not None
+    return _BASE64.fullmatch(text.rstrip()) is not None
 
 
 def _read(text: str) -> ProtoFile:
