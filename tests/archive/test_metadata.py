@@ -91,6 +91,20 @@ def test_what_is_archived_stays_readable(tmp_path: Path, format: str, name: str,
         assert store.gaps(TOPIC) == gaps
 
 
+@pytest.mark.parametrize("format", ["keratin", "frame"])
+def test_a_ledger_that_is_gone_comes_back_as_its_copy_has_it(tmp_path: Path, format: str) -> None:
+    data, _ = _made(tmp_path, format)
+    with Store(str(data), tick_ms=NEVER) as store:
+        store.delete_records(TOPIC, 0, 7)
+        store.archive()
+        gaps = store.gaps(TOPIC)
+        assert (gaps[0].first, gaps[0].end, gaps[0].reason) == (0, 7, "trim")
+    (data / "topics" / TOPIC / "0/ledger.json").unlink()
+    with Store(str(data), tick_ms=NEVER) as store:
+        assert "a copy was found" in str(store.recovery_report.of("rebuilt"))
+        assert store.gaps(TOPIC) == gaps
+
+
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", ["topic.json", "0/ledger.json"])
 def test_without_the_archive_nothing_is_called_lost_and_all_comes_back(
