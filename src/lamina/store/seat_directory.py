@@ -166,7 +166,7 @@ def require_all(boot: Boot, epoch: int, ends: Ends, local: Ends) -> None:
             write_seat(boot, max(1, epoch - 1), SERVING)
             raise CorruptData(
                 f"{topic}/{number} ends before what was shipped of it; open the directory again: it"
-                " is set aside then, and made anew from the cluster's log",
+                " is set aside then, and made again from the cluster's log",
                 path=boot.data,
                 expected=f"records up to {end}",
                 found=f"up to {local[topic, number]}",
