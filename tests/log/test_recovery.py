@@ -593,3 +593,37 @@ def test_exactly_what_lies_above_the_checkpoint_is_written_again(
     monkeypatch.setattr(LocalFile, "write_at", noted)
     with opened(killed):
         assert written == ([(starts[5], starts[-1])] if above else [])
+
+
+@BOTH
+def test_opening_reads_of_a_log_what_is_not_known_to_be_durable(
+    tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However full the last segment is: after a kill as much is read as when it had just begun."""
+    with opened(tmp_path / "data") as store:
+        store.create_topic("t", format=format_name)
+        for _ in range(30):
+            store.append("t", [b"x" * 1000] * 100)
+        store.flush()
+        store.append("t", [b"later" * 200] * 100)  # so large that no space is prepared behind it
+        killed = copied(tmp_path / "data")
+    read: list[int] = []
+    read_at, load = LocalFile.read_at, LocalFile.load
+
+    def counted(file: LocalFile, position: int, length: int) -> bytes:
+        data = read_at(file, position, length)
+        read.append(len(data) * file._path.endswith(".log"))
+        return data
+
+    def loaded(file: LocalFile) -> Any:
+        read.append(file.size())
+        return load(file)
+
+    monkeypatch.setattr(LocalFile, "read_at", counted)
+    monkeypatch.setattr(LocalFile, "load", loaded)
+    size = log_of(killed).stat().st_size
+    with opened(killed) as store:
+        monkeypatch.undo()
+        assert values(store)[-1] == b"later" * 200
+        assert store.latest_offset("t") == 3100
+    assert sum(read) < size / 3

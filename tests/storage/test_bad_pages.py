@@ -12,7 +12,7 @@ import pytest
 
 from lamina.config import WalSettings
 from lamina.errors import UNREADABLE, LaminaError, RecordsMissing, Unavailable
-from lamina.storage.bad_pages import Salvaged
+from lamina.storage.bad_pages import FILLER, Salvaged, load_from
 from lamina.store.read_only import ReadOnlyStore
 from lamina.store.store import Store
 from lamina_torture.promises import read as read_over_gaps
@@ -196,3 +196,34 @@ def test_the_parts_of_a_range_are_those_that_were_read(
     salvaged = Salvaged(b"", ((10, 15), (20, 25)))
     assert salvaged.read_parts(first, end) == parts
     assert salvaged.misses(first, end) is (parts != [(first, end)])
+
+
+@pytest.mark.parametrize("start", [1 << 20, (1 << 20) + 5, (1 << 20) + 3 * PAGE])
+def test_the_end_of_a_file_is_read_where_it_lies_and_nothing_before_it(start: int) -> None:
+    files, bad = SimulatedFiles(), (1 << 20) + PAGE
+    whole = bytes(range(1, 255)) * (3 * PAGE + 77)
+    file = files.create("/a")
+    file.write_at(0, whole)
+    files.spoil("/a", 0, PAGE)  # it is not read
+    found = load_from(file, start)
+    page = start // PAGE * PAGE
+    assert bytes(memoryview(found.data)) == bytes(page) + whole[page:]
+    assert found.holes == ()
+    files.spoil("/a", bad, bad + PAGE)
+    found = load_from(file, start)
+    assert found.misses(bad, bad + PAGE) == (start < bad)
+    behind = max(start, bad + PAGE)
+    assert bytes(memoryview(found.data)[behind:]) == whole[behind:]
+    if start < bad:
+        assert bytes(memoryview(found.data)[bad : bad + PAGE]) == FILLER * PAGE
+    page = len(whole) // PAGE * PAGE
+    assert bytes(load_from(file, len(whole)).data) == bytes(page) + whole[page:]
+
+
+def test_a_file_of_which_most_is_walked_is_read_whole() -> None:
+    files = SimulatedFiles()
+    file = files.create("/a")
+    file.write_at(0, b"abc")
+    assert [bytes(load_from(file, start).data) for start in (0, 1, 3)] == [b"abc"] * 3
+    empty = files.create("/b")
+    assert bytes(load_from(empty, 0).data) == b""

@@ -38,6 +38,7 @@ from lamina.api import Gap, RecoveryReport
 from lamina.errors import CorruptData, NewerFormat
 from lamina.formats.documents.ledger import ARCHIVED, LOST, Ledger
 from lamina.formats.keratin import manifest
+from lamina.formats.keratin.header import HEADER_BYTES_MAX
 from lamina.formats.log_format import Codec
 from lamina.formats.offset_log import OffsetLog
 from lamina.formats.scan import OFFSET_MAX, Run, Stop, Timed, is_prepared_space, runs
@@ -285,15 +286,14 @@ class Recovery:
         )
         path = segment.path("log")
         file = files.open(path)
-        whole = bad_pages.load(file)
-        if memoryview(whole.data).nbytes < self.codec.header_bytes or (
-            self.codec.header_bytes and is_prepared_space(whole.data, 0)
-        ):
+        head = bad_pages.salvage(file, 0, HEADER_BYTES_MAX)
+        if self._is_blank(file, head):
             self._rewrite_header(file, path, base_offset, created_ms)
-            whole = bad_pages.load(file)
-        segment.created_ms = self._check_header(path, whole, base_offset) or created_ms
+            head = bad_pages.salvage(file, 0, HEADER_BYTES_MAX)
+        segment.created_ms = self._check_header(path, head, base_offset) or created_ms
         index = SegmentIndex(self.codec, base_offset)
         position, offset = load_entries(segment, index, durable_to=self.watermark)
+        whole = bad_pages.load_from(file, position)  # what lies before is not looked at
         waits = self._has_no_more_entries(segment, len(index.offsets()) + 1)
         start = Bound(offset, position)
         walked = self._walk(path, whole, start, index, durable_to=self.watermark)
@@ -327,6 +327,13 @@ class Recovery:
             return all(segment.files.size(segment.path(each)) <= most for each in suffixes)
         except OSError:
             return False
+
+    def _is_blank(self, file: File, head: Salvaged) -> bool:
+        """Returns whether a log has no header yet, and nothing behind it."""
+        needed, found = self.codec.header_bytes, memoryview(head.data).nbytes
+        if not needed or found < needed:
+            return found < needed
+        return is_prepared_space(head.data, 0) and is_prepared_space(bad_pages.load(file).data, 0)
 
     def _rewrite_header(self, file: File, path: str, base_offset: int, created_ms: int) -> None:
         """Writes the header of a segment whose creation was interrupted: it never held a record."""

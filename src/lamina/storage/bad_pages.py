@@ -13,6 +13,7 @@ Rules.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -24,6 +25,8 @@ DEVICE_ERROR = os.strerror(errno.EIO)
 
 PAGE_BYTES = 4 << 10
 STEP_BYTES = 1 << 20
+REST_BYTES_MAX = 16 << 20
+"""More than this is not read beside what lies before it: for a moment it is there twice."""
 FILLER = b"\xa5"
 BAD_PAGES_MAX = 1024
 """A device that fails more often than this within one reading is given up: each try takes long."""
@@ -89,6 +92,23 @@ def load(file: Loadable) -> Salvaged:
         if not is_unreadable(error):
             raise
     return salvage(file, 0, file.size())
+
+
+def load_from(file: Loadable, start: int) -> Salvaged:
+    """Reads what can be read from a position on; pages before it are not read, and are zeros.
+
+    These take no memory: a walk of the end of a file costs what it walks. Where there is little
+    before the position, or much behind it, the file is read whole.
+    """
+    size = file.size()
+    if start < STEP_BYTES or size - start > REST_BYTES_MAX:
+        return load(file)
+    page = min(start, size) // PAGE_BYTES * PAGE_BYTES
+    rest = salvage(file, page, size - page)
+    end = page + memoryview(rest.data).nbytes
+    memory = memoryview(mmap.mmap(-1, end, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    memory[page:] = memoryview(rest.data).cast("B")
+    return Salvaged(memory.toreadonly(), rest.holes)
 
 
 def salvage(file: Readable, position: int, length: int) -> Salvaged:
