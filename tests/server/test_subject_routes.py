@@ -178,6 +178,22 @@ def test_what_clients_keep_beside_a_schema_is_given_back(http: httpx.Client) -> 
     assert told(register(http, "t", ONE, **beside))["id"] == 2
 
 
+def test_the_latest_version_with_some_properties_is_found(http: httpx.Client) -> None:
+    for number, text in enumerate((ONE, MORE), 1):
+        properties = {"owner": "ada", "part": str(number)}
+        register(http, "s", text, metadata={"properties": properties})
+    for query, version in (
+        *[("key=owner&value=ada", 2), ("key=part&value=1", 1), ("", 2)],
+        ("key=owner&value=ada&key=part&value=1", 1),
+    ):
+        found = told(http.get(f"/subjects/s/metadata?{query}"))
+        assert (found["subject"], found["version"], found["id"]) == ("s", version, version)
+    assert refused(http.get("/subjects/s/metadata?key=owner&value=bob")) == 40403
+    assert refused(http.get("/subjects/s/metadata?key=owner")) == 400
+    assert refused(http.get("/subjects/s/metadata?deleted=true&deleted=true")) == 400
+    assert refused(http.get("/subjects/none/metadata?key=owner&value=ada")) == 40401
+
+
 def test_names_may_have_any_character(http: httpx.Client) -> None:
     for name in ("a%2Fb", "a%20b", "com.Ä", "%25", "versions"):
         register(http, name, TEXT)

@@ -15,7 +15,7 @@ import contextlib
 import ipaddress
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -114,12 +114,12 @@ def from_path_and_query(operation: Operation, request: Request) -> dict[str, Any
     }
 
 
-def query_of(request: Request) -> dict[str, str]:
-    """Reads the query: each name once, and none that is in the path."""
+def query_of(request: Request, lists: Collection[str] = ()) -> dict[str, str]:
+    """Reads the query: each name once, but those of lists, and none that is in the path."""
     found: dict[str, str] = {}
     for name, text in request.query_params.multi_items():
         refuse_doubled(name, request)
-        if name in found:
+        if name in found and name not in lists:
             raise InvalidRequest(f"{name[:80]!r} is given more than once")
         found[name] = text
     return found

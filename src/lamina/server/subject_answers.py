@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from starlette.datastructures import QueryParams
+
 from lamina.errors import InvalidRequest
 from lamina.server.auth import Caller
 from lamina.server.kafka.cluster_metadata import cluster_id
@@ -44,7 +46,7 @@ class Call:
     caller: Caller
     store: Store
     path: Mapping[str, str]
-    query: Mapping[str, str]
+    query: QueryParams
     body: Mapping[str, Any]
 
     @property
@@ -107,6 +109,8 @@ class Row(NamedTuple):
     scope: Scope
     answer: Answer
     is_text: bool = False
+    lists: tuple[str, ...] = ()
+    """Names that the query may give more than once."""
 
 
 # ---------------------------------------------------------------------- schemas
@@ -223,6 +227,26 @@ def _one_version(call: Call) -> dict[str, Any]:
     return _version(call, found)
 
 
+def _latest_with(call: Call) -> dict[str, Any]:
+    """The latest version beside which all of some properties are kept."""
+    keys, values = (call.query.getlist(name) for name in ("key", "value"))
+    if len(keys) != len(values):
+        raise InvalidRequest(f"each key has a value: {len(keys)} keys have {len(values)} values")
+    known = call.book.versions(call.subject, deleted=call.is_set("deleted"))
+    if not known:
+        raise no_subject(call.subject)
+    for each in reversed(known):
+        metadata = described(each.schema).get("metadata") or {}
+        found = metadata.get("properties") or {}
+        if isinstance(found, dict) and all(map(_is_within(found), keys, values)):
+            return _version(call, each)
+    raise Refused(codes.SCHEMA_UNKNOWN, "Schema not found")
+
+
+def _is_within(properties: Mapping[str, Any]) -> Callable[[str, str], bool]:
+    return lambda key, value: properties.get(key) == value
+
+
 def _text_of_version(call: Call) -> str:
     return str(_one_version(call)["schema"])
 
@@ -335,6 +359,7 @@ ROWS: tuple[Row, ...] = (
     Row("GET", "subjects", "read", _subjects),
     Row("POST", _SUBJECT, "read", _lookup),
     Row("DELETE", _SUBJECT, "admin", _delete_subject),
+    Row("GET", f"{_SUBJECT}/metadata", "read", _latest_with, lists=("key", "value")),
     Row("GET", _VERSIONS, "read", _versions),
     Row("POST", _VERSIONS, "write", _register),
     Row("GET", _VERSION, "read", _one_version),

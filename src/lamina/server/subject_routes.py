@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import anyio
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -79,7 +80,8 @@ class SubjectRoutes:
         if row is None:
             return _refused(405 if rows else 404, "HTTP 405" if rows else "HTTP 404 Not Found")
         named = _named(row.path, segments) or {}
-        query = arriving.query_of(request)
+        arriving.query_of(request, row.lists)
+        query = request.query_params
         if row.verb not in ("POST", "PUT"):
             return await self._run(caller, row, named, query, {})
         caller.require_scope(row.scope, _NAME)
@@ -91,7 +93,7 @@ class SubjectRoutes:
         caller: Caller,
         row: Row,
         named: dict[str, str],
-        query: dict[str, str],
+        query: QueryParams,
         body: dict[str, Any],
     ) -> Response:
         subject = named.get("subject")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
@@ -320,6 +321,26 @@ def test_the_client_by_itself(registry: SchemaRegistryClient) -> None:
         with pytest.raises(SchemaRegistryError) as caught:
             registry.get_latest_version(wrong)
         assert caught.value.error_code == 40401
+
+
+def test_a_serializer_uses_the_latest_version_with_some_properties(
+    service: Service, registry: SchemaRegistryClient
+) -> None:
+    """It cannot register them by itself: the client finds no hash for what they are in."""
+    wider = json.loads(AVRO)
+    wider["fields"].append({"name": "count", "type": "int", "default": 1})
+    for major, text in (("1", AVRO), ("2", json.dumps(wider))):
+        body = {"schema": text, "metadata": {"properties": {"major": major}}}
+        url = f"{service.http_url}/subjects/kept-value/versions"
+        assert httpx.post(url, json=body, timeout=60).status_code == 200
+    context = SerializationContext("kept", MessageField.VALUE)
+    for major in ("1", "2"):
+        known = registry.get_latest_with_metadata("kept-value", {"major": major})
+        assert known.version == int(major)
+        chosen = {"auto.register.schemas": False, "use.latest.with.metadata": {"major": major}}
+        value = AvroSerializer(registry, AVRO, as_given, chosen)(ROWS[0], context)
+        assert value is not None
+        assert int.from_bytes(value[1:5], "big") == known.schema_id
 
 
 def test_the_program_of_the_page_runs(service: Service) -> None:
