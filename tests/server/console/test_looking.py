@@ -205,6 +205,15 @@ def test_one_record_is_one_record(page: Page, live: Broker) -> None:
     expect(page.get_by_text("1 partition ·")).to_be_visible()
 
 
+def test_names_in_what_a_setting_does_are_code(page: Page, live: Broker) -> None:
+    page.goto(at(live, "broker"))
+    expect(page.locator("main code").get_by_text("lamina.connect", exact=True)).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("`")
+    page.goto(at(live, "topic/orders/settings"))
+    expect(page.get_by_role("table", name="Settings")).to_contain_text("retention.ms")
+    expect(page.locator("main")).not_to_contain_text("`")
+
+
 def test_a_record_is_asked_for_when_it_is_known_what_to_ask(page: Page, live: Broker) -> None:
     held: list[Route] = []
     page.route("**/console/feed/topic?*", lambda route: held.append(route), times=1)  # noqa: PLW0108

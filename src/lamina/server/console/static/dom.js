@@ -37,6 +37,9 @@ function add(element, children) {
   }
 }
 
+/** Text of the server in which `names` stand between backticks: those become code. */
+export const prose = (text) => text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
 /** Replaces what an element holds, but only if its text changes or nodes are given. */
 export function put(element, ...children) {
   const plain = children.every((child) => !(child instanceof Node) && !Array.isArray(child));

@@ -140,6 +140,6 @@ export function parseTime(text) {
   const far = mark === "UTC" ? "Z" : mark.replace("UTC", "");
   const whole = /^\d{4}-\d\d-\d\d$/.test(clock) ? `${clock}T00:00:00` : clock.replace(" ", "T");
   const at = new Date(whole + far).getTime();
-  if (Number.isNaN(at)) throw new Error(`“${given}” is no time; write 2026-01-31 12:00:00, the same with UTC+01:00 behind it, or -15m`);
+  if (Number.isNaN(at)) throw new Error(`“${given}” is not a time; write 2026-01-31 12:00:00, the same with UTC+01:00 behind it, or -15m`);
   return at;
 }

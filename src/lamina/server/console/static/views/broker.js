@@ -1,7 +1,7 @@
 // The broker: what runs here, on which disk, how it started, and every setting with its meaning.
 
 import { feed } from "../api.js";
-import { h, put } from "../dom.js";
+import { h, prose, put } from "../dom.js";
 import { bytes, count, instant, seconds, setting } from "../format.js";
 import { missing } from "../missing.js";
 import { table, tiles } from "../table.js";
@@ -17,7 +17,7 @@ export function settingTable(label, more = []) {
       { label: "Value", cell: (row) => h("span", { class: row.changed ? "chip good" : null }, setting(row.key, row.value)) },
       ...more,
       { label: "Unit", cell: (row) => row.unit },
-      { label: "What it does", cls: "long", cell: (row) => row.consequence },
+      { label: "What it does", cls: "long", once: true, cell: (row) => prose(row.consequence) },
     ],
   });
 }

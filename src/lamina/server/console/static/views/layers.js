@@ -56,7 +56,7 @@ export function view(main, context) {
   // ---------------------------------------------------------------- looking for a record
 
   function finder() {
-    const when = h("input", { id: "when", placeholder: "2026-01-31 12:00:00 or -15m", size: 24, autocomplete: "off" });
+    const when = h("input", { id: "when", placeholder: "2026-01-31 12:00 or -15m", size: 24, autocomplete: "off" });
     const which = h("input", { id: "which", inputmode: "numeric", placeholder: "offset", size: 10, autocomplete: "off" });
     const byTime = async (event) => {
       event.preventDefault();

@@ -2,7 +2,7 @@
 
 import { act } from "../api.js";
 import { ask, settingsOf } from "../dialog.js";
-import { h } from "../dom.js";
+import { h, prose } from "../dom.js";
 import { setting } from "../format.js";
 import { table } from "../table.js";
 
@@ -14,7 +14,7 @@ export function view(main, { topic, settings, may }) {
       { label: "Setting", head: true, cls: "mono", cell: (row) => row.key },
       { label: "Value", cell: (row) => h("span", { class: row.changed ? "chip good" : null }, setting(row.key, row.value)) },
       { label: "Unit", cell: (row) => row.unit },
-      { label: "What it does", cell: (row) => row.consequence },
+      { label: "What it does", once: true, cell: (row) => prose(row.consequence) },
     ],
   });
   const alter = h("button", { type: "button", class: "main", onclick: () => change(topic, settings) }, "Change…");
