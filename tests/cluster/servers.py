@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lamina
+from lamina.client.remote_store import RemoteStore
+from lamina_torture.histories import Operation, judge
 from tests.server.rig import ServerProcess
 from tests.support.s3_servers import BUCKET, CREDENTIALS, S3Server, free_port
 
@@ -108,3 +114,52 @@ def holder_of(*nodes: Node) -> Node:
     """Waits until one of the servers holds the cluster; returns it."""
     until(lambda: any(each.is_holder() for each in nodes), "one of them holds the cluster")
     return next(each for each in nodes if each.is_holder())
+
+
+def connected(*nodes: Node, timeout_s: float = 60) -> RemoteStore:
+    return lamina.connect(",".join(each.url for each in nodes), timeout_s=timeout_s)
+
+
+@contextmanager
+def judged(*nodes: Node, producers: int = 4) -> Iterator[list[Operation]]:
+    """Producers go on meanwhile; in the end what they were told is held against what is there."""
+    history: list[Operation] = []
+    stop = threading.Event()
+
+    def produce(number: int, store: RemoteStore) -> None:
+        for count in itertools.count():
+            if stop.is_set():
+                return
+            value, began_ns, found, outcome = f"{number}.{count}", time.monotonic_ns(), -1, "info"
+            with contextlib.suppress(lamina.Unavailable):
+                ack = store.append("t", value.encode(), partition=0, acks="archived")
+                found, outcome = ack.base_offset, "ok"
+            history.append(
+                Operation(
+                    *("send", f"{number}", 0, began_ns, time.monotonic_ns(), outcome),
+                    values=(value,),
+                    found=((found, value),) if outcome == "ok" else (),
+                )
+            )
+
+    with connected(*nodes) as store:
+        store.create_topic("t", config={"segment.bytes": 16 << 10, "archive.delay.ms": 0})
+        threads = [
+            threading.Thread(target=produce, args=(each, store)) for each in range(producers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield history
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        final = {
+            offset: value.decode()
+            for batch in store.scan("t", 0, 0)
+            for offset, value in zip(
+                batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True
+            )
+        }
+    assert judge(history, {0: final}) == []
