@@ -15,6 +15,7 @@ import pytest
 
 import lamina
 from lamina.api import StoreApi
+from lamina.api.memberships import Committed
 from lamina.client.assignors import ASSIGNORS
 from lamina.client.consumer import Consumer
 from lamina.client.message import TopicPartition
@@ -274,6 +275,14 @@ def test_a_place_may_move_back(store: StoreApi) -> None:
         tool.commit(offsets=[TopicPartition("t", 0, 5)])
         tool.commit(offsets=[TopicPartition("t", 0, 2)])
         assert tool.committed([TopicPartition("t", 0)]) == [TopicPartition("t", 0, 2)]
+
+
+def test_a_committed_number_below_0_is_no_place(store: StoreApi) -> None:
+    asked = [Committed("t", number, -number) for number in range(4)]
+    assert store.commit_offsets("g", asked) is None
+    with consumer(store) as member:
+        member.subscribe(["t"])
+        assert len(drain(member, RECORDS)) == RECORDS
 
 
 def test_a_static_member_that_comes_back_keeps_its_share(store: StoreApi) -> None:

@@ -69,7 +69,8 @@ class InGroup:
         """Returns the group's committed offset; None where there is none."""
         for each in self._store.committed_offsets(self._group):
             if (each.topic, each.partition) == (topic, partition):
-                return each.offset
+                # Kafka's clients may commit any number, and take one below 0 for none.
+                return each.offset if each.offset >= 0 else None
         try:
             return self._store.group(topic, self._group, start="none").committed(partition)
         except UnknownGroup:
