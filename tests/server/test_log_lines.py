@@ -120,7 +120,12 @@ def test_a_server_says_what_it_is_and_logs_no_call_that_was_answered(
     caplog.set_level(logging.WARNING, "httpx")
     path = str(tmp_path / "keys.json")
     _, text = auth.create(path, scope="admin")
-    with caplog.at_level(logging.INFO), served(tmp_path / "data", keys_file=path) as service:
+    with (
+        caplog.at_level(logging.INFO),
+        served(tmp_path / "data", keys_file=path, kafka_port=0) as service,
+    ):
+        doors = f"{service.flight_url}, {service.http_url}, kafka://{service.kafka_address}"
+        assert any(each.getMessage().endswith(f" on {doors}") for each in caplog.records)
         begun = len(caplog.records)
         with lamina.connect(service.flight_url, api_key=text) as store:
             store.create_topic("t")

@@ -156,8 +156,11 @@ class Service:
             raise
         if self._kafka is not None:
             self._kafka.serve()
+        doors = [self.flight_url, self.http_url]
+        if self.kafka_address is not None:
+            doors.append(f"kafka://{self.kafka_address}")
         _log.info(
-            *("serving %s on %s and %s", self._data, self.flight_url, self.http_url),
+            *("serving %s on %s", self._data, ", ".join(doors)),
             extra=told(
                 *("serving",),
                 data=self._data,
