@@ -43,10 +43,12 @@ NAV: dict[str, dict[str, str]] = {
         "The tour": "start.md",
         "Concepts": "concepts.md",
         "FAQ": "faq.md",
+        "Comparison, and when not to use it": "comparison.md",
     },
     "Guides": {
         "The log": "log.md",
         "Wal topics": "wal.md",
+        "Typed topics": "typed.md",
         "Consumer groups": "groups.md",
         "The archive": "tier.md",
         "Spark": "spark.md",
@@ -61,7 +63,11 @@ NAV: dict[str, dict[str, str]] = {
         "asyncio": "asyncio.md",
         "Testing your program": "testing.md",
     },
-    "Operate": {"Running a server": "operate.md", "What stopped new users": "people.md"},
+    "Operate": {
+        "Running a server": "operate.md",
+        "Several servers, one archive": "cluster.md",
+        "What stopped new users": "people.md",
+    },
     "Reference": {
         "API": "reference/api.md",
         "Settings": "reference/settings.md",
@@ -73,7 +79,6 @@ NAV: dict[str, dict[str, str]] = {
     "Trust": {
         "Reliability": "reliability.md",
         "The track record": "track-record.md",
-        "Comparison": "comparison.md",
         "Measured beside the field": "field.md",
         "Measured": "measured.md",
         "How it grows": "scale.md",
@@ -87,6 +92,7 @@ site_name = "Lamina"
 site_description = "A durable, segmented event log for Python and Spark."
 docs_dir = "docs"
 site_dir = "site"
+extra_css = ["names.css"]
 nav = {nav}
 
 [project.theme]
@@ -109,6 +115,8 @@ scheme = "slate"
 toggle.icon = "lucide/moon"
 toggle.name = "Follow the system"
 """
+_STYLE = "td:first-child code { white-space: nowrap; word-break: normal; }\n"
+"""A name in a table is one word: `LaminaError` is not broken after its `o`."""
 SETTINGS: dict[str, type[config.Settings]] = {
     "Topics": config.TopicSettings,
     "Writers": config.WriterSettings,
@@ -388,6 +396,7 @@ def write(folder: Path) -> None:
     lines = [f"- [{name}]({name}.md)" for name in formats]
     (folder / "formats" / "index.md").write_text("# Formats\n\n" + "\n".join(lines) + "\n")
     (folder / "decisions" / "README.md").rename(folder / "decisions" / "index.md")
+    (folder / "names.css").write_text(_STYLE)
     (folder / "reference").mkdir()
     for name, make in PAGES.items():
         (folder / "reference" / f"{name}.md").write_text(make())

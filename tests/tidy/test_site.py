@@ -40,7 +40,8 @@ def test_the_site_is_built_and_no_link_is_broken(pages: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for page in ("index", "start/index", "reference/errors/index", "formats/keratin/index"):
-        assert (folder / "site" / f"{page}.html").exists(), page
+        assert "names.css" in (folder / "site" / f"{page}.html").read_text(), page
+    assert "nowrap" in (folder / "site" / "names.css").read_text()
     shutil.rmtree(folder / "site")
 
 
@@ -83,6 +84,8 @@ def test_every_page_is_in_the_navigation(pages: Path) -> None:
     assert listed == {page.relative_to(pages).as_posix() for page in pages.rglob("*.md")}
     sections = list(reference_pages.sections(pages))
     assert sections[:4] == ["Start", "Guides", "Operate", "Reference"]
+    assert "comparison.md" in reference_pages.sections(pages)["Start"].values()
+    assert "cluster.md" in reference_pages.sections(pages)["Operate"].values()
 
 
 def test_the_api_page_has_every_public_name_and_method() -> None:
