@@ -36,10 +36,10 @@ REASONS = {
         " code"
     ),
     "opened_flat": (
-        "it is not the log that makes the difference: 10 M records happen to leave 18 MB of the"
-        " last segment above the last checkpoint, 1 M leave 1.8 MB, and that is walked and written"
-        " once more. At most a segment, or a second's records. Met by: noting how far a log is"
-        " durable more often than once a second"
+        "what lies above the last checkpoint is walked and written once more: at most a segment, or"
+        " a second's records, and by chance more of them after 10 M than after 1 M. The rest of the"
+        " last segment is not read. Met by: noting how far a log is durable more often than once a"
+        " second"
     ),
     "ahead_lone_p50_us": (
         "a call costs about 65 µs of Python beside its write and fdatasync, 25 µs where no sync"
