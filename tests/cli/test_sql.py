@@ -52,6 +52,23 @@ def test_a_query_prints_a_table_or_rows_of_json(where: list[str], lamina: Any) -
     assert lamina("sql", "select COUNT(*) as n from ORDERS", *where).out.split() == ["N", "3"]
 
 
+def test_of_topics_that_differ_in_capitals_the_one_is_meant_that_is_written(
+    tmp_path: Path, lamina: Any
+) -> None:
+    where = ["--data", str(tmp_path / "data")]
+    with library.open(where[1]) as store:
+        for topic in ("Orders", "orders"):
+            store.create_topic(topic)
+            store.append(topic, [topic.encode()])
+    for topic in ("Orders", "orders"):
+        (line,) = lamina("sql", f'select value from "{topic}"', *where, "--json").out.splitlines()
+        assert json.loads(line) == {"value": topic}
+    for query in ("select * from ORDERS", "select * from orders join Orders using (_offset)"):
+        ran = lamina("sql", query, *where)
+        assert ran.code == EXIT_CODES[InvalidRequest]
+        assert "topics Orders, orders are one name to DuckDB" in ran.err
+
+
 def test_a_column_without_a_name_keeps_what_it_is_called(where: list[str], lamina: Any) -> None:
     assert lamina("sql", "select count(*) from orders", *where).out.split() == ["count_star()", "3"]
 

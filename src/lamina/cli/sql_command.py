@@ -88,10 +88,28 @@ def _tables(store: StoreApi, query: str, **how: Any) -> dict[str, LogDataset]:
     """Makes a table of every topic that the query may name; `how` is for `lamina.dataset`."""
     from lamina.engines.open_table import dataset
 
-    # Names that are not quoted are the same in capitals, so a topic is looked for in any case.
-    words = {word.lower() for word in _WORD.findall(query)}
-    named = [topic for topic in store.topics() if topic.lower() in words]
-    return {topic: dataset(store, topic, **how) for topic in named}
+    return {topic: dataset(store, topic, **how) for topic in _named(store.topics(), query)}
+
+
+def _named(topics: list[str], query: str) -> Iterator[str]:
+    """Yields the topics that a query may name, in capitals or not: to DuckDB they are the same.
+
+    Of topics whose names differ in nothing else the one is meant that the query writes alike.
+    """
+    written = set(_WORD.findall(query))
+    words = {word.lower() for word in written}
+    alike: dict[str, list[str]] = {}
+    for topic in topics:
+        if topic.lower() in words:
+            alike.setdefault(topic.lower(), []).append(topic)
+    for several in alike.values():
+        meant = [topic for topic in several if topic in written] or several
+        if len(meant) > 1:
+            raise InvalidRequest(
+                f"topics {', '.join(meant)} are one name to DuckDB, which takes capitals for small"
+                " letters: write one of them, or query them as lamina.dataset in Python"
+            )
+        yield meant[0]
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[dict[str, Any]]:
