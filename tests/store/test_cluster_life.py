@@ -234,7 +234,7 @@ def test_a_clock_that_is_set_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_cluster_of_another_name_is_left_alone() -> None:
     objects = open_objects("memory://")
-    a = machine("a", objects)
+    a = machine("a", objects, Patient)
     other = Charter("other", "grpc://o:1", "/o", objects, TTL_MS)
     a.end()
     stranger = Membership(other, a, a.files, opening=a._opened)
@@ -251,9 +251,9 @@ def test_an_archive_that_was_proved_unfit_holds_no_cluster() -> None:
     found = [Finding("conditional create", "two of 64 writers have won")]
     proof.keep(objects, found, 0, is_trusted=False)
     with pytest.raises(InvalidRequest, match="two of 64 writers"):
-        machine("a", objects)
+        machine("a", objects, Patient)
     proof.keep(objects, found, 0, is_trusted=True)
-    a = machine("a", objects)
+    a = machine("a", objects, Patient)
     assert a.is_holder()
     a.end()
 
