@@ -247,7 +247,7 @@ def test_the_kafka_port_is_not_the_port_of_commands_and_both_ends_say_so(
     (told,) = [line for line in ran.err.splitlines() if line.startswith("lamina: ")]
     assert ran.code == 3
     assert "another port than the server's Flight port, 9300 by default" in told
-    assert "speaks Arrow Flight, or other HTTP/2" in caplog.text
+    assert "Kafka client without a name (127.0.0.1, key anonymous): speaks Arrow" in caplog.text
 
 
 def test_numbers_of_one_are_singular(lamina: Any, tmp_path: Path) -> None:

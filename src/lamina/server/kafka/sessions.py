@@ -102,7 +102,7 @@ class Session:
     def name(self) -> str:
         """How the log names this client."""
         who = self.caller.name if self.caller else "unknown"
-        return f"{printable(self.client_id) or 'a client'} ({self.host}, key {who})"
+        return f"{printable(self.client_id) or 'without a name'} ({self.host}, key {who})"
 
 
 @dataclass(slots=True)
