@@ -83,7 +83,14 @@ def fill(store: Store, objects: Objects, records: int) -> None:
 
 
 def bench_takeover(console: Console, server: S3Server, folder: Path, rounds: int) -> Bar:
-    collecting.BYTES_MAX = SEGMENT_BYTES  # as small beside the data as it is in earnest
+    kept, collecting.BYTES_MAX = collecting.BYTES_MAX, SEGMENT_BYTES  # small beside the data
+    try:
+        return _bench_takeover(console, server, folder, rounds)
+    finally:
+        collecting.BYTES_MAX = kept
+
+
+def _bench_takeover(console: Console, server: S3Server, folder: Path, rounds: int) -> Bar:
     archives = {size: server.objects(f"takeover-{size}") for size in SIZES}
     table = Table("times the data", "archived bytes", "objects", "takeover, ms (median)")
     shown: dict[int, list[str]] = {}
@@ -217,7 +224,7 @@ def bench_bill(console: Console, folder: Path, seconds: float) -> None:
         member = Membership(
             *(charter, doors if name == "a" else Doors(), LocalFiles()),
             opening=opening,
-            following=lambda objects: replica_of(objects, refusal),
+            following=lambda objects, refusal=refusal: replica_of(objects, refusal),
         )
         members.append(member)
         member.start()

@@ -81,6 +81,7 @@ _PLACES = {
 
 _NAMES = tuple(RECORD_SCHEMA.names)
 _KNOWN = frozenset(_NAMES)
+_LISTS = (list, tuple, type(None))
 _FIELDS = {
     format_name: tuple((field.name, field.type) for field in schema)
     for format_name, schema in INPUT_SCHEMAS.items()
@@ -208,7 +209,7 @@ def _as_dict(row: object) -> Mapping[str, Any]:
         if "value" not in row:
             raise InvalidRequest("a record needs a 'value'; a tombstone says 'value': None")
         headers = row.get("headers")
-        if not isinstance(headers, list | tuple | None):
+        if not isinstance(headers, _LISTS):
             raise InvalidRequest(f"headers are a list, not {type(headers).__name__}")
         for header in headers or ():
             if isinstance(header, Mapping) and header.keys() != {"key", "value"}:

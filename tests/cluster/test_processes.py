@@ -54,8 +54,11 @@ class Watched:
         with in_reach_of(self._bucket, self.proxy.url):
             self.node.start()
 
-    def at_call(self, number: int, do: Callable[[], None]) -> threading.Event:
-        """Does something when a request to come has arrived, before it is passed on."""
+    def at_call(self, number: int, do: Callable[[threading.Event], None]) -> threading.Event:
+        """Does something when a request to come has arrived, before it is passed on.
+
+        What it does sets the event that is returned.
+        """
         happened, lock = threading.Event(), threading.Lock()
         left = number
 
@@ -65,8 +68,7 @@ class Watched:
                 left -= 1
                 is_due = left == 0
             if is_due:
-                happened.set()
-                do()
+                do(happened)
 
         self.proxy.plan = plan
         return happened
@@ -102,8 +104,11 @@ def test_a_server_is_stopped_at_each_of_its_requests(bucket: S3Server, tmp_path:
             stopped = a if holder is a.node else b
             other = b if stopped is a else a
 
-            def stop(stopped: Watched = stopped, other: Watched = other) -> None:
+            def stop(
+                happened: threading.Event, stopped: Watched = stopped, other: Watched = other
+            ) -> None:
                 stopped.node.pause()
+                happened.set()
                 until(other.node.is_holder, "the other one takes over", HOLD_S)
 
             happened = stopped.at_call(number, stop)

@@ -17,7 +17,7 @@ from lamina.errors import InvalidRequest, SchemaError
 from lamina.formats.typed import avro_text, evolution
 from lamina.formats.typed.arrow_types import arrow_schema
 from lamina.formats.typed.schema_model import FIELDS_MAX, TEXT_MAX
-from lamina.formats.typed.schema_source import schema_of
+from lamina.formats.typed.schema_source import next_version, schema_of
 
 
 def avro(*fields: Any, name: str = "R") -> str:
@@ -265,3 +265,46 @@ def test_unions_and_recursive_types_can_be_compared_without_columns() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="BACKWARD_TRANSITIVE"):
         evolution.checked_level("SIDEWAYS")
+
+
+class State(enum.Enum):
+    OPEN = 1
+
+
+@dataclasses.dataclass
+class Sale:
+    state: State
+    states: list[State]
+
+
+def test_names_that_a_class_gave_its_fields_match_those_of_other_producers() -> None:
+    def sale(first: str, second: str) -> Any:
+        def kind(name: str) -> dict[str, Any]:
+            return {"type": "enum", "name": name, "symbols": ["OPEN"]}
+
+        states = {"type": "array", "items": kind(second)}
+        return avro_text.parse(
+            avro(field("state", kind(first)), field("states", states), name="Sale")
+        )
+
+    ours = schema_of(Sale, "avro")
+    theirs = sale("State", "Other")
+    assert evolution.unreadable(ours, theirs, by_names=True) == []
+    assert evolution.unreadable(theirs, ours, by_names=True) == []
+    assert evolution.unreadable(theirs, sale("State", "Third"), by_names=True) != []
+
+
+def test_a_schema_whose_text_would_name_another_type_is_refused() -> None:
+    text = """
+        syntax = "proto3";
+        message Bar {
+          .Foo top = 1;
+          message Foo { int32 x = 1; }
+          Foo inner = 2;
+          message Baz { .Foo other = 1; }
+          Baz baz = 3;
+        }
+        message Foo { string s = 1; }
+    """
+    with pytest.raises(SchemaError, match="go by one name"):
+        next_version(schema_of(text, "protobuf"), "protobuf", ())

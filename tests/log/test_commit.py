@@ -709,6 +709,28 @@ def test_one_cut_off_while_it_waits_for_the_tail_blocks_nobody(
     assert rig.start(b"next").result(SOON_S).base_offset == 1
 
 
+def test_one_cut_off_as_it_leaves_the_tail_to_others_finds_them_a_thread(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, here, wait = rig.hold(), threading.get_ident(), rig.signal.wait
+    rig.append(b"has no thread of its own", NOT_WAITED)
+
+    def interrupted(timeout: float | None = None) -> bool:
+        if threading.get_ident() != here:
+            return wait(timeout)
+        rig.log.gate.set()
+        while rig.writer._leader is not None:
+            wait()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.signal, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.writer.exclusively(lambda: None)
+    held.result(SOON_S)
+    assert rig.start(b"next").result(SOON_S).base_offset == 2
+
+
 # ---------------------------------------------------------------------- closing
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -155,6 +155,28 @@ def test_a_store_that_cannot_be_opened_is_left_to_another_machine() -> None:
         time.sleep(1.2 * Unwell.ttl_ms / 1000)
         assert b.is_holder()
         assert b.membership.member.epoch <= 3
+
+
+class UnwellAndBusy(Unwell):
+    """Cannot open a store, and is slow to give the cluster up for it."""
+
+    def __init__(self, *args: Any) -> None:
+        self.tried: list[int] = []
+        super().__init__(*args)
+
+    def _opened(self, seat: Seat) -> Store:
+        keeper = self.membership
+        self.tried.append(seat.epoch)
+        keeper._changed.set()  # it looks again at once, before the cluster is given up
+        keeper._order(lambda: until(lambda: not keeper._changed.is_set(), "it looks again"))
+        return super()._opened(seat)
+
+
+def test_an_opening_that_failed_is_not_tried_again_without_the_windows_it_let_go() -> None:
+    with two(UnwellAndBusy, IdleFor2s) as (a, b):
+        until(b.is_holder, "b holds the cluster")
+        tried = cast("UnwellAndBusy", a).tried
+        assert tried == sorted(set(tried)), "each try has an epoch of its own"
 
 
 def test_a_disk_that_fails_is_left_to_another_machine() -> None:

@@ -211,6 +211,27 @@ def test_a_schema_of_another_language_follows_only_where_nothing_is_asked(
     assert registry.register("s", POINT, schemaType="PROTOBUF").version == 2
 
 
+def bomb(levels: int) -> dict[str, Any]:
+    """A record that holds ten of the next one, and none of them names it."""
+    fields: list[dict[str, Any]] = [{"name": "a", "type": "int", "default": 0}]
+    if levels:
+        items = bomb(levels - 1)
+        fields = [{"name": "f", "type": {"type": "array", "items": items}, "default": [{}] * 10}]
+    return {"type": "record", "name": f"R{levels}", "fields": fields}
+
+
+@pytest.mark.parametrize("of", ["records", "branches"])
+def test_a_default_that_unfolds_without_end_is_refused(registry: Registry, of: str) -> None:
+    if of == "records":
+        text = json.dumps(bomb(12))
+    else:
+        names = [{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(2_000)]
+        items = {"type": "array", "items": [*names, "int"]}
+        text = record({"name": "a", "type": items, "default": [7] * 2_000})
+    with pytest.raises(Refused, match="unfold into too much"):
+        registry.register("s", text)
+
+
 @pytest.mark.parametrize(
     ("kind", "default", "is_fine"),
     [

@@ -128,11 +128,6 @@ class Aloft:
     def __init__(self, answer: Future[Any], flight: Flight, sync: HeldSync) -> None:
         self.answer, self.flight, self.sync = answer, flight, sync
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether it was answered as stored."""
-        return self.answer.done() and self.answer.exception() is None
-
     def come_down(self, lost: Lost | None = None) -> None:
         """Lets its sync return, well or not."""
         self.sync.lost = lost

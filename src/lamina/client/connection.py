@@ -137,7 +137,8 @@ class Connection:
         """Runs an action with the options of a call until it is done or time is up.
 
         What is not the same done twice is tried again `only_refused`: nothing of it was done. With
-        `while_refused=False` an address where nothing listens or that hangs up is tried once.
+        `while_refused=False` an address where nothing listens or that hangs up is tried once,
+        unless there are others to turn to.
         """
         attempt = 0
         while True:
@@ -147,7 +148,8 @@ class Connection:
             except (Broken, Busy, NotPrimary) as error:
                 if only_refused and not self._was_refused(error):
                     raise
-                if not while_refused and isinstance(error, Refused | HungUp):
+                is_lone = not while_refused and not self.servers.follows
+                if is_lone and isinstance(error, Refused | HungUp):
                     raise
                 self.look_elsewhere(turn, error)
                 patience.pause(attempt, error)

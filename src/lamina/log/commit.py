@@ -182,6 +182,7 @@ class Writer:
         except BaseException as error:
             if begun:
                 self.poison(error)  # it was cut off in the middle of a change
+            self._lending.again()  # it may have been cut off as it appointed somebody
             raise
         finally:
             try:

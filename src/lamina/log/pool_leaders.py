@@ -52,5 +52,6 @@ class Lending:
 
     def again(self) -> None:
         """Finds a thread for a leader that may have none. Once more does no harm."""
-        if self._unclaimed is not None:
-            self.find_thread(self._unclaimed)
+        token = self._unclaimed  # read once: a thread may claim it meanwhile
+        if token is not None:
+            self.find_thread(token)

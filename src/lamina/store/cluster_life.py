@@ -143,6 +143,8 @@ class Membership:
         self.store: Store | None = None
         self._seat: Seat | None = None
         self._taken: Takeover | None = None
+        self._tried: Takeover | None = None
+        """What an opening was tried for: once, for it lets go of the windows that it was given."""
         self._replica: Replica | None = None
         self._parted_epoch = 0
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -347,7 +349,7 @@ class Membership:
             self._close_fenced()
         elif role is Role.LEAVING:
             self._close_to_release()
-        elif role is Role.OPENING and taken is not None and self._taken is None:
+        elif role is Role.OPENING and taken is not None and taken is not self._tried:
             self._open(taken)
         else:
             if role is Role.HOLDER:
@@ -360,6 +362,7 @@ class Membership:
         return role is not Role.LEAVING
 
     def _open(self, taken: Takeover) -> None:
+        self._tried = taken
         seat = Seat(
             taken,
             self._clock,

@@ -230,9 +230,13 @@ def test_the_time_of_a_request_begins_with_its_own_first_byte(server: Any) -> No
 class Taking(asyncio.Transport):
     """A transport as CPython 3.13.0 has it, where `writelines` fails once the client hung up."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1 << 20) -> None:
         super().__init__()
         self.taken: list[bytes] = []
+        self._room = room
+
+    def is_closing(self) -> bool:
+        return len(self.taken) >= self._room
 
     def write(self, data: Any) -> None:
         assert isinstance(data, bytes | bytearray | memoryview)
@@ -250,6 +254,19 @@ def test_answers_are_handed_over_by_write_alone(server: Any, size: int) -> None:
     transport, pieces = Taking(), [b"head", np.arange(size, dtype=np.uint8).data, b"", b"tail"]
     made._write(transport, pieces)
     assert b"".join(transport.taken) == b"".join(pieces)
+
+
+def test_many_small_pieces_are_few_writes_and_none_once_the_client_has_hung_up(server: Any) -> None:
+    made = ClientConnection(
+        Doorway(server.broker, ThreadPoolExecutor(1), None, 0, connections_max=2), set()
+    )
+    pieces = [b"%07d " % number for number in range(100_000)]
+    transport, hung_up = Taking(), Taking(room=2)
+    made._write(transport, pieces)
+    assert b"".join(transport.taken) == b"".join(pieces)
+    assert len(transport.taken) < 20
+    made._write(hung_up, pieces)
+    assert hung_up.taken == transport.taken[:2]
 
 
 def test_half_of_a_large_request_ends_its_connection_and_gives_its_room_back(

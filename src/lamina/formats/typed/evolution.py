@@ -116,7 +116,7 @@ class _Comparison:
         if (
             self._by_names
             and reader.stored == writer.stored
-            and not _is_named_alike(reader, writer)
+            and not _is_named_alike(reader, writer, path)
         ):
             return [f"{path or 'schema'}: {writer.name} cannot be read as {reader.name}"]
         if reader.kind == writer.kind == Kind.RECORD:
@@ -164,11 +164,19 @@ def fits(reader: Type, writer: Type) -> bool:
     return reader.kind in _WIDENS.get(writer.kind, ())
 
 
-def _is_named_alike(reader: Type, writer: Type) -> bool:
-    """Whether two types of one kind, which both have a name or none, go by the same one."""
+def _is_named_alike(reader: Type, writer: Type, path: str) -> bool:
+    """Whether two types of one kind, which both have a name or none, go by the same one.
+
+    A name that was made up matches any: those of Arrow's schemas, and those of a class's fields,
+    which end with the field's own name (`declared_classes.from_class`).
+    """
     names = {name.rpartition(".")[2] for name in (reader.name, *reader.aliases)}
     written = writer.name.rpartition(".")[2]
-    return written in names or any(map(MADE_UP.fullmatch, (written, *names)))
+    field = next((step for step in reversed(path.split(".")) if step not in ("[]", "{}")), "")
+    return written in names or any(
+        MADE_UP.fullmatch(name) or (field and name.endswith(f"_{field}"))
+        for name in (written, *names)
+    )
 
 
 def _branches(kind: Type) -> list[Type]:

@@ -16,24 +16,27 @@ import json
 
 from lamina.errors import SchemaError
 from lamina.formats.typed import avro_text
-from lamina.formats.typed.avro_value import encode_default
+from lamina.formats.typed.avro_value import Room, encode_default
 from lamina.formats.typed.given_columns import default_scalar, plain_type
 from lamina.formats.typed.schema_model import Field, Kind, Type, children, joined
 
 
-def refuse_unfit_defaults(kind: Type, path: str = "", *, is_json: bool) -> None:
-    """Raises SchemaError for a default that its field cannot have."""
+def refuse_unfit_defaults(
+    kind: Type, path: str = "", *, is_json: bool, room: Room | None = None
+) -> None:
+    """Raises SchemaError for a default that its field cannot have; all share one room."""
+    room = room or Room()
     for field in kind.fields:
         here = joined(path, field.name)
         if field.default is not None:
-            _refuse_unfit(field, here, is_json=is_json)
+            _refuse_unfit(field, here, None if is_json else room)
     for step, inner in children(kind):
-        refuse_unfit_defaults(inner, joined(path, step), is_json=is_json)
+        refuse_unfit_defaults(inner, joined(path, step), is_json=is_json, room=room)
 
 
-def _refuse_unfit(field: Field, path: str, *, is_json: bool) -> None:
-    if not is_json:
-        encode_default(json.loads(field.default or "null"), field.type, path)
+def _refuse_unfit(field: Field, path: str, room: Room | None) -> None:
+    if room is not None:
+        encode_default(json.loads(field.default or "null"), field.type, path, room)
     elif field.default != "null" or not (field.type.is_nullable or field.type.kind == Kind.NULL):
         default_scalar(field, plain_type(field.type), path)
 

@@ -68,7 +68,9 @@ def next_version(new: Type, encoding: str, former: Sequence[Type]) -> Type:
     It is kept as text: one that could not be read again would shut the topic's columns for good.
     """
     made = protobuf_numbers.numbered(new, former) if encoding == PROTOBUF else new
-    avro_text.parse(avro_text.text_of(made))
+    text = avro_text.text_of(made)
+    if avro_text.text_of(avro_text.parse(text)) != text:
+        raise SchemaError("two types go by one name where one of them is referred to: rename one")
     return made
 
 

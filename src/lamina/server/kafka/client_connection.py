@@ -22,7 +22,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -69,6 +69,24 @@ class _Slot:
     is_done: bool = False
     held_bytes: int = 0
     ends: bool = False
+
+
+def _joined(pieces: list[Any]) -> Iterator[Any]:
+    """Yields the pieces of an answer: large ones as they are, small neighbours as one."""
+    small: list[Any] = []
+    size = 0
+    for piece in pieces:
+        is_large = len(piece) > KEPT_BYTES
+        if small and (is_large or size > KEPT_BYTES):
+            yield b"".join(small)
+            small, size = [], 0
+        if is_large:
+            yield piece
+        elif len(piece):
+            small.append(piece)
+            size += len(piece)
+    if small:
+        yield b"".join(small)
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -390,10 +408,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         `writelines` of some versions of CPython 3.12 and 3.13 raises TypeError where the client has
         just hung up, and never says that its buffer is full.
         """
-        size = sum(map(len, pieces))
-        for piece in pieces if size > KEPT_BYTES else [b"".join(pieces)]:
+        was_closing = transport.is_closing()
+        for piece in _joined(pieces):
+            if transport.is_closing() and not was_closing:
+                break  # the client hung up as it was written
             transport.write(memoryview(piece))
-        self._door.sent.inc(size)
+            self._door.sent.inc(len(piece))
 
     def pause_writing(self) -> None:
         """Is told that the client does not take its answers: what it holds, others wait for."""
