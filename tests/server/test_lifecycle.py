@@ -444,7 +444,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ("[server]\nflihgt.port = 1", "did you mean 'flight.port'"),
         ("[server]\nflight.port = 99999", "from 0 to 65535"),
         ("[sever]\n", "only \\[server\\]"),
-        ("not toml", "no TOML"),
+        ("not toml", "is not TOML"),
         ("[server]\nhost = 7", "must be text"),
     ],
 )
