@@ -5,8 +5,8 @@ from __future__ import annotations
 _ARROW = (
     "a record of a log has a header and a checksum of its own, 36 bytes here, so that a third more"
     " goes to the disk than a plain file of 100-byte values takes; every record is encoded into the"
-    " log's own bytes, and a group is encoded, written and synced one after the other. Met by:"
-    " writing one group while the one before is being synced"
+    " log's own bytes by the core that also writes them; groups are synced side by side only where"
+    " producers wait for each other's. Met by: encoding on a second core"
 )
 _MANY = (
     "a request from asyncio costs about 20 µs of Python in its task and its leader, and a group"
@@ -29,11 +29,11 @@ REASONS = {
         " machine code of a few kernels. Met by: a way for a lone record that needs no kernel"
     ),
     "opened_1M_sqlite": (
-        "after a kill the six directories and the tail are synced again, what lies above the last"
-        " checkpoint is walked and written once more, and the checkpoint is replaced: 9 syncs where"
-        " SQLite has one, and 3 ms of Python. Leaving syncs to later came to 4.6 ms and lost"
-        " records (docs/decisions/0007-syncs-at-opening.md). Met by: fewer directories, compiled"
-        " code"
+        "the first opening of a process after a kill loads the compiled kernels, which walk what"
+        " lies above the last checkpoint; `import lamina` does not load them any more, so that the"
+        " first durable record comes sooner. In a process that has them an opening takes 6 to 14 ms"
+        " (`make bench-log`): 9 syncs where SQLite has one and 3 ms of Python"
+        " (docs/decisions/0007-syncs-at-opening.md). Met by: a walk too short to need them"
     ),
     "opened_flat": (
         "what lies above the last checkpoint is walked and written once more: at most a segment, or"
