@@ -108,7 +108,7 @@ MUTANTS = (
         "log/partition.py",
         "        files.replace(path, tombstone.encode(marker))\n",
         "        files.create(path)\n",
-        ("F7/names:frame:200",),
+        ("F7/names:frame:1200",),
     ),
     Mutant(
         "tombstone-goes-first",
@@ -116,7 +116,7 @@ MUTANTS = (
         "log/removal.py",
         "            place.files.remove(path)\n    settle_names(place.files, place.segments)\n",
         "            place.files.remove(path)\n",
-        ("F7/names:frame:800",),
+        ("F7/names:frame:3000",),
     ),
     Mutant(
         "removal-without-reason",
@@ -159,7 +159,7 @@ MUTANTS = (
         "log/commit.py",
         "        except (OSError, LaminaError) as error:\n"
         "            answer_all(waiting, self.poison(error))\n",
-        "        except (OSError, LaminaError):\n            answer(waiting)\n",
+        "        except (OSError, LaminaError):\n            self._answer(waiting)\n",
         ("F12/failed-sync:keratin:60",),
     ),
     Mutant(
